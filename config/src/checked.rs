@@ -1,6 +1,6 @@
-//! What was meant: every value in the type that the router works with, checked once, here.
+//! The checked configuration: every value in the type that the router uses, checked once, here.
 //!
-//! Times that feed the policies are [`Millis`]; times that bound sockets are [`Duration`], as tokio takes them.
+//! Times for the policies are [`Millis`]; timeouts of sockets are [`Duration`], as tokio takes them.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -52,140 +52,140 @@ pub use traces::Traces;
 pub(crate) use worker::worker;
 pub use worker::{KvEvents, Secret, Worker};
 
-/// A configuration without mistakes. There is at least one worker, or somewhere to find them; names and urls are unique.
+/// A valid configuration. It has workers or a source that discovers them; names and urls are unique.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The data port.
+    /// Data port.
     pub server: Server,
-    /// The admin port; not the data port.
+    /// Admin port; differs from the data port.
     pub admin: Admin,
-    /// The port where gateways ask for workers, if there is to be one.
+    /// Endpoint picker's port, if enabled.
     pub endpoint_picker: Option<EndpointPicker>,
-    /// The workers, in the order in which they were written. Not empty unless they are discovered.
+    /// Configured workers, in the order of the file. Not empty unless discovery is enabled.
     pub workers: Vec<Worker>,
-    /// Where others are found.
+    /// Sources of discovered workers.
     pub discovery: Discovery,
-    /// How a worker is chosen.
+    /// Routing policy.
     pub routing: Routing,
-    /// What has to be met.
+    /// Objective for times to first token.
     pub objective: Objective,
-    /// What workers are told.
+    /// Hints to workers.
     pub hints: Hints,
-    /// What is learned.
+    /// What is learned from responses.
     pub learning: Learning,
-    /// The index of prefixes.
+    /// Index of prefixes.
     pub index: IndexConfig,
-    /// Probes of the workers.
+    /// Health probes.
     pub health: Health,
-    /// What is done about workers that fail.
+    /// Handling of failing workers.
     pub failure: Failure,
     /// HTTP between clients and workers.
     pub http: Http,
-    /// Bounds.
+    /// Limits on sizes, times and numbers.
     pub limits: Limits,
-    /// When a request waits, and when it is turned away.
+    /// Admission queue.
     pub admission: Admission,
-    /// Who may come in. Empty means everybody, unless `admission` names a file of keys, which then has none.
+    /// API keys. Without any, every caller is admitted, unless `admission` names a file of keys, which then is empty.
     pub keys: Vec<Key>,
-    /// Encryption.
+    /// TLS.
     pub tls: Tls,
-    /// The capture, if there is to be one.
+    /// Capture of traffic, if enabled.
     pub capture: Option<Capture>,
-    /// The record of decisions.
+    /// Record of decisions.
     pub explain: Explain,
-    /// Traces, if they are to be sent anywhere.
+    /// Traces, if enabled.
     pub traces: Option<Traces>,
-    /// Other replicas, if there are to be any.
+    /// Other replicas, if configured.
     pub fleet: Option<Fleet>,
-    /// The log.
+    /// Log.
     pub log: Log,
 }
 
 impl Config {
-    /// Whether callers have to show a key.
+    /// Returns whether callers need a key.
     #[must_use]
     pub fn requires_keys(&self) -> bool {
         !self.keys.is_empty() || self.admission.keys_file.is_some()
     }
 }
 
-/// The data port.
+/// Settings of the data port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Address that clients connect to.
     pub listen: SocketAddr,
-    /// Local socket on which the ports are handed over.
+    /// Local socket on which the ports are handed over to another process.
     pub handover: Option<PathBuf>,
 }
 
 /// What is learned while the router serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learning {
-    /// Each worker's cost.
+    /// Whether each worker's cost is learned.
     pub costs: bool,
-    /// Time without an answer after which a worker may have become twice as fast; positive.
+    /// Time without a response after which a worker may have become twice as fast; positive.
     pub fade: Millis,
-    /// What conversations do next.
+    /// Whether the habits of conversations are learned.
     pub habits: bool,
 }
 
-/// What workers are told.
+/// Hints to workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hints {
     /// Whether any hint is sent at all.
     pub enabled: bool,
-    /// How long a worker keeps one; positive.
+    /// How long a worker keeps a hint; positive.
     pub ttl: Millis,
     /// Whether requests carry hints.
     pub in_request: bool,
-    /// Whether hints are sent beside the requests.
+    /// Whether hints are sent outside of requests.
     pub out_of_band: bool,
-    /// Conversations that begin alike from which on the beginning is protected.
+    /// Number of conversations with a common prefix from which that prefix is protected.
     pub protect_from: Option<NonZeroU32>,
 }
 
-/// The index of prefixes.
+/// Settings of the prefix index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexConfig {
-    /// Memory that it may take.
+    /// Memory limit in bytes.
     pub max_bytes: NonZeroUsize,
-    /// Where it is kept over a restart, if it is.
+    /// Snapshots, if enabled.
     pub snapshot: Option<Snapshot>,
 }
 
-/// Where and when what was learned is written down.
+/// Settings of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Time between two; positive.
+    /// Time between two snapshots; positive.
     pub interval: Duration,
-    /// Age beyond which one is not read.
+    /// Age beyond which a snapshot is not read.
     pub max_age: Duration,
 }
 
-/// A capture of the traffic.
+/// Settings of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Bytes at which it is full.
+    /// Bytes at which the file is full.
     pub max_bytes: NonZeroUsize,
 }
 
-/// The record of decisions.
+/// Settings of the record of decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explain {
-    /// Memory that it takes; may be zero.
+    /// Memory in bytes; may be zero.
     pub max_bytes: usize,
-    /// Whether everybody may ask for the terms of a choice.
+    /// Whether every caller may request the terms of a decision.
     pub in_answers: bool,
 }
 
-/// The log.
+/// Settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// The form of a line.
+    /// Format of a line.
     pub format: LogFormat,
     /// Filter directives.
     pub level: String,

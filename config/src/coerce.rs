@@ -1,8 +1,8 @@
-//! Text of the environment and of flags, read as what a key expects.
+//! Conversion of text from the environment and flags to the type of a key.
 
 use crate::tree::Value;
 
-/// Reads `text` as the schema type `kind` (`integer`, `number`, `boolean`, `string`). `None` where it is no such thing.
+/// Parses `text` as the schema type `kind` (`integer`, `number`, `boolean`, `string`). `None` if it does not fit.
 pub(crate) fn read_as(kind: &str, text: &str) -> Option<Value> {
     let text = text.trim();
     match kind {

@@ -1,5 +1,5 @@
-//! Documents that come over the network, by the same check as the file: the schema that is derived from their type says
-//! what is allowed, unknown keys are answered with the nearest one, and every mistake is named at once.
+//! Documents of the admin API, checked like the file: by the schema derived from their type, with the nearest key named
+//! for an unknown one, and all mistakes reported at once.
 
 mod worker;
 
@@ -19,10 +19,10 @@ use crate::tree::{Node, Value};
 use crate::validate::validate;
 use crate::written;
 
-/// Reads a JSON document. `null` says that a key was left out.
+/// Reads a JSON document. `null` means that a key is absent.
 ///
 /// # Errors
-/// Everything that is wrong with it, each with its place; never an empty list.
+/// Everything that is wrong with it, with its position; never an empty list.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
     read(node(document, &Origin::Nowhere))
 }
@@ -64,7 +64,7 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
     })
 }
 
-/// A JSON value, all of it from `origin`. `null` says that a key was left out.
+/// Converts a JSON value with the given origin. `null` means that a key is absent.
 pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
     let value = match json {
         Json::Null => Value::Unusable("null"),
@@ -94,8 +94,8 @@ pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
     }
 }
 
-/// A policy and all of its weights: what the admin port shows and takes. Keys and ranges are those of `[routing]`, but
-/// none may be left out: a weight that somebody forgot would otherwise change.
+/// A policy and all of its weights, as the admin API returns and accepts it. Keys and ranges are those of `[routing]`.
+/// All keys are required, since an omitted weight would otherwise change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyDocument {
     policy: policy::route::PolicyName,
@@ -107,10 +107,10 @@ pub struct PolicyDocument {
 }
 
 impl PolicyDocument {
-    /// As the choice takes it, where turns are of these classes. `key` is where the document stands.
+    /// Converts it to settings, where turns are of these classes. `key` is the position of the document.
     ///
     /// # Errors
-    /// Overrides for turns that there cannot be.
+    /// Overrides that cannot apply to any turn.
     pub fn settings(
         &self,
         key: &str,
@@ -133,7 +133,7 @@ impl PolicyDocument {
         }
     }
 
-    /// As the choice takes it. An override for a class that there is not rests until there is.
+    /// Converts it to settings. Overrides for unknown classes are kept without effect.
     #[must_use]
     pub fn settings_for_any_classes(&self) -> policy::route::Settings {
         policy::route::Settings {
@@ -186,7 +186,7 @@ impl JsonSchema for PolicyDocument {
     }
 }
 
-/// A section that may be empty but not left out.
+/// Makes a section required that may be empty.
 fn without_default(mut schema: Json) -> Json {
     if let Some(entries) = schema.as_object_mut() {
         entries.remove("default");
@@ -194,7 +194,7 @@ fn without_default(mut schema: Json) -> Json {
     schema
 }
 
-/// A section none of whose keys may be left out, nor any be added.
+/// Makes all keys of a section required, and no others allowed.
 fn whole(mut schema: Json) -> Json {
     if let Some(entries) = schema.as_object_mut() {
         entries.remove("default");

@@ -1,9 +1,9 @@
-//! Files that are read or written while a process serves: regular files only, bounded in size and in time.
+//! File access while the process serves: regular files only, bounded in size and in time.
 //!
 //! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
-//! system whose server is gone does not answer at all. None of these may hold up a caller. So blocking calls run
-//! on another thread, and the caller waits for at most a given time. No thread can be interrupted in such a call: a path whose
-//! thread was given up is refused until that thread ends, so that a file system that hangs costs one thread for each path.
+//! system whose server is gone does not answer. None of these may block a caller. So blocking calls run on another
+//! thread, and the caller waits for at most a given time. A thread cannot be interrupted in such a call: a path whose
+//! thread was abandoned is refused until that thread ends, so that a stalled file system costs one thread per path.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,47 +15,48 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Time for a file of a configuration to be read.
+/// Time limit for reading a file of the configuration.
 pub const READ_LIMIT: Duration = Duration::from_secs(5);
-/// Paths that may hang at once. Each holds a thread.
+/// Paths that may be stuck at once. Each holds a thread.
 const MOST_STUCK: usize = 64;
 
-/// What a thread does.
+/// Work of a thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The idle thread, if there is one. It spares a new thread for each access: the configuration is checked twice a second.
+/// The idle thread, if there is one. It saves a new thread per access, since the configuration is checked twice a
+/// second.
 static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
-/// Paths whose thread was given up and has not ended.
+/// Paths whose thread was abandoned and has not ended.
 static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// If it cannot be read within [`READ_LIMIT`], is no regular file, or is longer (`FileTooLarge`).
+/// Fails if it cannot be read within [`READ_LIMIT`], is not a regular file, or is longer (`FileTooLarge`).
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_within(path, most, READ_LIMIT)
 }
 
-/// As [`read`], of a file of text.
+/// Like [`read`], for a text file.
 ///
 /// # Errors
-/// As [`read`], or if the file is no UTF-8.
+/// Like [`read`], or if the file is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// As [`read`], within another time.
+/// Like [`read`], with another time limit.
 ///
 /// # Errors
-/// As [`read`].
+/// Like [`read`].
 pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
     let own = path.to_owned();
     within(path, limit, move || {
         expect_regular(&own)?;
         let file = File::open(&own)?;
         let mut bytes = Vec::new();
-        // Bounded by what is read: a file can grow meanwhile.
+        // Bounded while reading, since a file can grow meanwhile.
         file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > most {
             let what = format!("longer than {most} bytes");
@@ -68,7 +69,7 @@ pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8
 /// Refuses a path that leads to a named pipe, a device, a socket or a folder.
 ///
 /// # Errors
-/// If it does, or nothing is there.
+/// Fails if it does, or does not exist.
 pub fn expect_regular(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_file() {
         Ok(())
@@ -78,10 +79,10 @@ pub fn expect_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`expect_regular`], but for a file that is going to be made: nothing may be there.
+/// Like [`expect_regular`], but accepts a path without a file.
 ///
 /// # Errors
-/// If something else is there.
+/// Fails if the path leads to anything but a regular file.
 pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
     match expect_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -89,11 +90,11 @@ pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Does what may block with a file on a thread of its own, and waits for it for at most `limit`.
+/// Runs blocking work with a file on another thread, and waits for it for at most `limit`.
 ///
 /// # Errors
-/// What the work returns; `TimedOut` if it takes longer, in which case it goes on by itself; `ResourceBusy` if work with the
-/// same path was given up before and has not ended.
+/// The error of the work; `TimedOut` if it takes longer, in which case it continues in the background; `ResourceBusy`
+/// if earlier work with the same path was abandoned and has not ended.
 pub fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,
@@ -113,7 +114,8 @@ pub fn within<T: Send + 'static>(
         let worked = worked.unwrap_or_else(|_| Err(io::Error::other("the access panicked")));
         let mut stuck = STUCK.lock();
         stuck.remove(&own);
-        // There is room for it, and under the lock: who gives up either finds it, or is found in the set.
+        // The channel has room. The lock ensures that an abandoning caller either receives the result or is found in
+        // the set.
         let _ = done.try_send(worked);
     };
     start(Box::new(run))?;
@@ -152,7 +154,7 @@ fn start(job: Job) -> io::Result<()> {
             {
                 let mut spare = SPARE.lock();
                 if spare.is_some() {
-                    // One is enough.
+                    // One idle thread is enough.
                     return;
                 }
                 *spare = Some(hand_in.clone());
@@ -242,7 +244,7 @@ mod tests {
                 std::thread::yield_now();
             }
         }
-        // Other tests take it as well.
+        // Other tests use threads too.
         assert!(threads.len() < 500, "{}", threads.len());
     }
 

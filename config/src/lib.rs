@@ -1,21 +1,21 @@
-//! What an operator writes, what it means, and what is wrong with it.
+//! Configuration: reading, checking, and reporting what is wrong.
 //!
 //! Three types, two conversions:
 //!
 //! ```text
 //! TOML text ─┐
-//! environment├─▶ tree (every value knows where it came from) ─▶ written::File ─▶ checked::Config ─▶ the running router
+//! environment├─▶ tree (every value with its origin) ─▶ written::File ─▶ checked::Config ─▶ the running router
 //! flags ─────┘      │ schema: unknown keys, types, ranges            │ meaning: urls, names, addresses
 //!                   └────────────────▶ Problems ◀────────────────────┘
 //! ```
 //!
-//! [`written`] is the file as it stands: plain strings and numbers, one doc comment per key. Its JSON schema is derived
-//! from it, and that one schema drives everything that has to agree with it: the check of the file, the spelling of the
-//! environment's variables, [`schema()`], and [`reference()`]. [`Config`] is what was meant: addresses, non-zero
-//! numbers, policies by type; whoever holds one need not check it again.
+//! [`written`] is the file as written: plain strings and numbers, one doc comment per key. Its JSON schema is derived
+//! from it and drives everything that has to agree with it: the check of the file, the names of environment variables,
+//! [`schema()`], and [`reference()`]. [`Config`] is the checked result: addresses, non-zero numbers, policies by type,
+//! which need no further checks.
 //!
-//! A value with a problem is reported and put aside, and the check goes on without it: an operator with five mistakes
-//! reads five lines, not one.
+//! A wrong value is reported and set aside, and the check continues without it, so that all mistakes are reported at
+//! once.
 
 mod checked;
 mod coerce;
@@ -48,7 +48,7 @@ pub use written::{
     CachePolicy, Dialect, Forwarded, LogFormat, OtlpProtocol, Priority, Role, Scheme, WeightName,
 };
 
-/// A complete, commented configuration file: every key, each with its default.
+/// A complete, commented configuration file: every key with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! From text, environment and flags to a checked configuration.
+//! Loads a checked configuration from text, environment and flags.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,46 +17,46 @@ use crate::tree::{self, Node};
 use crate::validate::validate;
 use crate::written;
 
-/// More than anybody writes by hand: what is longer is no configuration but a mistyped file name.
+/// Longest configuration file; a longer one is a mistyped file name.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
-/// Everything that a configuration is made of, weakest first.
+/// Sources of a configuration, in increasing precedence.
 #[derive(Clone, Debug, Default)]
 pub struct Sources<'a> {
-    /// The file's name, for messages, and its text.
+    /// Name of the file, for messages, and its text.
     pub file: Option<(&'a str, &'a str)>,
-    /// The environment. Variables that are not ours are passed over.
+    /// Environment. Variables without the prefix are ignored.
     pub environment: BTreeMap<String, String>,
-    /// The command line.
+    /// Command line.
     pub overrides: Overrides,
 }
 
-/// Why a file could not be used.
+/// Reason why a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("{}: cannot be read", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is too long to be a configuration.
+    /// The file is too long to be a configuration.
     #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, which no configuration is", path.display())]
     TooLong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// It was read, and is wrong.
+    /// The contents are invalid.
     #[error(transparent)]
     Wrong(#[from] Problems),
 }
 
-/// Puts a configuration together and checks it.
+/// Combines the sources and checks the result.
 ///
 /// # Errors
-/// Everything that is wrong with it, as far as it could be told; never an empty list.
+/// Everything that is wrong with it; never an empty list.
 pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     let mut problems = Problems::default();
     let mut root = match sources.file {
@@ -64,7 +64,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
         None => Node::empty(),
     };
     if !problems.is_empty() {
-        // Half a file would only yield complaints about what its other half says.
+        // An incomplete file would cause misleading problems.
         return Err(problems);
     }
     overlay::environment(&mut root, &sources.environment, &mut problems);
@@ -80,7 +80,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     }
 }
 
-/// The tree as the file's types; what is wrong with it is in `problems`, and its default stands in.
+/// Converts the tree to the file's types. Wrong values are reported in `problems` and replaced by their defaults.
 fn as_written(root: &mut Node, problems: &mut Problems) -> Option<written::File> {
     let schema = schema::schema();
     validate(root, Schema::of(&schema), "", problems);
@@ -100,11 +100,11 @@ fn as_written(root: &mut Node, problems: &mut Problems) -> Option<written::File>
     }
 }
 
-/// Reads the `[routing]` section of `path`, which may hold nothing else: proposed weights, to be tried out before they
-/// go into the configuration. The file is written and checked like a configuration, but needs no workers.
+/// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate proposed weights before they go
+/// into the configuration. The file is checked like a configuration, but needs no workers.
 ///
 /// # Errors
-/// If the file cannot be read, is no UTF-8, or is wrong.
+/// Fails if the file cannot be read, is not UTF-8, or is invalid.
 pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     let text = read_text(path)?;
     let mut problems = Problems::default();
@@ -119,14 +119,14 @@ pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     }
 }
 
-/// A file of secrets' hashes: what is written, where, and what is wrong with it.
+/// A separate file, with the origins of its keys and its problems.
 pub(crate) struct ReadApart<T> {
     pub(crate) written: T,
     pub(crate) origins: BTreeMap<String, Origin>,
     pub(crate) problems: Problems,
 }
 
-/// Reads a file apart from the configuration.
+/// Reads a file that is separate from the configuration.
 pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     path: &Path,
 ) -> Result<ReadApart<T>, LoadError> {
@@ -145,7 +145,7 @@ pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     })
 }
 
-/// Reads a file that is a list of its own: TOML, or JSON if its name ends in `.json`.
+/// Reads a file with a list: TOML, or JSON if its name ends in `.json`.
 pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
     path: &Path,
 ) -> Result<ReadApart<T>, LoadError> {
@@ -178,10 +178,10 @@ pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
     })
 }
 
-/// Reads `path`, if there is one, and [`load`]s it under the environment and the command line.
+/// Reads `path`, if given, and [`load`]s it with the environment and the command line.
 ///
 /// # Errors
-/// If the file cannot be read, is no UTF-8, or is wrong.
+/// Fails if the file cannot be read, is not UTF-8, or is invalid.
 pub fn load_file(
     path: Option<&Path>,
     environment: BTreeMap<String, String>,

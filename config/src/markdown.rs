@@ -1,4 +1,4 @@
-//! The reference page, written from the schema.
+//! Generates the reference page from the schema.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::schema::{self, Schema};
 use crate::tree::join;
 use crate::validate::expectation;
 
-/// The reference of every key, as Markdown: type, default, meaning, section by section.
+/// Returns the reference of every key as Markdown: type, default, meaning, by section.
 #[must_use]
 pub fn reference() -> String {
     let schema = schema::schema();
@@ -65,7 +65,7 @@ fn section(page: &mut String, schema: Schema<'_>, path: &str) {
     }
 }
 
-/// The key's description on one line, and what each of its choices means.
+/// Returns the key's description on one line, with the meaning of each choice.
 fn meaning(schema: Schema<'_>) -> String {
     let mut text = schema.text("description").unwrap_or_default().to_owned();
     for (name, meaning) in schema.choices() {

@@ -1,32 +1,32 @@
-//! What the environment and the command line change in a file.
+//! Overrides of the file by the environment and the command line.
 //!
 //! `TAILROUTE_SERVER__LISTEN` is `server.listen`: the prefix, then sections and key in capitals, joined by a double
-//! underscore, because single ones are part of keys. Variables without a double underscore are somebody else's, except
-//! `TAILROUTE_WORKERS`. The values enter the tree as text, and the schema says how to read them, so that a misspelt
-//! variable is answered like a misspelt key.
+//! underscore, because single ones are part of keys. Variables without a double underscore are ignored, except
+//! `TAILROUTE_WORKERS`. The values enter the tree as text, which the schema determines how to parse, so that a misspelt
+//! variable is reported like a misspelt key.
 
 use std::collections::BTreeMap;
 
 use crate::problem::{Origin, Problem, Problems};
 use crate::tree::{Node, Value};
 
-/// What the names of variables that change the configuration begin with.
+/// Prefix of environment variables that change the configuration.
 pub const ENVIRONMENT_PREFIX: &str = "TAILROUTE_";
 
-/// What was given on the command line. It wins over the environment, which wins over the file.
+/// Settings of the command line, which override the environment, which overrides the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `--listen`: replaces `server.listen`.
     pub listen: Option<String>,
     /// `--admin`: replaces `admin.listen`.
     pub admin: Option<String>,
-    /// `--worker`, once per worker: replaces the list of workers. One whose url stands in the file keeps its settings.
+    /// `--worker`, once per worker: replaces the list of workers. A worker whose url is in the file keeps its settings.
     pub workers: Vec<String>,
     /// `--policy`: replaces `routing.policy`.
     pub policy: Option<String>,
 }
 
-/// Lays the environment's variables over a tree, in the order of their names.
+/// Applies environment variables to a tree, in the order of their names.
 pub(crate) fn environment(root: &mut Node, variables: &BTreeMap<String, String>, problems: &mut Problems) {
     for (name, text) in variables {
         let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else {
@@ -51,7 +51,7 @@ pub(crate) fn environment(root: &mut Node, variables: &BTreeMap<String, String>,
     }
 }
 
-/// Lays the command line over a tree.
+/// Applies the command line to a tree.
 pub(crate) fn flags(root: &mut Node, overrides: &Overrides, problems: &mut Problems) {
     let single = [
         ("--listen", ["server", "listen"], &overrides.listen),
@@ -108,12 +108,12 @@ fn set(node: &mut Node, keys: &[String], leaf: Node, problems: &mut Problems) {
                 "set the whole list with {ENVIRONMENT_PREFIX}WORKERS=url,url, or use a file"
             )),
         }),
-        // What stands there is no section, which the check of the file is going to say.
+        // Not a section, which the check of the file reports.
         _ => {}
     }
 }
 
-/// Makes `urls` the list of workers, each with the settings that the earlier list has for the same url.
+/// Replaces the list of workers by `urls`, each with the settings that the earlier list has for the same url.
 fn replace_workers<'a>(root: &mut Node, urls: impl Iterator<Item = &'a str>, origin: &Origin) {
     let Value::Table(entries) = &mut root.value else {
         return;

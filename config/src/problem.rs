@@ -1,43 +1,43 @@
-//! What is wrong with a configuration, said so that it can be put right without reading anything else.
+//! Problems of a configuration, with everything needed to correct them.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Where a value was written.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Origin {
-    /// In the file, at a line and a column that both count from 1.
+    /// In the file, at a line and column.
     File {
-        /// The file's name as it was given.
+        /// Name of the file as it was given.
         file: String,
         /// Line, from 1.
         line: usize,
         /// Column in characters, from 1.
         column: usize,
     },
-    /// In a variable of the environment.
+    /// In an environment variable.
     Environment {
-        /// The variable's name.
+        /// Name of the variable.
         name: String,
     },
     /// In a flag of the command line.
     Flag {
-        /// The flag, with its dashes.
+        /// Name of the flag, with its dashes.
         name: String,
     },
     /// In the query of a request.
     Query {
-        /// The parameter's name.
+        /// Name of the parameter.
         name: String,
     },
-    /// Nowhere: a default, or something that is missing altogether.
+    /// None: a default, or a missing value.
     Nowhere,
 }
 
 impl Origin {
-    /// Whether values from here are text that still has to be read as what the key expects.
+    /// Returns whether values of this origin are text that must be parsed as the key's type.
     pub(crate) fn is_text(&self) -> bool {
         matches!(
             self,
@@ -58,16 +58,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where it was written.
+    /// Where the value was written.
     pub origin: Origin,
-    /// The key, such as `workers[1].url`; empty where the text could not be read as TOML at all.
+    /// Key, such as `workers[1].url`; empty if the text is not valid TOML.
     pub path: String,
     /// What is wrong and what was expected.
     pub what: String,
-    /// The likely remedy, where there is one.
+    /// Likely remedy, if there is one.
     pub hint: Option<String>,
 }
 
@@ -85,13 +85,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Most problems that are told one by one: nobody mends more at a time, and a document may come from anybody.
+/// Largest number of problems that are listed: a document may come from anywhere.
 const TOLD: usize = 32;
-/// Most characters that are shown of a key that nobody knows.
+/// Largest number of characters shown of an unknown key.
 const SHOWN: usize = 128;
 
-/// What is wrong, in the order in which it was found. Never empty when returned as an error. After the first 32 there is
-/// one more that says how many others there are.
+/// Problems in the order in which they were found. Never empty when returned as an error. After the first 32, one more
+/// states the number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems {
@@ -101,25 +101,25 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The problems, one by one.
+    /// Returns the problems.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.told.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of listed problems.
     #[must_use]
     pub fn len(&self) -> usize {
         self.told.len()
     }
 
-    /// Whether nothing is wrong.
+    /// Returns whether there are no problems.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.told.is_empty()
     }
 
-    /// Notes a problem, unless the same key, or the section it stands in, has been reported already: a worker that is
-    /// no table is one mistake, and that it therefore has no url is not a second one.
+    /// Adds a problem, unless the same key, or a section that contains it, has been reported already: a worker that is
+    /// not a table is one mistake, and its missing url is not another.
     pub(crate) fn push(&mut self, problem: Problem) {
         let covered = self
             .told
@@ -142,13 +142,13 @@ impl Problems {
         });
     }
 
-    /// Whether no more will be told than how many more there are: what it takes to put them well can be spared.
+    /// Returns whether further problems are only counted, so that their texts need not be built.
     pub(crate) fn is_full(&self) -> bool {
         self.told.len() >= TOLD
     }
 }
 
-/// A key as it is shown, however long it is.
+/// Shortens a key for display.
 pub(crate) fn shortened(path: String) -> String {
     match path.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &path[..end]),
@@ -156,7 +156,7 @@ pub(crate) fn shortened(path: String) -> String {
     }
 }
 
-/// Whether `outer` is `inner` or a section that `inner` stands in.
+/// Returns whether `outer` is `inner` or a section that contains it.
 fn covers(outer: &str, inner: &str) -> bool {
     inner
         .strip_prefix(outer)

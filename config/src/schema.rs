@@ -1,13 +1,13 @@
-//! The JSON schema of the file, and the few questions that the rest of the crate asks it.
+//! The JSON schema of the file, and the queries that the rest of the crate makes on it.
 //!
 //! It is derived from [`crate::written`], and is the only description of keys, types, ranges, defaults and meanings:
-//! the check, the reference and editors all read this one.
+//! the check, the reference and editors all read it.
 
 use serde_json::Value as Json;
 
 use crate::written;
 
-/// The JSON schema (draft 2020-12) of the configuration file.
+/// Returns the JSON schema (draft 2020-12) of the configuration file.
 #[must_use]
 pub fn schema() -> Json {
     let mut root = schemars::schema_for!(written::File).to_value();
@@ -15,12 +15,11 @@ pub fn schema() -> Json {
     root
 }
 
-/// The schema of one type.
 pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
     schemars::schema_for!(T).to_value()
 }
 
-/// A required key has no default; serde's `default` on the section makes schemars write one.
+/// Removes the defaults of required keys, which schemars writes because of serde's `default` on the section.
 fn forget_defaults_of_required_keys(schema: &mut Json) {
     if let Some(definitions) = schema.get_mut("$defs").and_then(Json::as_object_mut) {
         definitions
@@ -36,11 +35,11 @@ fn forget_defaults_of_required_keys(schema: &mut Json) {
     }
 }
 
-/// A schema together with the document that its references point into.
+/// A schema and the document that its references point into.
 #[derive(Clone, Copy)]
 pub(crate) struct Schema<'a> {
     root: &'a Json,
-    /// As written at the key: its own description and default.
+    /// The schema as written at the key, with its own description and default.
     pub(crate) here: &'a Json,
 }
 
@@ -49,7 +48,7 @@ impl<'a> Schema<'a> {
         Self { root, here: root }
     }
 
-    /// What a `$ref` points at, or the schema itself.
+    /// Returns the target of a `$ref`, or the schema itself.
     fn resolved(self) -> &'a Json {
         let target = self
             .here
@@ -59,7 +58,7 @@ impl<'a> Schema<'a> {
         target.unwrap_or(self.here)
     }
 
-    /// A named keyword, of the key itself or else of what it refers to.
+    /// Returns a keyword, of the key itself or else of the target of its reference.
     pub(crate) fn keyword(self, name: &str) -> Option<&'a Json> {
         self.here.get(name).or_else(|| self.resolved().get(name))
     }
@@ -68,7 +67,8 @@ impl<'a> Schema<'a> {
         self.keyword(name).and_then(Json::as_str)
     }
 
-    /// `object`, `array`, `string`, `integer`, `number` or `boolean`; an optional key's type is that of its value.
+    /// Returns `object`, `array`, `string`, `integer`, `number` or `boolean`; for an optional key, the type of its
+    /// value.
     pub(crate) fn kind(self) -> &'a str {
         match self.keyword("type") {
             Some(Json::String(kind)) => kind,
@@ -80,7 +80,7 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// The keys of a section, by name.
+    /// Returns the keys of a section, by name.
     pub(crate) fn properties(self) -> impl Iterator<Item = (&'a str, Schema<'a>)> {
         let root = self.root;
         let properties = self.keyword("properties").and_then(Json::as_object);
@@ -96,7 +96,7 @@ impl<'a> Schema<'a> {
             .map(|(_, schema)| schema)
     }
 
-    /// What every entry is, of a section whose keys are names that the operator gives.
+    /// Returns the schema of the entries of a section whose keys are names chosen by the operator.
     pub(crate) fn values(self) -> Option<Schema<'a>> {
         let here = self
             .keyword("additionalProperties")
@@ -109,7 +109,6 @@ impl<'a> Schema<'a> {
         strings(self.keyword("required"))
     }
 
-    /// The schema of a list's elements.
     pub(crate) fn items(self) -> Option<Schema<'a>> {
         self.keyword("items").map(|here| Schema {
             root: self.root,
@@ -117,7 +116,7 @@ impl<'a> Schema<'a> {
         })
     }
 
-    /// The values that a string may take, each with its meaning, where only some are allowed.
+    /// Returns the values that a string may take, each with its meaning, if they are enumerated.
     pub(crate) fn choices(self) -> Vec<(&'a str, Option<&'a str>)> {
         let mut choices: Vec<_> = strings(self.keyword("enum")).map(|name| (name, None)).collect();
         for choice in self

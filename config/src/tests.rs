@@ -1,4 +1,4 @@
-//! What an operator may rely on.
+//! Behaviour that an operator may rely on.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! A configuration as values that know where they were written.
+//! A configuration as values with their origins.
 //!
-//! Values of the file, of the environment and of flags meet here, so that whatever is found wrong later can point at
-//! the place where it was written, and a flag's mistake is not blamed on the file.
+//! Values of the file, the environment and flags are combined here, so that a problem can point to where the value was
+//! written, and a flag's mistake is not attributed to the file.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Origin, Problem, Problems};
 
-/// A value and where it was written.
+/// A value and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) origin: Origin,
     pub(crate) value: Value,
 }
 
-/// What can be written. `Unusable` is what no key ever takes: a date, or a number beyond 64 bits.
+/// A written value. `Unusable` is one that no key takes: a date, or a number beyond 64 bits.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Text(String),
@@ -30,7 +30,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The value's type as an operator would call it, with its article.
+    /// Returns the value's type for messages, with its article.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "a string",
@@ -45,7 +45,7 @@ impl Value {
 }
 
 impl Node {
-    /// An empty section that nobody wrote.
+    /// Returns an empty section without an origin.
     pub(crate) fn empty() -> Self {
         Self {
             origin: Origin::Nowhere,
@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// The same values without their origins, for serde.
+    /// Returns the values without their origins, for serde.
     pub(crate) fn to_toml(&self) -> toml::Value {
         match &self.value {
             Value::Text(text) => toml::Value::String(text.clone()),
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// Where each key was written, by its path.
+    /// Returns the origin of each key, by its path.
     pub(crate) fn origins(&self) -> BTreeMap<String, Origin> {
         let mut origins = BTreeMap::new();
         self.collect_origins(String::new(), &mut origins);
@@ -96,7 +96,7 @@ impl Node {
     }
 }
 
-/// `section.key`, or `key` at the top.
+/// Returns `section.key`, or `key` at the top level.
 pub(crate) fn join(section: &str, key: &str) -> String {
     if section.is_empty() {
         key.to_owned()
@@ -105,7 +105,7 @@ pub(crate) fn join(section: &str, key: &str) -> String {
     }
 }
 
-/// Reads TOML. What cannot be read is reported, every place of it, and the rest is returned.
+/// Parses TOML. Every error is reported, and the rest is returned.
 pub(crate) fn read(file: &str, text: &str, problems: &mut Problems) -> Node {
     let place = Place::new(file, text);
     let (table, errors) = DeTable::parse_recoverable(text);
@@ -126,11 +126,11 @@ pub(crate) fn read(file: &str, text: &str, problems: &mut Problems) -> Node {
     }
 }
 
-/// Turns byte offsets into lines and columns.
+/// Converts byte offsets to lines and columns.
 struct Place<'a> {
     file: &'a str,
     text: &'a str,
-    /// Offset at which each line begins.
+    /// Offset of the start of each line.
     lines: Vec<usize>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Place<'a> {
         Self { file, text, lines }
     }
 
-    /// The origin at a byte offset of the text; an offset past the end is the end.
+    /// Returns the origin at a byte offset of the text; an offset past the end is the end.
     fn at(&self, offset: usize) -> Origin {
         let offset = offset.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= offset);
@@ -173,13 +173,13 @@ impl<'a> Place<'a> {
         Node { origin, value }
     }
 
-    /// A table's entries. Values take their key's place: that is where an operator looks for `section.key`.
+    /// Returns a table's entries. Values have their key's origin, where an operator looks for `section.key`.
     fn table(&self, table: DeTable<'_>) -> Value {
         let entry = |(key, value): (Spanned<_>, Spanned<DeValue<'_>>)| {
             let origin = self.at(key.span().start);
             let key: std::borrow::Cow<'_, str> = key.into_inner();
             let node = self.node(value);
-            // A section's own place is the first header that names it, which is where its key stands.
+            // A section's origin is the first header that names it, which is the position of its key.
             (
                 key.into_owned(),
                 Node {

@@ -1,7 +1,7 @@
-//! A tree against the schema: unknown keys, wrong types, values out of range.
+//! Checks a tree against the schema: unknown keys, wrong types, values out of range.
 //!
-//! Whatever is wrong is reported and taken out of the tree, so that its default stands in and the check of what the
-//! rest means can go on.
+//! A wrong value is reported and removed from the tree, so that its default is used and the check of the rest
+//! continues.
 
 use serde_json::Value as Json;
 
@@ -10,7 +10,7 @@ use crate::problem::{Problem, Problems, shortened};
 use crate::schema::Schema;
 use crate::tree::{Node, Value, join};
 
-/// Checks `node` and all below it. Returns whether it may stay.
+/// Checks `node` and everything below it. Returns whether to keep it.
 pub(crate) fn validate(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {
     match (&mut node.value, schema.kind()) {
         (Value::Table(_), "object") => {
@@ -21,7 +21,7 @@ pub(crate) fn validate(node: &mut Node, schema: Schema<'_>, path: &str, problems
             if let Some(item) = schema.items() {
                 for (at, element) in nodes.iter_mut().enumerate() {
                     if !validate(element, item, &format!("{path}[{at}]"), problems) {
-                        // Stays as an empty one: the paths of those after it keep their numbers.
+                        // Replaced by an empty one, so that the following elements keep their index.
                         *element = placeholder(item);
                     }
                 }
@@ -88,7 +88,7 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
     });
 }
 
-/// Which key an unknown one should perhaps have been.
+/// Suggests a known key for an unknown one.
 fn known_key(key: &str, schema: Schema<'_>) -> String {
     let names = || schema.properties().map(|(name, _)| name);
     match nearest(key, names()) {
@@ -135,7 +135,7 @@ fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut 
     false
 }
 
-/// A value as an operator would recognise it: short ones as they are, long ones by their type.
+/// Formats a value for messages: short ones as they are, long ones by their type.
 fn shown(value: &Value) -> String {
     match value {
         Value::Text(text) if text.chars().count() <= 60 => format!("{text:?}"),
@@ -166,7 +166,7 @@ fn in_range(number: f64, schema: Schema<'_>) -> bool {
         && bound(schema, "exclusiveMaximum").is_none_or(|most| number < most)
 }
 
-/// What a key takes, in words: `an integer of at least 1`, `one of lru, t-lru`.
+/// Describes what a key accepts: `an integer of at least 1`, `one of lru, t-lru`.
 pub(crate) fn expectation(schema: Schema<'_>) -> String {
     let choices = schema.choices();
     if !choices.is_empty() {
@@ -202,9 +202,9 @@ fn range(schema: Schema<'_>) -> Option<String> {
     }
 }
 
-/// The name that was probably meant. Half of the longer name may differ; beyond that a guess would mislead.
+/// Returns the most similar name. At most half of the longer name may differ; beyond that a suggestion would mislead.
 pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Distances are quadratic: nobody misspells a key into a page of text.
+    // Distances are quadratic in the length.
     if written.len() > 64 {
         return None;
     }

@@ -1,7 +1,7 @@
-//! The file as it is written: plain strings and numbers, a unit in every key's name that needs one.
+//! The file as written: plain strings and numbers, with the unit in a key's name where it has one.
 //!
-//! The doc comment of a key is its description in the schema and in the reference, so it is written for operators.
-//! One file a section, or a few that belong together.
+//! The doc comment of a key is its description in the schema and in the reference, so it addresses operators. There is
+//! one file per section, or for a few that belong together.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -44,54 +44,54 @@ pub use tls::{Tls, WorkersTls};
 pub use traces::{OtlpProtocol, Traces};
 pub use worker::{CachePolicy, Dialect, Priority, Worker};
 
-/// Configuration of tailroute: where it listens, the workers it routes to, and how it chooses between them.
+/// Configuration of tailroute: its ports, the workers it routes to, and how it selects among them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// The data port: serves the OpenAI API and nothing else.
+    /// Data port: serves the OpenAI API and nothing else.
     pub server: Server,
-    /// The admin port: metrics, health of the router itself, administration. Keep it off public networks.
+    /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: Admin,
-    /// A port where Envoy-based gateways ask which worker a request should go to (`ext_proc`, docs/endpoint-picker.md).
+    /// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
     pub endpoint_picker: EndpointPicker,
-    /// The inference workers, one section each. At least one, here or in the environment or on the command line, unless
-    /// `[discovery]` finds them.
+    /// Inference workers, one section each. At least one, in the file, the environment or on the command line, unless
+    /// `[discovery]` is enabled.
     pub workers: Vec<Worker>,
-    /// Workers that are found while the router serves: in Kubernetes, in the DNS, in a file.
+    /// Discovery of workers while the router serves: from Kubernetes, DNS or a file.
     pub discovery: Discovery,
-    /// How a worker is chosen for a turn.
+    /// Routing policy, which selects the worker for a turn.
     pub routing: Routing,
-    /// The time to first token to be met, and for which share of turns.
+    /// Objective: the time to first token, and the share of turns that has to meet it.
     pub objective: Objective,
-    /// What workers are told about the cache they may drop first.
+    /// Hints to workers about the cache that they may evict first.
     pub hints: Hints,
-    /// What the router learns from answers while it serves.
+    /// What the router learns from responses while it serves.
     pub learning: Learning,
-    /// The index of which worker holds which prefix.
+    /// Index of the prefixes that each worker holds.
     pub index: Index,
-    /// The probes that find out whether a worker can be sent requests.
+    /// Health probes of the workers.
     pub health: Health,
-    /// What is done about workers that fail: deadlines, retries, breakers, slow starts, hedges.
+    /// Handling of failing workers: deadlines, retries, breakers, slow starts, hedges.
     pub failure: Failure,
-    /// What workers are told of clients, and which paths clients may ask for.
+    /// HTTP between clients and workers: forwarded client information and extra paths.
     pub http: Http,
-    /// Bounds on sizes, times and numbers. Nothing that grows is without one.
+    /// Limits on sizes, times and numbers. Everything that can grow has one.
     pub limits: Limits,
-    /// When a request waits here, and when it is turned away.
+    /// Admission: when a request is queued, and when it is refused.
     pub admission: Admission,
-    /// Who may come in: API keys, by their hashes. As long as there is none, and `admission.keys_file` names no file,
-    /// everybody may.
+    /// API keys, by their hashes. While there is none, and `admission.keys_file` names no file, every caller is
+    /// admitted.
     pub keys: Vec<Key>,
-    /// Encryption, of the data port and towards the workers.
+    /// TLS of the data port and towards the workers.
     pub tls: Tls,
-    /// A capture of the traffic, for `tailroute replay`.
+    /// Capture of the traffic, for `tailroute replay`.
     pub capture: Capture,
-    /// The record of recent decisions, and who may ask for the terms of one.
+    /// Record of recent decisions, and who may request the terms of one.
     pub explain: Explain,
     /// Traces of requests, sent to a collector.
     pub traces: Traces,
-    /// Other replicas of this router, before the same workers.
+    /// Other replicas of this router, in front of the same workers.
     pub fleet: Fleet,
-    /// The log, on standard error.
+    /// Log, on standard error.
     pub log: Log,
 }

@@ -1,19 +1,19 @@
-//! Who may come in, how much each may use, and who waits.
+//! Authentication, rate limits and the admission queue.
 //!
-//! Three questions, in the order in which a request meets them:
+//! A request passes three checks, in this order:
 //!
-//! 1. *Whose is it?* ([`keys`]) An API key, known by its SHA-256. As long as none is configured everybody is one and the
-//!    same anonymous caller, and nothing below costs anything.
-//! 2. *May it?* ([`limits`]) A token bucket of requests before the body is read, one of tokens once it has been: charged
-//!    by the prompt's estimate, corrected by what the engine counted.
-//! 3. *Now?* ([`gate`]) While the engines have room a request goes straight through. Engines have no room when as many
-//!    requests are with them as `max_concurrent_per_worker` allows per ready worker, or when the least busy worker is
-//!    predicted to make a turn wait longer than `max_wait_ms`. Then it waits *here*, where the order can still be changed:
-//!    by priority, fairly between keys, and not at all if it would be late.
+//! 1. [`keys`] finds the API key by its SHA-256. While none is configured, all callers are the same anonymous one, and
+//!    the checks below cost nothing.
+//! 2. [`limits`] charges token buckets: one of requests before the body is read, and one of tokens after that, by the
+//!    prompt's estimate, corrected by the engine's counts.
+//! 3. [`gate`] lets a request through at once while the engines have room. They have none while they hold as many
+//!    requests as `max_concurrent_per_worker` allows per ready worker, or while even the least busy worker's predicted
+//!    wait exceeds `max_wait_ms`. Then the request waits in the router, where the queue can be ordered: by priority,
+//!    fairly between keys, and without requests that would be late.
 //!
-//! Why not leave the queue to the engines? Theirs is first come, first served, knows no keys, and once it is longer than
-//! the objective every turn that leaves it is late: the fleet is as busy as ever and serves nobody in time. A queue that
-//! sheds what would be late keeps the share of turns served in time at what the fleet can do
+//! Engines' own queues are first come, first served and do not distinguish keys, and once such a queue is longer than
+//! the objective, every turn that leaves it is late: the fleet is fully loaded and serves no turn in time. A queue that
+//! sheds late turns keeps the share of turns served in time at the fleet's capacity
 //! ([docs/admission.md](../../../docs/admission.md) has the figures).
 
 pub mod gate;
@@ -33,17 +33,17 @@ use self::limits::Left;
 use crate::operator::tokens::Named;
 use protocol::error::ApiError;
 
-/// Admission as it is in force.
+/// Keys, settings and gate in force.
 #[derive(Debug)]
 pub struct Admission {
     keyring: ArcSwap<Keyring>,
     settings: ArcSwap<config::Admission>,
-    /// Where requests wait.
+    /// Gate and queue in front of the engines.
     pub gate: Gate,
 }
 
 impl Admission {
-    /// Admission by this configuration.
+    /// Creates admission from a configuration.
     #[must_use]
     pub fn new(config: &config::Config, now: Millis) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Admission {
         }
     }
 
-    /// Another configuration. What keys that stay have used stays used, and who waits goes on waiting.
+    /// Applies another configuration. Remaining keys keep their usage, and waiting requests keep waiting.
     pub fn reload(&self, config: &config::Config, now: Millis) {
         let old = self.keyring.load();
         self.keyring.store(Arc::new(Keyring::new(config, &old, now)));
@@ -61,52 +61,53 @@ impl Admission {
         self.settings.store(Arc::new(config.admission.clone()));
     }
 
-    /// The settings now.
+    /// Returns the settings in force.
     #[must_use]
     pub fn settings(&self) -> Arc<config::Admission> {
         self.settings.load_full()
     }
 
-    /// Whether callers are told apart. If so their keys are for the router alone, and workers do not see them.
+    /// Returns whether callers have keys. Such keys are not forwarded to workers.
     #[must_use]
     pub fn has_keys(&self) -> bool {
         self.keyring.load().is_required()
     }
 
-    /// The keys' names.
+    /// Returns the keys by name, to detect changes.
     #[must_use]
     pub fn named(&self) -> Named {
         self.keyring.load().named()
     }
 
-    /// Charges to keys that are not settled yet.
+    /// Returns the number of charges to keys that are not settled yet.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.keyring.load().unsettled()
     }
 
-    /// Tokens that the key of this name has left; `None` if it has no bound, or is none.
+    /// Returns the remaining tokens of the key of this name; `None` if there is no such key or it has no limit.
     #[must_use]
     pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
         self.keyring.load().left(name, now)
     }
 
-    /// What each key has left of its requests and its tokens, by name.
+    /// Returns the remaining requests and tokens of each key, by name.
     #[must_use]
     pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
         self.keyring.load().left_of_all(now)
     }
 
-    /// Gives the key of this name all back that it has used. What it had left before and has now; `None` if there is none.
+    /// Resets the usage of the key of this name. Returns what remained before and after; `None` if there is no such
+    /// key.
     #[must_use]
     pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         self.keyring.load().reset(name, now)
     }
 
-    /// Whose a request is.
+    /// Identifies the caller of a request.
     ///
     /// # Errors
-    /// [`ApiError::Unauthorized`] if keys are required and it shows none that is known.
+    /// [`ApiError::Unauthorized`] if keys are required and the request has no valid one.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         self.keyring.load().identify(headers)
     }

@@ -1,7 +1,7 @@
-//! The memory that strangers can make the router hold, computed from the configuration.
+//! Upper bound on the memory that external input can make the router hold, computed from the configuration.
 //!
-//! Every queue, buffer and table has a bound of its own. Here they are added up, so that an operator can hold the sum against
-//! the memory of the container: `tailroute check` prints it, `serve` logs it, and warns where it does not fit.
+//! Every queue, buffer and table has a bound of its own. Their sum can be compared with the memory limit of the
+//! container: `tailroute check` prints it, and `serve` logs it and warns where it does not fit.
 
 use std::fmt;
 use std::path::Path;
@@ -20,17 +20,18 @@ use tailroute_http::upstream;
 
 /// The binary, its runtime and metrics without any traffic.
 const OWN_BYTES: u64 = 96 << 20;
-/// A connection: its task, hyper's state, a read and a write buffer, and what of a head is not counted elsewhere.
+/// A connection: its task, hyper's state, a read and a write buffer, and the part of a head that is not counted
+/// elsewhere.
 const CONNECTION_BYTES: u64 = 40 << 10;
 /// The admin port: its connections, and the longest bodies of its requests.
 const ADMIN_BYTES: u64 = 512 * (100 << 10) + 256 * (256 << 10);
-/// What TLS keeps beside that.
+/// Additional memory of a TLS connection.
 const TLS_BYTES: u64 = 48 << 10;
 /// A request in flight: its task, its parsed head, its prompt's keys and its records.
 const REQUEST_BYTES: u64 = 32 << 10;
-/// Tokens of a block of a worker that discovery finds, where its template says nothing else.
+/// Tokens per block of a discovered worker, unless its template sets another value.
 const FOUND_BLOCK_TOKENS: u32 = 16;
-/// What one worker's blocks take at most: 2^21 of them, twice while their table grows.
+/// Most memory of one worker's blocks: 2^21 of them, twice while their table grows.
 const BLOCKS_BYTES: u64 = 400 << 20;
 /// A block in the mirror of a worker's cache: its node, its history and its names.
 const MIRROR_BLOCK_BYTES: u64 = 128;
@@ -49,20 +50,20 @@ const LOGS_BYTES: u64 = 8 << 20;
 /// One part of the budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// What is held.
+    /// Contents of the part.
     pub what: &'static str,
-    /// Its bound.
+    /// Bound in bytes.
     pub bytes: u64,
-    /// The keys that set the bound; empty if it is fixed.
+    /// Keys that set the bound; empty if it is fixed.
     pub keys: &'static str,
 }
 
-/// All of it.
+/// Upper bound on the router's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Budget {
-    /// The parts, in the order of a request's way.
+    /// Parts, in the order in which a request uses them.
     pub parts: Vec<Part>,
-    /// Their sum.
+    /// Sum of the parts in bytes.
     pub bytes: u64,
     /// Discovered workers, which are not in the sum; `None` without discovery.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,20 +73,20 @@ pub struct Budget {
 /// The memory of discovered workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// Bytes for each.
+    /// Bytes for each worker.
     pub worker_bytes: u64,
     /// Most workers that discovery adds.
     pub max_workers: usize,
 }
 
-/// The mirror of a cache. One whose capacity is not configured may be told to be as large as any.
+/// Returns the size of a cache's mirror. A worker without a configured capacity may report the largest one.
 fn mirror_bytes(capacity: Option<Tokens>, block_tokens: u32) -> u64 {
     let blocks = capacity.unwrap_or(MOST_TOKENS).blocks_ceil(block_tokens);
     blocks.saturating_mul(MIRROR_BLOCK_BYTES)
 }
 
 impl Budget {
-    /// The budget of a router with this configuration.
+    /// Returns the budget of a router with this configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -107,7 +108,7 @@ impl Budget {
             mirror_bytes(capacity, worker.block_size)
         });
         let mirrors = mirrors.fold(0, u64::saturating_add);
-        // Five halves: a message grows into a buffer half as large again, and a replay may be under way beside it.
+        // Five halves: a message grows into a buffer half as large again, and a replay may run beside it.
         let events =
             (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
         let found = config.discovery.is_on().then_some(Found {
@@ -226,7 +227,7 @@ pub fn report(config: &Config) {
     }
 }
 
-/// The memory that this process may have: the least of its control groups' limits. `None` if there is none.
+/// Returns the memory limit of this process: the least of its control groups' limits. `None` if there is none.
 #[must_use]
 pub fn container_limit() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -241,7 +242,7 @@ pub fn container_limit() -> Option<u64> {
             "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
             _ => continue,
         };
-        // The limit of a group above holds too; within a container the path is seen from its own root.
+        // The limits of parent groups apply too; in a container, paths start at its own root.
         for group in Path::new(path).ancestors() {
             let group = Path::new(root)
                 .join(group.strip_prefix("/").unwrap_or(group))
@@ -252,7 +253,7 @@ pub fn container_limit() -> Option<u64> {
     limits.into_iter().min()
 }
 
-/// A control group's limit, unless it is none. Version 1 says so by a number beyond any memory.
+/// Parses a control group's limit, unless it is unlimited, which version 1 writes as a number beyond any memory.
 fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < 1 << 62)
 }

@@ -1,25 +1,25 @@
-//! Captures: what was asked of the fleet, written down as a trace that `tailroute replay` plays again.
+//! Captures traffic as a trace that `tailroute replay` can play.
 //!
-//! A trace of one's own traffic is what weights have to be tried on. So a turn that was answered becomes a line: when it
-//! came, how long its prompt and answer were, which blocks its prompt consists of, where it was sent, and what was
-//! predicted and measured. It is a turn trace of [`lab::trace`] with some more fields.
+//! Weights are best tried on a trace of one's own traffic. Each completed turn becomes a line: its arrival, the lengths
+//! of prompt and response, the blocks of the prompt, the worker, and what was predicted and measured. The format is a
+//! turn trace of [`lab::trace`] with additional fields.
 //!
-//! # What a capture does not say
-//! No text, and no hash of text: blocks and conversations are numbered in the order in which they first appear
-//! ([`numbers`]), so that two lines show that their prompts begin alike and nothing shows how. That is also what keeps a
-//! line short, as new blocks have consecutive numbers.
+//! # Not in a capture
+//! No text and no hash of text: blocks and conversations are numbered in order of first appearance ([`numbers`]), so
+//! that two lines show that their prompts share a prefix but not its content. This also keeps lines short, as new
+//! blocks have consecutive numbers.
 //!
-//! # In order
-//! A trace is sorted by arrival, but a turn is known when it has ended. The writer therefore holds a line back while a
-//! turn that came earlier is still under way, and lets it go when none is, or when it holds too much; what then comes too
-//! late is counted and left out ([`writer`]).
+//! # Order
+//! A trace is sorted by arrival, but a turn is recorded when it ends. The writer therefore holds a line back while an
+//! earlier turn is in flight, unless it holds too many; a turn that ends too late for its place is counted and left out
+//! ([`writer`]).
 //!
-//! # Off the path
-//! A request hands its record to a bounded queue and never waits: where the queue is full the record is dropped and
-//! counted. A thread looks at the queue some fifty times a second, and numbers, sorts and writes. The disk that a capture takes
-//! is bounded by its settings ([`file`]).
+//! # Off the request path
+//! A request puts its record into a bounded queue without waiting; when the queue is full, the record is dropped and
+//! counted. A thread polls the queue about fifty times per second, and numbers, sorts and writes the records. Disk
+//! usage is bounded by the settings ([`file`]).
 //!
-//! A capture in [`memory`] needs none of that: a turn is appended as it is, and what is read is sorted and numbered then.
+//! A capture in [`memory`] needs no thread: a turn is appended as it is, and sorted and numbered when it is read.
 
 pub mod file;
 pub mod memory;
@@ -48,37 +48,36 @@ pub use self::record::Record;
 use self::record::{Place, micros};
 use crate::metrics::{Counter, Labelled};
 
-/// Records that wait for the writer.
+/// Capacity of the writer's queue.
 const QUEUE: usize = 4096;
 
-/// For its file to be made, when the router starts.
+/// Time limit for creating the file when the router starts.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
-/// For what was handed in to be written, when the router stops.
+/// Time limit for writing the queue when the router stops.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// A capture that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write a capture to {} (capture.path)", path.display())]
 pub struct CaptureError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// Cause.
     #[source]
     pub source: io::Error,
 }
 
-/// What the writer is told.
+/// Message to the writer.
 #[derive(Debug)]
 enum Message {
     Turn(Place, Box<Record<'static>>),
-    /// Write everything, and say so.
+    /// Write everything, then notify.
     End(oneshot::Sender<()>),
 }
 
-/// Turns under way.
 type Open = Mutex<BTreeSet<Place>>;
 
-/// A capture that is being written.
+/// A running capture.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<Shared>);
 
@@ -91,12 +90,12 @@ struct Shared {
 }
 
 impl Capture {
-    /// Opens the file and starts the thread that writes it. Turns are counted in `turns` by what became of them:
-    /// `written`, `dropped` (the queue was full), `late` (others had been written already), `failed` (the disk). Times that
-    /// the thread was started again are counted in `restarts`.
+    /// Opens the file and starts the thread that writes it. Counts turns in `turns` by outcome: `written`, `dropped`
+    /// (queue full), `late` (later turns were already written), `failed` (disk error). Restarts of the thread are
+    /// counted in `restarts`.
     ///
     /// # Errors
-    /// If the file cannot be made, or the thread not started.
+    /// Fails if the file cannot be created, or the thread not started.
     pub fn start(
         settings: &config::Capture,
         turns: Labelled<Counter>,
@@ -126,7 +125,7 @@ impl Capture {
         })))
     }
 
-    /// A turn that arrived then goes out.
+    /// Registers a turn in flight.
     #[must_use]
     pub fn begin(&self, arrived: Millis) -> Slip {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
@@ -138,7 +137,7 @@ impl Capture {
         }
     }
 
-    /// Waits until what was handed in is written, or the disk has taken too long.
+    /// Waits until all queued records are written, or the time limit has passed.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
         let flushed = async {
@@ -152,7 +151,7 @@ impl Capture {
     }
 }
 
-/// A turn's place in the capture. Dropped, the turn is left out.
+/// Registration of a turn in flight. Dropping it leaves the turn out of the capture.
 #[derive(Debug)]
 pub struct Slip {
     shared: Arc<Shared>,
@@ -160,9 +159,10 @@ pub struct Slip {
 }
 
 impl Slip {
-    /// The turn is over.
+    /// Records the completed turn.
     pub fn hand_in(self, record: Record<'static>) {
-        // Before the place is given up: the writer relies on finding the record of every place that is not open.
+        // Before the registration is removed: the writer relies on finding the record of every turn that is not in
+        // flight.
         let message = Message::Turn(self.place, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
             self.shared.turns.with_label_values(&["dropped"]).inc();

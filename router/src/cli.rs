@@ -1,6 +1,6 @@
 //! The command line: one variant per subcommand, each with its arguments and its `run` in [`crate::cmd`].
 //!
-//! Exit codes: 0 it worked, 1 it did not, 2 it was called wrongly.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ enum Command {
     Serve(cmd::serve::Args),
 }
 
-/// Runs the command line `arguments`, the program's own name first.
+/// Runs the command line `arguments`, of which the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,

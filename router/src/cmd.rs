@@ -1,4 +1,4 @@
-//! The subcommands: arguments in, text out, an exit code.
+//! The subcommands: each takes arguments, prints text and returns an exit code.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub mod replay;
 pub mod schema;
 pub mod serve;
 
-/// The process's environment. Names and values that are no UTF-8 cannot be ours.
+/// Returns the process's environment, without entries that are not UTF-8, which the router never reads.
 #[must_use]
 pub fn environment() -> BTreeMap<String, String> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {

@@ -1,5 +1,4 @@
-//! Control calls to a worker: everything that is said to it beside its requests goes through here, bounded in time and
-//! size.
+//! Control calls to a worker: every call outside of requests, bounded in time and size.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -11,16 +10,16 @@ use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
 
-/// Longest answer of a control call that is read.
+/// Longest response of a control call that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// A control call that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No answer in time.
+    /// No response in time.
     #[error("no answer in time")]
     Timeout,
-    /// An answer that is not a success.
+    /// A response that is not a success.
     #[error("answered {0}")]
     Status(StatusCode),
     /// No connection, or it broke.
@@ -29,23 +28,23 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the worker said no: asked again, it would say the same.
+    /// Returns whether the worker refused the call: repeating it would not help.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Status(status) if status.is_client_error())
     }
 
-    /// Whether the worker merely did not answer in time.
+    /// Returns whether the worker merely did not respond in time.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout)
     }
 }
 
-/// One control call to a worker, bounded in time and size.
+/// Makes a control call to a worker, bounded in time and size.
 ///
 /// # Errors
-/// If there is no success answer within the health timeout.
+/// Fails if there is no successful response within the health timeout.
 pub async fn call(
     app: &App,
     worker: &Worker,

@@ -1,18 +1,18 @@
-//! Why turns went where they went: a ring of recent decisions, each with every term that led to it and what came of it.
+//! A ring of recent routing decisions, each with every term of its scores and its outcome.
 //!
 //! ```text
-//! path/learn (an attempt goes out) ──▶ Decisions::record ──▶ a slot of the ring ──▶ admin: GET /admin/v1/decisions
+//! path/learn (an attempt is sent) ───▶ Decisions::record ──▶ a slot of the ring ──▶ admin: GET /admin/v1/decisions
 //! path/account (first token, end) ───▶ Decisions::update ──────────┘
 //! ```
 //!
 //! # Bounded
-//! All slots are there from the start, as many as `explain.max_bytes` holds, and each is as large as any: a request's name,
-//! a model's and a class's are cut, and of a large fleet the worker that was chosen and the [`ROWS`]` − 1` next ones are
-//! kept, the rest in a few words ([`slot::Rest`]). The oldest decision makes room for the newest.
+//! All slots are allocated at the start, as many as `explain.max_bytes` holds, and all have the same size. The names of
+//! requests, models and classes are truncated. Of a large fleet the chosen worker and the [`ROWS`]` − 1` next ones are
+//! kept, and the rest is summarised ([`slot::Rest`]). The newest decision replaces the oldest.
 //!
-//! # Off everybody's way
-//! A decision takes the next number and the lock of that one slot, for as long as it takes to write some 600 bytes. Nobody
-//! else wants that lock but the outcome of a turn a whole round ago, and somebody who reads the page.
+//! # Contention
+//! A decision takes the next number and locks that one slot for as long as it takes to write some 600 bytes. The only
+//! others that take that lock are the outcome of the decision one round of the ring earlier, and readers of the page.
 
 mod slot;
 pub mod view;
@@ -29,50 +29,50 @@ use telemetry::context::TraceId;
 /// A decision to be recorded.
 #[derive(Debug)]
 pub struct Made<'a> {
-    /// The request's name.
+    /// Request id.
     pub request: &'a [u8],
-    /// Its trace.
+    /// Trace of the request.
     pub trace: Option<TraceId>,
-    /// The conversation's key.
+    /// Key of the conversation.
     pub conversation: Option<u64>,
-    /// The model that it asks for.
+    /// Requested model.
     pub model: &'a str,
-    /// The class of its objective.
+    /// Class of the objective.
     pub class: &'a str,
-    /// What it is to meet.
+    /// Objective for the time to first token.
     pub objective: Millis,
-    /// When it arrived.
+    /// Arrival time of the request.
     pub arrived: Millis,
-    /// Since then, until it was sent.
+    /// Time from arrival until the attempt was sent.
     pub held: Millis,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt: Tokens,
-    /// What its request asks for, as it was written.
+    /// Overrides that the request asks for, as written.
     pub asked: &'a str,
     /// The decision.
     pub decision: &'a Decision,
 }
 
-/// Where a decision was recorded.
+/// Position of a recorded decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// What decisions are asked for. What is not said is not asked.
+/// Conditions on decisions; absent ones match all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
-    /// Of this request.
+    /// Request id.
     pub request: Option<String>,
-    /// Of this trace.
+    /// Trace.
     pub trace: Option<TraceId>,
-    /// The number that the answer carried.
+    /// Number of the decision, as in the response header.
     pub decision: Option<u64>,
-    /// That chose the worker in this slot, since it joined.
+    /// Slot of the chosen worker, and when that worker joined.
     pub worker: Option<(u32, Millis)>,
-    /// Whose objective is of this class.
+    /// Class of the objective.
     pub class: Option<String>,
-    /// That missed their objective (or did not), of late or ever.
+    /// Whether the objective was missed.
     pub late: Option<bool>,
-    /// That missed it for this reason.
+    /// Cause for which the objective was missed.
     pub cause: Option<policy::slo::Cause>,
 }
 
@@ -84,7 +84,7 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// A ring that takes so many bytes; none, if one slot does not fit.
+    /// Creates a ring of at most `max_bytes`; empty if one slot does not fit.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         let slots = max_bytes / size_of::<Mutex<Slot>>();
@@ -94,7 +94,7 @@ impl Decisions {
         }
     }
 
-    /// Decisions that are kept.
+    /// Returns the number of decisions kept.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
@@ -116,7 +116,7 @@ impl Decisions {
         Some(Ticket(position))
     }
 
-    /// Something more is known of a decision, if it is still here.
+    /// Updates the outcome of a decision that is still in the ring.
     pub fn update(&self, ticket: Ticket, update: impl FnOnce(&mut Came)) {
         let Some(slot) = self.slot(ticket.0) else { return };
         let mut slot = slot.lock();
@@ -125,7 +125,7 @@ impl Decisions {
         }
     }
 
-    /// Decisions that match, the newest first, of those before a position; and the position to go on before, if there may
+    /// Returns matching decisions before a position, the newest first; and the position of the next page, if there may
     /// be more.
     #[must_use]
     pub fn page(&self, filter: &Filter, before: Option<u64>, limit: usize) -> (Vec<Slot>, Option<u64>) {
@@ -135,7 +135,7 @@ impl Decisions {
         for position in (first..next.min(before.unwrap_or(u64::MAX))).rev() {
             let Some(slot) = self.slot(position) else { break };
             let slot = slot.lock();
-            // One that is being written, or has made room by now, is passed over.
+            // Skips a slot that is being written or was reused.
             if slot.position() == Some(position) && filter.takes(&slot) {
                 found.push(slot.clone());
                 if found.len() >= limit {

@@ -1,9 +1,10 @@
-//! `tailroute demo`: what the router is for, seen in a minute on one machine.
+//! `tailroute demo`: compares routing policies in a minute on one machine.
 //!
-//! Four simulated engines with small caches and the router in one process, real HTTP on loopback between all of them,
-//! and a workload of many conversations that share system prompts ([`workload`]). The same conversations are played
-//! once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on the
-//! client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as the wall's.
+//! Runs four simulated engines with small caches and the router in one process, with real HTTP on loopback between
+//! them. The workload has many conversations that share system prompts ([`workload`]). The same conversations are
+//! played once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on
+//! the client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as wall
+//! time.
 
 pub mod workload;
 
@@ -25,26 +26,26 @@ use client::drive::plan::Plan;
 use client::drive::run::{self, replay};
 use client::drive::stats::Run;
 
-/// Engines.
+/// Number of engines.
 pub const WORKERS: usize = 4;
-/// How much faster than the wall's the engines' clock runs.
+/// Speed of the engines' clock relative to wall time.
 pub const TIME_SCALE: f64 = 5.0;
-/// The objective on the engines' clock.
+/// Objective on the engines' clock.
 pub const TTFT_OBJECTIVE_MS: f64 = 400.0;
 /// α and β on the engines' clock.
 const COST: PrefillCost = PrefillCost::linear(0.1, 15.0);
 const BLOCK_SIZE: u32 = 16;
 const CAPACITY_BLOCKS: u64 = 1500;
-/// Time for a fleet to come up.
+/// Time limit for a fleet to become ready.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// One way to run the same fleet.
+/// One configuration of the fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct Contender {
-    /// Its name in the table.
+    /// Name in the table.
     pub name: &'static str,
     policy: PolicyName,
-    /// Whether engines are told what they may evict first.
+    /// Whether engines get eviction hints.
     hints: bool,
 }
 
@@ -75,11 +76,11 @@ pub const CONTENDERS: [Contender; 4] = [
 /// One row of the table. Times in milliseconds on the engines' clock.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Who.
+    /// Name of the contender.
     pub policy: &'static str,
     /// Turns sent.
     pub requests: usize,
-    /// Turns that were not answered whole.
+    /// Turns without a complete response.
     pub errors: u64,
     /// Median time to first token.
     pub p50_ms: f64,
@@ -95,7 +96,7 @@ pub struct Row {
     pub slo_share: f64,
 }
 
-/// A router and its engines, serving.
+/// A running router with its engines.
 pub struct Stage {
     /// The router.
     pub router: Server,
@@ -106,7 +107,7 @@ impl Stage {
     /// Starts engines and a router in front of them, all on free ports of the loopback.
     ///
     /// # Errors
-    /// If a port cannot be bound, or the engines do not become ready.
+    /// Fails if a port cannot be bound, or the engines do not become ready.
     pub async fn start(contender: Contender) -> anyhow::Result<Self> {
         let mut engines = Vec::with_capacity(WORKERS);
         for _ in 0..WORKERS {
@@ -124,7 +125,7 @@ impl Stage {
         Ok(Self { router, engines })
     }
 
-    /// Stops all of it.
+    /// Stops router and engines.
     pub async fn stop(self) {
         self.router.drain().await;
         for engine in self.engines {
@@ -145,7 +146,7 @@ fn engine_config() -> EngineConfig {
     }
 }
 
-/// The router's configuration. It lives on the wall's clock, so every time is divided by the scale.
+/// Returns the router's configuration. The router uses wall time, so every time is divided by the scale.
 fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Config> {
     let overrides = config::Overrides {
         listen: Some("127.0.0.1:0".to_owned()),
@@ -179,7 +180,7 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
 /// Plays the workload against one contender.
 ///
 /// # Errors
-/// If its fleet cannot be started.
+/// Fails if its fleet cannot be started.
 pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
     let plan = workload::plan(seed, TIME_SCALE);
     let stage = Stage::start(contender).await?;
@@ -189,10 +190,10 @@ pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow:
     Ok(row)
 }
 
-/// Plays a plan against a stage that is up.
+/// Plays a plan against a running stage.
 ///
 /// # Errors
-/// If the stage's address makes no URL.
+/// Fails if the stage's address is not a valid URL.
 pub async fn play_on(
     stage: &Stage,
     name: &'static str,
@@ -227,7 +228,7 @@ pub async fn play_on(
     })
 }
 
-/// Each contender's medians over the seeds, in the order of the table; errors are summed.
+/// Returns each contender's medians over the seeds, in the order of the table; errors are summed.
 #[must_use]
 pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
     (0..CONTENDERS.len())
@@ -258,7 +259,7 @@ pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
         .collect()
 }
 
-/// Seeds in which `tail` has a lower 95th percentile with hints than without.
+/// Returns the number of seeds in which `tail` has a lower 95th percentile with hints than without.
 #[must_use]
 pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
     played
@@ -270,7 +271,7 @@ pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
         .count()
 }
 
-/// The progress bar over all contenders; hidden where standard error is no terminal.
+/// Returns the progress bar over all contenders; hidden where standard error is not a terminal.
 #[must_use]
 pub fn progress(turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
@@ -282,7 +283,7 @@ pub fn progress(turns: usize) -> ProgressBar {
     bar
 }
 
-/// The table for people.
+/// Formats the table.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     use std::fmt::Write as _;
@@ -308,7 +309,7 @@ pub fn table(rows: &[Row]) -> String {
     out
 }
 
-/// Keeps a stage alive for someone who wants to look around.
+/// Describes how to reach a stage that stays up.
 #[must_use]
 pub fn describe(stage: &Arc<Stage>) -> String {
     format!(

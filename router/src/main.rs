@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Keeps large buffers instead of giving their pages back and faulting them in again, and memory from growing over weeks.
+/// Reuses large buffers instead of returning their pages and faulting them in again, and limits fragmentation over
+/// weeks.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,21 +1,21 @@
-//! Every metric of the router. What they are is one [`table`], which is also docs/metrics.md; here is what sets them.
+//! Every metric of the router. The [`table`] defines them and generates docs/metrics.md; the files below set them.
 //!
 //! | file | metrics |
 //! |---|---|
-//! | [`requests`] | what the request's way counts |
+//! | [`requests`] | requests and turns |
 //! | [`gen_ai`] | the same under the names of OpenTelemetry's conventions |
-//! | [`admin`] | what people change |
-//! | [`admission`] | who came in and who waited |
-//! | [`caches`] | predictions held against reports, and cache events |
-//! | [`discovery`] | what finds workers |
-//! | [`failures`] | retries, breakers, hedges, counts that do not agree |
-//! | [`picker`] | what gateways ask |
+//! | [`admin`] | administration |
+//! | [`admission`] | authentication, limits and the queue |
+//! | [`caches`] | predicted and reported cached tokens, and cache events |
+//! | [`discovery`] | sources of workers |
+//! | [`failures`] | retries, breakers, hedges, differing counts |
+//! | [`picker`] | requests of gateways |
 //! | [`bus`] | other replicas |
 //! | [`process`] | tasks and the log |
-//! | [`page`] | gauges, set when the page is asked for |
+//! | [`page`] | gauges that are set at each scrape |
 //!
-//! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
-//! The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and no OpenMetrics.
+//! [`labelled`] bounds labels, [`exposition`] writes the page, and [`document`] the reference. The library is
+//! `prometheus_client`, since `prometheus` has no exemplars and no OpenMetrics.
 
 mod admin;
 mod admission;
@@ -64,7 +64,7 @@ use self::registrar::Registrar;
 use self::requests::Requests;
 pub use self::traces::TraceCounters;
 
-/// The metrics, registered.
+/// All metrics, registered.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -84,10 +84,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// All metrics at zero.
+    /// Creates all metrics at zero.
     ///
     /// # Errors
-    /// If one of them is not in the table.
+    /// Fails if the table and the metrics differ.
     pub fn new() -> Result<Self, MetricError> {
         let metrics = Registrar::default();
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
@@ -100,7 +100,7 @@ impl Metrics {
         let picker = Picker::new(&metrics)?;
         let process = Process::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
-        // The other way round, it would not have been made.
+        // The reverse, a metric that is not in the table, fails when it is created.
         let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
         if let Some(spec) = all.find(|spec| !made.contains(&spec.name)) {
             return Err(MetricError::Unknown(spec.name));
@@ -123,22 +123,22 @@ impl Metrics {
         })
     }
 
-    /// Workers that have series of their own, as long as there is room: the first ones.
+    /// Gives workers series of their own while there is room, in order.
     pub fn name_workers<'a>(&self, workers: impl IntoIterator<Item = &'a str>) {
         for worker in workers {
             self.workers.admit(worker);
         }
     }
 
-    /// A worker has left the fleet: its series go, and there is room for another one's.
+    /// Removes the series of a worker that left the fleet, which frees room for another one.
     pub fn left(&self, worker: &str) {
         self.workers.left(worker);
     }
 
-    /// The page, with these gauges of the moment.
+    /// Renders the page with these gauges.
     ///
     /// # Errors
-    /// If a metric cannot be written.
+    /// Fails if a metric cannot be written.
     pub fn render(&self, gauges: &Gauges, format: Format) -> Result<String, fmt::Error> {
         self.page.set(gauges, &self.workers);
         self.set_admission(gauges.admission);

@@ -1,9 +1,9 @@
-//! What people do to a running router: who they are, what they changed, and the way back.
+//! Administration of a running router: identities, changes and their reversal.
 //!
-//! [`tokens`] says who asks, [`revisions`] holds the policy in force with those before it, [`audit`] writes down what was
-//! changed or refused, [`events`] tells who listens, [`recent`] keeps turns that
-//! another policy can be tried on, and [`shadow`] follows the traffic with one. Nothing here knows HTTP: [`crate::admin`] speaks it, the configuration's reload and the scheduled
-//! revert come from elsewhere, and all of them leave the same traces.
+//! [`tokens`] identifies callers, [`revisions`] holds the policy in force and earlier ones, [`audit`] records changes
+//! and refusals, [`events`] publishes changes, [`recent`] keeps turns on which another policy can be previewed, and
+//! [`shadow`] evaluates a policy on live traffic. Nothing here depends on HTTP: [`crate::admin`], the configuration's
+//! reload and the scheduled revert all use these parts and are recorded alike.
 
 pub mod audit;
 pub mod events;
@@ -25,24 +25,24 @@ use self::recent::Recent;
 use self::shadow::Shadow;
 use self::tokens::Tokens;
 
-/// What the admin port works with, beside the policy.
+/// State of the admin API, beside the policy.
 #[derive(Debug)]
 pub struct Operator {
-    /// Who may do what. Swapped whole when the file of tokens changes.
+    /// Admin tokens and their roles. Replaced as a whole when the token file changes.
     pub tokens: ArcSwap<Tokens>,
-    /// What was changed.
+    /// Audit log.
     pub audit: Audit,
-    /// What changes, for who listens.
+    /// Events for subscribers.
     pub events: Events,
-    /// The newest turns, if they are captured.
+    /// The most recent turns, if they are captured.
     pub recent: Recent,
-    /// A policy that follows the traffic.
+    /// A policy evaluated on live traffic.
     pub shadow: ArcSwapOption<Shadow>,
-    /// Told when a worker's α is set.
+    /// Notified when a worker's α is set.
     pub alphas_set: Notify,
-    /// One preview at a time.
+    /// Permits one preview at a time.
     pub previews: Arc<Semaphore>,
-    /// One reader of all captured turns at a time: each has a copy of them.
+    /// Permits one reader of all captured turns at a time, since each copies them.
     pub turns: Arc<Semaphore>,
 }
 
@@ -50,18 +50,18 @@ pub struct Operator {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the audit log to {} (admin.audit_file)", path.display())]
 pub struct AuditError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// Cause.
     #[source]
     pub source: io::Error,
 }
 
 impl Operator {
-    /// By this configuration.
+    /// Creates the state from the configuration.
     ///
     /// # Errors
-    /// If the audit log was asked for and cannot be written.
+    /// Fails if an audit log is configured and cannot be written.
     pub fn new(admin: &config::Admin) -> Result<Self, AuditError> {
         let audit = match &admin.audit {
             Some(settings) => {
@@ -86,7 +86,7 @@ impl Operator {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 #[must_use]
 pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,23 +1,23 @@
-//! A configuration that changes while the router serves.
+//! Reloads the configuration while the router serves.
 //!
-//! On SIGHUP, and when one of the files changes that the configuration is made of, all of it is read again: file,
-//! environment and flags, keys, certificates. If anything in it is wrong, nothing changes: the last good one stays in
-//! force, and the log, a metric (`tailroute_config_reloads_total`) and `GET /admin/v1/config` say what is wrong.
+//! On SIGHUP, and when one of the configuration's files changes, everything is read again: file, environment and flags,
+//! keys, certificates. If anything is wrong, nothing changes: the previous configuration stays in force, and the log, a
+//! metric (`tailroute_config_reloads_total`) and `GET /admin/v1/config` report the error.
 //!
-//! | in force at once | what it means for what is under way |
+//! | applied at once | takes effect with |
 //! |---|---|
-//! | `[routing]`, if it differs from what was read last | the next choice; it is a revision of the policy like any other |
-//! | the file of the admin port's tokens | the next request to it |
+//! | `[routing]`, if it differs from what was last read | the next routing decision; it is a revision of the policy like any other |
+//! | the file of admin tokens | the next request to the admin API |
 //! | `[objective]` | the next turn |
-//! | `[limits]`, but for what connections are accepted with | the next request |
-//! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; what a key has used stays used |
+//! | `[limits]`, except those that apply to accepting connections | the next request |
+//! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; the usage of keys is kept |
 //! | certificates | the next connection, on both sides |
-//! | `log.level`, if it differs from what was read last | the next line |
+//! | `log.level`, if it differs from what was last read | the next line |
 //! | the file of a collector's headers | the next batch of traces |
 //!
-//! Everything else needs a restart, which a [hand-over](crate::serve) makes harmless; it is named where it changed. Files
-//! are compared by what the file system says of them, links followed, twice a second: a mounted ConfigMap is a link that
-//! is swapped, and notifications do not tell of that on every file system.
+//! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files are
+//! compared by their metadata, following links, twice a second: a mounted ConfigMap is a link that is swapped, and not
+//! every file system sends notifications of that.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -40,58 +40,59 @@ use crate::operator::tokens::Named;
 use crate::serve::descriptors;
 use tailroute_http::tls::TlsError;
 
-/// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
+/// Interval at which files are checked. A file is read once it is unchanged between two checks, since writing it may
+/// take time.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Most characters of why one was refused, and most names of those that came or went, in the audit log.
+/// Limits for the audit log: characters of a refusal's reason, and names of added or removed keys.
 const MAX_WHY: usize = 500;
 const MAX_NAMES: usize = 100;
 
-/// What a configuration is made of.
+/// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// The file.
+    /// Configuration file.
     pub file: Option<PathBuf>,
-    /// The environment.
+    /// Environment variables.
     pub environment: BTreeMap<String, String>,
-    /// The command line.
+    /// Command-line overrides.
     pub overrides: Overrides,
 }
 
-/// A policy before and after.
+/// The previous and the new revision of the policy.
 pub type Changed = (Arc<Revision>, Arc<Revision>);
 
-/// What came of the last reload.
+/// Result of the last reload.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct State {
-    /// Configurations that were put in force, the first included.
+    /// Number of configurations applied, including the first.
     pub generation: u64,
-    /// Why the last one that was read was not; `null` if it was.
+    /// Why the last one read was refused; `null` if it was applied.
     pub refused: Option<String>,
-    /// Sections that have changed and need a restart.
+    /// Changed sections that need a restart.
     pub needs_restart: Vec<&'static str>,
 }
 
-/// Why a configuration was not put in force.
+/// Reason why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// It is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its certificates are.
+    /// The certificates are invalid.
     #[error("the certificates cannot be used: {0}")]
     Tls(#[from] TlsError),
-    /// It would let everybody in.
+    /// Clients would be admitted without keys.
     #[error(
         "[[keys]] and admission.keys_file are gone, which would let everybody in: to serve without keys, restart the router"
     )]
     KeysGone,
-    /// It would let everybody administer.
+    /// The admin API would be open without tokens.
     #[error(
         "admin.tokens_file is gone, which would let everybody administer: to serve without tokens, restart the router"
     )]
     TokensGone,
-    /// It would ask nobody for a certificate any more.
+    /// Clients would be admitted without a certificate.
     #[error(
         "tls.client_ca_file is gone, which would let clients in without a certificate: for that, restart the router"
     )]
@@ -99,10 +100,10 @@ pub enum ReloadError {
 }
 
 impl Source {
-    /// Puts the configuration together.
+    /// Builds the configuration.
     ///
     /// # Errors
-    /// If it is wrong.
+    /// Fails if it is invalid.
     pub fn load(&self) -> Result<Config, LoadError> {
         config::load_file(
             self.file.as_deref(),
@@ -112,7 +113,7 @@ impl Source {
     }
 }
 
-/// Reads the configuration again, and puts it in force if nothing in it is wrong. Returns what is to be written down of it.
+/// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
 pub fn reload(app: &App, source: &Source) -> Vec<Happened> {
     let (tokens, keys) = (app.operator.tokens.load().named(), app.admission.named());
     let generation = app.reloads.lock().generation;
@@ -141,7 +142,7 @@ pub fn reload(app: &App, source: &Source) -> Vec<Happened> {
     policy.into_iter().chain([read]).collect()
 }
 
-/// Names that came, went, or stand for something else now.
+/// Lists names that were added, removed, or whose secret changed.
 fn differences(before: &Named, after: &Named) -> Value {
     let without = |these: &Named, those: &Named| -> Vec<String> {
         let names = these.keys().filter(|name| !those.contains_key(*name));
@@ -195,11 +196,11 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
     policy
 }
 
-/// Whether `new` lets nobody in whom what is in force keeps out. Half a file can be a whole configuration, and nobody who
-/// asked for keys or certificates means to stop by accident.
+/// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
+/// removing keys or certificates by accident must not open the router.
 ///
 /// # Errors
-/// What it would let in.
+/// The access that it would open.
 pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     if app.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
@@ -217,7 +218,7 @@ pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     Ok(())
 }
 
-/// An error and what caused it, each thing said once.
+/// Formats an error with its causes, without repetition.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -231,7 +232,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads the configuration again whenever it is asked to, or a file of it changes. Does not end.
+/// Reloads the configuration on request, and when one of its files changes. Does not end.
 pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
     let mut in_force = look(&app, &source).await;
     let mut seen = in_force.clone();
@@ -255,10 +256,10 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
     }
 }
 
-/// What tells one state of a file from another.
+/// Metadata that identifies a state of a file.
 pub(crate) type Looks = (u64, u64, i64, i64, u64);
 
-/// The files as they are now, those of the configuration in force included.
+/// Returns the state of the files, including those that the configuration in force names.
 async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
     let live = app.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
@@ -266,7 +267,7 @@ async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
     own.into_iter().zip(looks).collect()
 }
 
-/// How files look now, in their order; `None` for one that is not there, or whose file system does not answer.
+/// Returns the states of files, in order; `None` for one that is missing, or whose file system does not respond.
 pub(crate) async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Looks>> {
     let none = vec![None; paths.len()];
     let look = move || paths.iter().map(|path| looks(path)).collect();
@@ -285,21 +286,21 @@ fn looks(path: &Path) -> Option<Looks> {
     ))
 }
 
-/// What can change while the router serves, and is not kept elsewhere.
+/// Settings that can change while the router serves and are not kept elsewhere.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// What has to be met.
+    /// Objectives.
     pub objective: config::Objective,
-    /// What turns may ask for.
+    /// Overrides that requests may ask for.
     pub requests: config::Requests,
-    /// Bounds.
+    /// Limits.
     pub limits: config::Limits,
-    /// Files that the configuration names, and that are read again with it.
+    /// Files named by the configuration, which are read again with it.
     files: Vec<PathBuf>,
 }
 
 impl Live {
-    /// Of a configuration.
+    /// Reads the settings of a configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let admission = &config.admission;
@@ -316,7 +317,7 @@ impl Live {
     }
 }
 
-/// Sections that differ from what the router was started with, and cannot change while it serves.
+/// Returns the sections that differ from those at the start and cannot change while the router serves.
 #[must_use]
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let connections = |config: &Config| {
@@ -324,12 +325,12 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         let sizes = (limits.max_connections, limits.max_header_bytes);
         (sizes, limits.header_timeout, limits.connect_timeout)
     };
-    // Its tokens, and whether metrics need one, are read again.
+    // Tokens, and whether metrics need one, are reloaded.
     let port = |config: &Config| {
         let admin = &config.admin;
         (admin.listen, admin.audit.clone())
     };
-    // What stands in its file of headers is read again.
+    // The headers come from a file that is reloaded.
     let traces = |config: &Config| {
         let traces = config.traces.clone();
         traces.map(|traces| config::Traces {

@@ -1,4 +1,4 @@
-//! The loop's state in words and numbers: what is in force, why, and how far off each estimate is.
+//! State of the feedback loop as reported by the admin API: the values in force, their reasons and errors.
 
 use policy::estimate::{Class, HabitTable, Habits, Stage};
 use policy::tail::IN_TIME;
@@ -9,33 +9,33 @@ use crate::app::App;
 use fleet::hints::Told;
 use learning::feedback::{CostState, Trimmed};
 
-/// Everything about objectives and what follows from them: `GET /admin/v1/slo`.
+/// State of the objectives and of what follows from them: `GET /admin/v1/slo`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SloState {
-    /// What has to be met, and by which share of turns.
+    /// Objective, and the share of turns that has to meet it.
     pub objective: ObjectiveState,
-    /// What ends of silent conversations are worth.
+    /// Value of the ends of silent conversations.
     pub tail: TailState,
-    /// The ends that were given up last, the newest first.
+    /// Most recent trims, the newest first.
     pub given_up: Vec<Trimmed>,
-    /// What it comes to on each worker.
+    /// State of each worker.
     pub workers: Vec<WorkerState>,
-    /// What conversations are expected to do, over all traffic.
+    /// Expected behaviour of conversations over all traffic.
     pub habits: ClassState,
-    /// The same by class, for those that need no key to tell.
+    /// The same by class, for the classes without an API key.
     pub classes: Vec<ClassState>,
     /// Conversations remembered.
     pub conversations: usize,
-    /// Lessons lost to a full queue.
+    /// Observations dropped because the queue was full.
     pub lessons_dropped: u64,
 }
 
 /// The objective, and how it is met.
 #[derive(Clone, Debug, Serialize)]
 pub struct ObjectiveState {
-    /// Share of turns that has to meet it.
+    /// Share of turns that has to meet the objective.
     pub share: f64,
-    /// Each source of objectives.
+    /// Turns by source of their objective.
     pub classes: Vec<ObjectiveClass>,
 }
 
@@ -44,35 +44,35 @@ pub struct ObjectiveState {
 pub struct ObjectiveClass {
     /// `default`, `header`, or a configured name.
     pub class: String,
-    /// Time to first token to be met, where it is one.
+    /// Time to first token to be met, if the class has a fixed one.
     pub ttft_ms: Option<f64>,
-    /// Turns that met it since the start.
+    /// Turns since start that met it.
     pub met: u64,
-    /// Turns that did not.
+    /// Turns since start that missed it.
     pub missed: u64,
 }
 
-/// The terms of what ends are worth that all conversations have in common: see [`policy::tail`].
+/// Terms of an end's value that are common to all conversations: see [`policy::tail`].
 #[derive(Clone, Debug, Serialize)]
 pub struct TailState {
-    /// T: the time to first token above which a turn counts as late here; absent while too few turns were seen.
+    /// T: time to first token above which a turn counts as late; absent while too few turns were observed.
     pub target_ms: Option<f64>,
-    /// κ: turns that wait behind one.
+    /// κ: turns that wait behind one turn.
     pub turns_behind: f64,
-    /// ε: late turns behind one.
+    /// ε: late turns behind one turn.
     pub late_behind: f64,
     /// τ: how far ahead a return counts.
     pub horizon_s: f64,
-    /// Late turns over those that would have been late had workers been told nothing; absent while too few were seen.
+    /// Ratio of late turns to those expected without hints; absent while too few turns were observed.
     pub late_ratio: Option<f64>,
-    /// Turns until ends are given up again, after hints made more turns late than they saved; 0 while they are.
+    /// Turns until trimming resumes after hints made more turns late than they saved; 0 while trimming is on.
     pub pause_turns: u64,
-    /// In a sentence.
+    /// Explanation in one sentence.
     pub why: String,
 }
 
 impl TailState {
-    /// Their state now.
+    /// Returns the current terms.
     #[must_use]
     pub fn of(app: &App) -> Self {
         let tail = app.feedback.tail.lock();
@@ -91,52 +91,52 @@ impl TailState {
     }
 }
 
-/// What it comes to on a worker.
+/// State of the feedback loop for one worker.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerState {
-    /// Its name.
+    /// Name of the worker.
     pub name: String,
-    /// How it is told things, as far as it was asked by now; `none` if it is told nothing.
+    /// Hint dialect found so far; `none` if the worker takes no hints.
     pub dialect: &'static str,
-    /// What its prefill is believed to cost.
+    /// Learned prefill cost.
     #[serde(flatten)]
     pub cost: Option<CostState>,
-    /// ρ.
+    /// ρ: utilisation.
     pub utilisation: f64,
     /// Predicted wait.
     pub wait_ms: f64,
     /// ξ_w: uncached tokens that fit in the configured objective.
     pub xi_tokens: f64,
-    /// Conversations that are silent on it.
+    /// Silent conversations on the worker.
     pub silent: usize,
-    /// What the worker was told, if it takes hints.
+    /// Hints sent to the worker, if it takes any.
     pub told: Option<Told>,
 }
 
-/// What a class is expected to do, each with its error.
+/// Expected behaviour of a class, each value with its error.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassState {
     /// The class; `None` for all traffic.
     #[serde(flatten)]
     pub class: Option<Class>,
-    /// Turns whose outcome was seen, decayed.
+    /// Completed turns, exponentially decayed.
     pub turns: f64,
     /// Q̂, and its mean absolute error.
     pub next_prompt_tokens: (u64, f64),
-    /// An answer's length, and its mean absolute error.
+    /// Response tokens, and their mean absolute error.
     pub response_tokens: (u64, f64),
-    /// Gap between an answer and the next turn, and its mean absolute error.
+    /// Gap between a response and the next turn, and its mean absolute error.
     pub gap_ms: (f64, f64),
-    /// Share of turns that another follows, and its standard error.
+    /// Share of turns that are followed by another, and its standard error.
     pub return_share: (f64, f64),
-    /// Hazard of return just after an answer, per second.
+    /// Hazard of return just after a response, per second.
     pub hazard_per_s: f64,
-    /// Mean error of the belief that a conversation is over, when the truth came out.
+    /// Mean error of the predicted probability that a conversation is over.
     pub over_error: f64,
 }
 
 impl ClassState {
-    /// The state of a class.
+    /// Returns the state of a class.
     #[must_use]
     pub fn of(class: Option<Class>, habits: &Habits) -> Self {
         let (next, next_error) = habits.next_prompt();
@@ -154,7 +154,7 @@ impl ClassState {
         }
     }
 
-    /// Those classes that need no key to tell and have been seen: a fixed handful.
+    /// Returns the observed classes without an API key, whose number is fixed.
     #[must_use]
     pub fn keyless(habits: &HabitTable) -> Vec<Self> {
         let class = |(stage, tools)| Class {
@@ -172,7 +172,7 @@ impl ClassState {
     }
 }
 
-/// The state of the loop now.
+/// Returns the current state of the feedback loop.
 #[must_use]
 pub fn explain(app: &App) -> SloState {
     let (habits, classes, conversations) = {
@@ -237,7 +237,7 @@ fn workers(app: &App) -> Vec<WorkerState> {
     app.fleet.present().iter().map(state).collect()
 }
 
-/// What the terms come to.
+/// Explains the terms in one sentence.
 fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
     if !enabled {
         return "hints are off: workers drop the least recently used first".to_owned();

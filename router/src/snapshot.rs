@@ -1,17 +1,17 @@
-//! What was learned, over a restart of the router.
+//! Persists what was learned over a restart of the router.
 //!
-//! A router that starts knowing nothing sends the next turn of every conversation anywhere, and each of them computes its
-//! whole history again: the restart of a small process in front costs the fleet a full cache. So what lives where is
-//! written down on a timer and at the end of a drain, and read when the router starts (and has found its workers, where they
-//! are not written down), beside the requests: nothing waits for it. The workers' caches move on meanwhile, so an old snapshot is not read, and what a read one says wrongly
-//! is corrected as any wrong belief is, by reports and events; a worker whose replayed events tell that its cache was
-//! emptied since then is not restored at all.
+//! Without a snapshot, a restarted router sends the next turn of every conversation to any worker, which computes the
+//! whole history again: restarting the router would cost the fleet its caches. Residency is therefore written on a
+//! timer and at the end of a drain. It is read at the start, once discovery has found its workers, while requests are
+//! already served. The workers' caches change meanwhile, so an old snapshot is ignored, and wrong entries of a restored
+//! one are corrected by reports and events. A worker whose replayed events show that its cache was cleared since then
+//! is not restored at all.
 //!
-//! Which blocks of a worker are whose text is not written down. A worker that publishes events is asked for them again,
-//! and one turn binds a conversation's text to its blocks; until then the mirror speaks, whose text is in the snapshot.
+//! The mapping between a worker's blocks and text is not written. A worker that publishes events replays them, and one
+//! turn binds a conversation's text to its blocks. Until then the mirror is used, which the snapshot contains.
 //!
-//! The file is replaced by renaming, so there is always a whole one; one that is damaged, foreign or old costs a line in
-//! the log.
+//! The file is replaced by renaming, so a complete one always exists. A damaged, foreign or old file is reported in the
+//! log and ignored.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,38 +27,38 @@ use crate::app::App;
 use fleet::Worker;
 use fleet::hold::Hold;
 
-/// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
-/// adds 16 bytes for each of its keys, one per 256 bytes of text at the most: this is enough for ten thousand workers of a million
-/// tokens. Keys are never more than tokens; whoever fills a cache with text of a byte per token fills a snapshot sooner, and
-/// the log says that it is too long.
+/// Largest file that is written or read. Conversations, positions and models are bounded to some 8 MB. A worker's cache
+/// adds 16 bytes for each of its keys, at most one per 256 bytes of text, so this suffices for ten thousand workers of
+/// a million tokens. A cache never has more keys than tokens; text of one byte per token reaches the limit sooner,
+/// which the log reports.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// For a file to be read: gigabytes, off a slow disk.
+/// Time limit for reading a file: gigabytes from a slow disk.
 const READ_LIMIT: Duration = Duration::from_secs(60);
-/// For a file to be written. A drain waits for it.
+/// Time limit for writing a file. A drain waits for it.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
-/// For workers to be found that were not written down, before it is read.
+/// Time limit for discovery to find workers before the snapshot is read.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
-/// Why a snapshot was not written or read.
+/// Reason why a snapshot was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The file.
+    /// The file could not be accessed.
     #[error("the file")]
     Io(#[from] io::Error),
-    /// What is in it.
+    /// The contents are invalid.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// It is older than is useful.
+    /// The snapshot is too old.
     #[error("{0} s old")]
     Old(u64),
-    /// It is larger than any snapshot.
+    /// The file is larger than any snapshot.
     #[error("{0} bytes long")]
     Long(u64),
 }
 
-/// Restores the last snapshot if it is to, then writes one again and again, for as long as the task lives.
+/// Restores the last snapshot if `restore` is set, then writes one periodically for as long as the task lives.
 pub async fn keep(app: Arc<App>, settings: Snapshot, restore: bool) {
     if restore {
         restore_last(&app, &settings).await;
@@ -70,7 +70,7 @@ pub async fn keep(app: Arc<App>, settings: Snapshot, restore: bool) {
 }
 
 async fn restore_last(app: &Arc<App>, settings: &Snapshot) {
-    // It is restored to workers that are there.
+    // Only workers that exist are restored.
     let _ = tokio::time::timeout(FOUND_WITHIN, app.discovery.settled()).await;
     let reading = (Arc::clone(app), settings.clone());
     let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
@@ -86,7 +86,7 @@ async fn restore_last(app: &Arc<App>, settings: &Snapshot) {
     }
 }
 
-/// Writes a snapshot; a failure is logged.
+/// Writes a snapshot and logs a failure.
 pub async fn save(app: &Arc<App>, settings: &Snapshot) {
     let (app, settings) = (Arc::clone(app), settings.clone());
     let written = tokio::task::spawn_blocking(move || {
@@ -103,7 +103,7 @@ pub async fn save(app: &Arc<App>, settings: &Snapshot) {
     }
 }
 
-/// What is known here, in at most so many bytes: what would be too much of workers' caches is left out.
+/// Encodes what was learned in at most `most` bytes, leaving out residency that does not fit.
 pub fn take(app: &App, most: usize) -> Vec<u8> {
     let mut contents = contents(app);
     let mut bytes = encode(&contents);
@@ -119,10 +119,10 @@ pub fn take(app: &App, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Takes up what another router has taken. Returns how many entries were brought back.
+/// Restores a snapshot of another router. Returns the number of entries.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// Fails if `bytes` are no snapshot.
 pub fn restore(app: &App, bytes: &[u8]) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
     Ok(restore_contents(app, &decode(bytes)?))
@@ -150,7 +150,7 @@ fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
     let bytes = encode(&contents(app));
     fits(bytes.len())?;
-    // Beside the file, so that the renaming stays within one file system.
+    // Beside the file, so that renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let (length, beside, to) = (bytes.len(), PathBuf::from(beside), path.to_owned());
@@ -172,7 +172,7 @@ fn fits(bytes: usize) -> Result<(), SnapshotError> {
     }
 }
 
-/// Returns how many entries were brought back.
+/// Reads and restores the file. Returns the number of entries.
 fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     let _alone = app.snapshot.lock();
     let own = settings.path.clone();
@@ -190,7 +190,7 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     Ok(restore_contents(app, &contents))
 }
 
-/// A worker's name, by which it is found again; of one that has left it is none.
+/// Returns the worker's name, by which it is matched; empty for a removed worker.
 fn name(worker: &Worker) -> &str {
     match worker.hold() {
         Hold::Gone => "",
@@ -204,7 +204,7 @@ fn now_ms() -> u64 {
         .map_or(0, |since| since.as_millis() as u64)
 }
 
-/// The error with what caused it, on one line.
+/// Returns the error and its cause on one line.
 fn describe(error: &SnapshotError) -> String {
     match error {
         SnapshotError::Io(cause) => format!("{error}: {cause}"),

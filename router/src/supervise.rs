@@ -1,9 +1,9 @@
-//! Long-lived tasks are started again when they panic.
+//! Restarts long-lived tasks when they panic.
 //!
-//! A task that is gone takes its duty with it: without its probes a worker stays out of rotation for ever, while the
-//! process looks alive. So every task that is meant to last runs under [`forever`] or [`until_done`]. A panic is logged,
-//! counted (`tailroute_task_restarts_total`) and told as an event, and after a pause the task begins anew. What a task must
-//! not lose, such as the receiving end of a queue, is held outside of what is started, and lent to it.
+//! A task that is gone no longer does its duty: without its probes a worker stays out of rotation forever, while the
+//! process looks alive. So every long-lived task runs under [`forever`] or [`until_done`]. A panic is logged, counted
+//! (`tailroute_task_restarts_total`) and published as an event, and the task is restarted after a pause. State that a
+//! task must not lose, such as the receiving end of a queue, is owned outside of it and borrowed.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -18,14 +18,14 @@ use tracing::error;
 use crate::app::App;
 use crate::operator::events::Kind;
 
-/// The pause before a task is started again: after its first panic, and at most.
+/// The pause before a restart: after the first panic, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// A task that ran for so long begins with the first pause again.
+/// Run time after which the pause is reset.
 const STEADY: Duration = Duration::from_secs(60);
-/// Longest message of a panic that is passed on, in characters.
+/// Longest panic message that is passed on, in characters.
 const LONGEST_MESSAGE: usize = 256;
 
-/// The kinds of supervised tasks, as the metric's label names them.
+/// Kinds of supervised tasks, as in the metric's label.
 pub const TASKS: &[&str] = &[
     "admin_port",
     "alpha_reverts",
@@ -60,16 +60,16 @@ pub const TASKS: &[&str] = &[
     "traces",
 ];
 
-/// A task's kind, and which of its kind it is.
+/// A supervised task's kind and worker.
 #[derive(Clone, Debug)]
 pub struct Task {
     kind: &'static str,
-    /// The worker that it serves; empty if there is one task of its kind.
+    /// Worker that it serves; empty for the only task of its kind.
     worker: String,
 }
 
 impl Task {
-    /// The one task of a kind.
+    /// Returns the only task of a kind.
     #[must_use]
     pub fn only(kind: &'static str) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Task {
         }
     }
 
-    /// A worker's task of a kind.
+    /// Returns a worker's task of a kind.
     #[must_use]
     pub fn of(kind: &'static str, worker: &str) -> Self {
         Self {
@@ -88,17 +88,17 @@ impl Task {
     }
 }
 
-/// Runs a task that does not end: a return is treated as a panic is.
+/// Runs a task that does not end: a return is treated like a panic.
 pub async fn forever<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
     run(&app, &task, start, |()| Some("it ended by itself")).await;
 }
 
-/// Runs a task to its end.
+/// Runs a task until it returns.
 pub async fn until_done<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
     run(&app, &task, start, |()| None).await;
 }
 
-/// Runs a task until it returns something with which `wrong` finds no fault.
+/// Runs a task until it returns a value that `wrong` accepts.
 async fn run<F: Future>(
     app: &App,
     task: &Task,
@@ -108,7 +108,7 @@ async fn run<F: Future>(
     let mut pause = PAUSE.0;
     loop {
         let begun = Instant::now();
-        // `start` too: what it panics with is the task's.
+        // Including `start`, whose panics are handled alike.
         let running = AssertUnwindSafe(async { start().await }).catch_unwind();
         let why = match running.await {
             Ok(returned) => match wrong(returned) {
@@ -138,7 +138,6 @@ fn report(app: &App, task: &Task, why: &str, pause: Duration) {
     );
 }
 
-/// What a panic said.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,7 +1,7 @@
-//! What runs beside the requests, for as long as the router does: probes, control calls, learning, snapshots.
+//! Background tasks of the router: probes, control calls, learning, snapshots.
 //!
-//! These tasks know the [`App`] and everything below it; nothing below knows them. Each is one loop, and none holds a
-//! request up.
+//! These tasks depend on the [`App`] and everything below it, and nothing below depends on them. Each is one loop, and
+//! none delays a request.
 
 mod capacity;
 pub mod health;
@@ -22,13 +22,13 @@ use tokio::task::JoinSet;
 use crate::app::App;
 use crate::supervise::{Task, forever};
 
-/// Starts it all. Ends when the set is dropped.
+/// Starts all tasks. They end when the set is dropped.
 #[must_use]
 pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if let Some(snapshot) = &app.config.index.snapshot {
         let (of, snapshot) = (Arc::clone(app), snapshot.clone());
-        // What is started again does not restore again: what was learned since is newer.
+        // A restarted task does not restore again: what was learned since is newer.
         let mut restore = true;
         let keep = move || {
             let restore = std::mem::take(&mut restore);
@@ -45,7 +45,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         tasks.spawn(forever(Arc::clone(app), Task::only("traces"), export));
     }
     if let Some(lessons) = app.feedback.lessons() {
-        // Lent to the task, which may be started again.
+        // Shared, since the task may be restarted.
         let (of, lessons) = (Arc::clone(app), Arc::new(Mutex::new(lessons)));
         let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&lessons));
         tasks.spawn(forever(Arc::clone(app), Task::only("learner"), learn));
@@ -58,7 +58,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     tasks
 }
 
-/// Starts a task that needs nothing but the app.
+/// Starts a task that needs only the app.
 fn spawn_forever<F>(app: &Arc<App>, tasks: &mut JoinSet<()>, kind: &'static str, start: fn(Arc<App>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,

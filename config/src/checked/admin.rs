@@ -1,4 +1,4 @@
-//! The admin port, and who may do what there.
+//! The admin port, its tokens and its audit log.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -9,38 +9,38 @@ use super::keys::KeyDigest;
 use super::worker::check_name;
 use crate::written::{self, Role};
 
-/// The admin port.
+/// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Address of metrics and administration. A loopback address unless there is a file of tokens.
+    /// Address of metrics and administration. A loopback address unless there is a token file.
     pub listen: SocketAddr,
-    /// The file of tokens, if there is one.
+    /// Path of the token file, if there is one.
     pub tokens_file: Option<PathBuf>,
-    /// What it holds.
+    /// Tokens in that file.
     pub tokens: Vec<Token>,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
-    /// Where changes are written to, if anywhere.
+    /// Audit file, if enabled.
     pub audit: Option<Audit>,
 }
 
-/// A token of the admin port.
+/// A token of the admin API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
     /// Unique; 1 to 64 visible ASCII characters.
     pub name: String,
-    /// Of the token itself.
+    /// Digest of the token.
     pub digest: KeyDigest,
-    /// What it may do.
+    /// Role of the token.
     pub role: Role,
 }
 
-/// The file of changes.
+/// Settings of the audit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Bytes at which it is full.
+    /// Bytes at which the file is full.
     pub max_bytes: NonZeroUsize,
 }
 
@@ -89,7 +89,7 @@ fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
     }
 }
 
-/// Who else stands in the audit log: the router itself, and who asks where there are no tokens.
+/// Names in the audit log that are not tokens: the router itself, and callers where there are no tokens.
 const RESERVED: [&str; 2] = ["router", "loopback"];
 
 fn check_all(written: Vec<written::Token>, checker: &mut Checker<'_>) -> Vec<Token> {

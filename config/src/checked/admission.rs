@@ -1,4 +1,4 @@
-//! When a request waits, and when it is turned away.
+//! Settings of admission.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -10,38 +10,38 @@ use super::checker::Checker;
 use super::worker::{Secret, secret};
 use crate::written;
 
-/// When a request waits, and when it is turned away.
+/// Settings of admission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admission {
-    /// The file of keys, if there is one.
+    /// Path of the file of keys, if there is one.
     pub keys_file: Option<PathBuf>,
-    /// Requests at the engines at once, per ready worker.
+    /// Concurrent requests at the engines, per ready worker.
     pub max_concurrent_per_worker: Option<NonZeroU32>,
-    /// Predicted wait on the least busy worker beyond which turns wait here; positive.
+    /// Predicted wait on the least busy worker beyond which turns are queued; positive.
     pub max_wait: Option<Millis>,
-    /// Requests that wait.
+    /// Largest number of queued requests.
     pub max_queue: NonZeroUsize,
-    /// For a request to wait; positive.
+    /// Longest time in the queue; positive.
     pub queue_timeout: Duration,
-    /// Whether turns that cannot meet their objective are turned away.
+    /// Whether turns that cannot meet their objective are refused.
     pub shed: bool,
-    /// Whether requests carry their tenant.
+    /// Whether requests carry their tenant's salt.
     pub salt_requests: bool,
-    /// The file of the secret, if there is one.
+    /// Path of the secret's file, if there is one.
     pub salt_secret_file: Option<PathBuf>,
-    /// What it holds: at least 32 visible ASCII characters.
+    /// The secret: at least 32 visible ASCII characters.
     pub salt_secret: Option<Secret>,
-    /// Whether keys may use Anthropic's messages, unsalted.
+    /// Whether keys may use Anthropic's messages, which carry no salt.
     pub unsalted_messages: bool,
-    /// Whether keys may send forms, unsalted.
+    /// Whether keys may send forms, which carry no salt.
     pub unsalted_forms: bool,
-    /// Whether keys may open WebSockets, unsalted.
+    /// Whether keys may open WebSockets, which carry no salt.
     pub unsalted_websockets: bool,
-    /// Whether keys may use embedding models of an SGLang that caches their inputs, unsalted.
+    /// Whether keys may use embedding models on an SGLang that caches their inputs without a salt.
     pub unsalted_embeddings: bool,
 }
 
-/// Shorter secrets can be guessed.
+/// Shortest secret; a shorter one can be guessed.
 const SHORTEST_SECRET: usize = 32;
 
 fn salt_secret(file: &str, checker: &mut Checker<'_>) -> Option<Secret> {

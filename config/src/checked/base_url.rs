@@ -1,13 +1,13 @@
-//! The grammar of a worker's url.
+//! Syntax of a worker's url.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
 
-/// What is wrong, and the remedy.
+/// The problem, and a remedy.
 type Refusal = (String, Option<&'static str>);
 
-/// Reads a base url and drops the slashes at its end, so that a path can be appended.
+/// Parses a base url and removes trailing slashes, so that a path can be appended.
 pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
     let trimmed = text.trim_end_matches('/');
     let refuse = |why: &str, hint| {
@@ -48,7 +48,7 @@ pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
     Ok(url)
 }
 
-/// The address that a base url names, if it names one and nothing else: no host that has to be looked up, no path.
+/// Returns the address of a base url that has an IP address and no path.
 pub(super) fn address_of(url: &Uri) -> Option<SocketAddr> {
     let host = url.host()?;
     let host = host

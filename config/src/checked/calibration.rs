@@ -1,14 +1,14 @@
-//! A worker's cost as `gpu-bench` measured it.
+//! A worker's cost as measured by `gpu-bench`.
 //!
-//! Of the file only what the router needs is read: the version, and the fit's coefficients. A fit that does not hold was
-//! never written: `gpu-bench` refuses to.
+//! Only the version and the fit's coefficients are read. The file has no invalid fit, since `gpu-bench` refuses to
+//! write one.
 
 use std::path::{Path, PathBuf};
 
 use policy::cost::PrefillCost;
 use serde::Deserialize;
 
-/// The version of the file's format that is understood.
+/// Supported version of the file format.
 const VERSION: u32 = 1;
 /// Longest file that is read; a calibration is a kilobyte.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
@@ -22,7 +22,7 @@ struct Calibration {
 #[derive(Deserialize)]
 struct Fit {
     cost: PrefillCost,
-    /// What short prompts all take, where there is such a time.
+    /// Time that all short prompts take, if there is one.
     floor: Option<Floor>,
 }
 
@@ -31,27 +31,26 @@ struct Floor {
     ms: f64,
 }
 
-/// Why a calibration is of no use.
+/// Reason why a calibration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CalibrationError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    /// It is something else.
+    /// The file is not a calibration.
     #[error("{} is no calibration: {source}", path.display())]
     Foreign {
         path: PathBuf,
         source: serde_json::Error,
     },
-    /// It was written by another version.
+    /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version { path: PathBuf, found: u32 },
-    /// What it says cannot be.
+    /// The cost is not physically possible.
     #[error("{} has no usable cost: alpha must be above 0, beta, gamma and the floor at least 0", path.display())]
     Unphysical { path: PathBuf },
 }
 
-/// Reads α, β, γ and the floor.
 pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
     let unreadable = |source| CalibrationError::Unreadable {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! What every section's check needs: where a key was written, and the few conversions that can still fail.
+//! Shared by the checks of all sections: origins of keys, and conversions that can still fail.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::problem::{Origin, Problem, Problems};
 
-/// Collects problems, each with the place where its key was written.
+/// Collects problems with the origins of their keys.
 pub(crate) struct Checker<'a> {
     pub(crate) origins: &'a BTreeMap<String, Origin>,
     pub(crate) problems: &'a mut Problems,
 }
 
 impl Checker<'_> {
-    /// Notes a problem with the key `path`. A key that was not written is placed where its section was, or at
-    /// the file's beginning.
+    /// Reports a problem with the key `path`. A key that was not written has the origin of its section, or the start of
+    /// the file.
     pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
         let mut place = path;
         let origin = loop {
@@ -35,7 +35,7 @@ impl Checker<'_> {
         });
     }
 
-    /// Whether somebody wrote this key, in the file or elsewhere.
+    /// Returns whether this key was set, in the file or elsewhere.
     pub(super) fn is_written(&self, path: &str) -> bool {
         self.origins.contains_key(path)
     }

@@ -1,8 +1,8 @@
-//! From what is written to what was meant.
+//! Converts the written configuration to the checked one.
 //!
-//! Ranges of single numbers are the schema's business and have been checked; what is left are texts with a grammar of
-//! their own and values that must agree with each other. Where one is wrong the problem is noted, a default stands in,
-//! and the rest is still checked; nothing that was put together with a stand-in is ever returned.
+//! The schema has already checked ranges of single numbers. This checks texts with a syntax of their own and values
+//! that must agree with each other. A wrong value is reported and replaced by a default, so that the rest is still
+//! checked; a configuration with such a replacement is never returned.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -28,7 +28,7 @@ use super::{Capture, Config, Explain, Hints, IndexConfig, Learning, Log, Server,
 use crate::problem::{Origin, Problems};
 use crate::written;
 
-/// Checks what `file` means. The result is whole only if `problems` stays empty.
+/// Checks a written configuration. The result is valid only if `problems` stays empty.
 pub(crate) fn check(
     file: written::File,
     origins: &BTreeMap<String, Origin>,
@@ -129,7 +129,7 @@ fn capture(written: written::Capture, checker: &mut Checker<'_>) -> Option<Captu
     })
 }
 
-/// What is wrong with what is to be logged, and the remedy.
+/// Returns the problem with log filter directives, and a remedy.
 #[must_use]
 pub fn level_problem(text: &str) -> Option<(String, Option<String>)> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

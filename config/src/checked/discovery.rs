@@ -1,4 +1,4 @@
-//! Where workers are found, and what is taken of those that are.
+//! Sources of discovered workers, and the settings of those workers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,14 +17,13 @@ use crate::tree::{Node, Value};
 use crate::validate::{nearest, validate};
 use crate::written::{self, Scheme};
 
-/// Longest name of a Kubernetes object, and of one in the DNS.
+/// Longest name of a Kubernetes object or DNS record.
 const LONGEST_NAME: usize = 253;
-/// Longest label selector.
 const LONGEST_SELECTOR: usize = 1_024;
 /// Most names of Services or records.
 const MOST_NAMES: usize = 64;
-/// Keys of `[[workers]]` that no annotation may say: whoever may annotate a pod is not to say which files are read, nor
-/// what else than that pod is connected to.
+/// Keys of `[[workers]]` that annotations may not set: annotating a pod must not determine which files are read, or
+/// which other hosts the router connects to.
 const NOT_ANNOTATED: [&str; 6] = [
     "api_key_file",
     "calibration",
@@ -34,48 +33,48 @@ const NOT_ANNOTATED: [&str; 6] = [
     "url",
 ];
 
-/// Where it stands what is taken of every worker.
+/// Section with the settings of every discovered worker.
 const SECTION: &str = "discovery.worker";
 
-/// Where workers are found.
+/// Settings of discovery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Discovery {
-    /// Most of them, from all sources together; positive.
+    /// Most discovered workers from all sources together; positive.
     pub max_workers: usize,
-    /// What is taken of those that come without settings of their own.
+    /// Settings of workers that come without their own.
     pub template: Template,
-    /// In Kubernetes, if there.
+    /// Kubernetes, if enabled.
     pub kubernetes: Option<Kubernetes>,
-    /// In the DNS, if there.
+    /// DNS, if enabled.
     pub dns: Option<Dns>,
-    /// In a file, if there.
+    /// File, if enabled.
     pub file: Option<PathBuf>,
 }
 
 impl Discovery {
-    /// Whether workers are found anywhere.
+    /// Returns whether any source is enabled.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.kubernetes.is_some() || self.dns.is_some() || self.file.is_some()
     }
 }
 
-/// What is watched of a Kubernetes API server.
+/// What is watched on a Kubernetes API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kubernetes {
-    /// What names workers.
+    /// Objects that name workers.
     pub watched: Watched,
-    /// Where; `None`: the router's own namespace.
+    /// Namespace; `None`: the router's own.
     pub namespace: Option<String>,
-    /// The workers' port; `None`: the only one.
+    /// Port of the workers; `None`: the only one.
     pub port: Option<Port>,
-    /// How workers are spoken to.
+    /// Scheme of the workers' urls.
     pub scheme: Scheme,
-    /// The API server; `None`: that of the cluster that the router runs in.
+    /// API server; `None`: that of the router's own cluster.
     pub api: Option<Api>,
 }
 
-/// What names workers in Kubernetes.
+/// Kubernetes objects that name workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The EndpointSlices of these Services; never empty.
@@ -87,14 +86,14 @@ pub enum Watched {
 /// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// By its number; positive.
+    /// By number; positive.
     Number(u16),
-    /// By its name.
+    /// By name.
     Name(String),
 }
 
 impl Port {
-    /// Reads a number from 1 to 65535, or a name as Kubernetes has them.
+    /// Parses a number from 1 to 65535, or a Kubernetes port name.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<u16>() {
@@ -108,46 +107,46 @@ impl Port {
     }
 }
 
-/// An API server that was written down.
+/// A configured API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Api {
-    /// Where it is.
+    /// Url of the server.
     pub url: Uri,
-    /// The file of its token.
+    /// File with its token.
     pub token_file: Option<PathBuf>,
-    /// Roots for its certificate.
+    /// File with roots for its certificate.
     pub ca: Option<PathBuf>,
 }
 
-/// What is asked of the DNS.
+/// DNS queries for workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dns {
     /// Names of SRV records; never empty.
     pub names: Vec<String>,
-    /// Between two questions; positive.
+    /// Time between two queries; positive.
     pub interval: Duration,
-    /// For an answer; positive.
+    /// Time limit for a response; positive.
     pub timeout: Duration,
-    /// Who is asked; `None`: whom the system asks.
+    /// DNS server; `None`: those of the system.
     pub server: Option<SocketAddr>,
-    /// How workers are spoken to.
+    /// Scheme of the workers' urls.
     pub scheme: Scheme,
 }
 
-/// What is taken of workers that come without settings of their own.
+/// Settings of workers that come without their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     worker: written::Worker,
-    /// Keys that somebody wrote.
+    /// Keys that were set.
     keys: Vec<String>,
 }
 
 impl Template {
-    /// The worker of this name at this url: one for each of its ranks. `changes` say more of it, by keys of `[[workers]]`
-    /// with dashes, each with how it is shown when it is wrong.
+    /// Returns the worker of this name and url, once for each of its ranks. `changes` overrides keys of `[[workers]]`,
+    /// which are spelled with dashes; `prefix` precedes them in problems.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Everything that is wrong with the settings.
     pub fn workers(
         &self,
         name: &str,
@@ -191,7 +190,7 @@ impl Template {
     }
 }
 
-/// Where a key was said: by an annotation, or in the section.
+/// Returns where a key was set: by an annotation, or in the section.
 fn said_at(path: &str, changes: &BTreeMap<String, String>, prefix: &str) -> String {
     let key = path.strip_prefix("workers[0].").unwrap_or(path);
     let name = key.replace('_', "-");
@@ -202,7 +201,6 @@ fn said_at(path: &str, changes: &BTreeMap<String, String>, prefix: &str) -> Stri
     }
 }
 
-/// One problem.
 fn one(path: &str, what: &str) -> Problems {
     let mut problems = Problems::default();
     problems.push(Problem {
@@ -214,7 +212,7 @@ fn one(path: &str, what: &str) -> Problems {
     problems
 }
 
-/// What annotations say, as the keys of `[[workers]]` take it.
+/// Converts annotations to keys of `[[workers]]`.
 fn annotated(
     changes: &BTreeMap<String, String>,
     prefix: &str,
@@ -267,7 +265,7 @@ fn annotated(
 /// Reads a file of workers: TOML, or JSON if its name ends in `.json`.
 ///
 /// # Errors
-/// If it cannot be read, or what is wrong with it.
+/// Fails if the file cannot be read or is invalid.
 pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     let mut read = read_list::<written::WorkersFile>(path)?;
     let mut checker = Checker {
@@ -282,7 +280,6 @@ pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     }
 }
 
-/// Checks the section.
 pub(super) fn discovery(written: written::Discovery, checker: &mut Checker<'_>) -> Discovery {
     Discovery {
         max_workers: written.max_workers as usize,
@@ -293,7 +290,7 @@ pub(super) fn discovery(written: written::Discovery, checker: &mut Checker<'_>) 
     }
 }
 
-/// What every worker takes is checked on one that nobody has.
+/// Checks the common settings on a placeholder worker.
 fn template(worker: written::Worker, checker: &mut Checker<'_>) -> Template {
     let prefix = format!("{SECTION}.");
     let keys = checker.origins.keys();
@@ -379,7 +376,7 @@ fn kubernetes(written: written::Kubernetes, checker: &mut Checker<'_>) -> Option
     })
 }
 
-/// The API server that was written down, if any was.
+/// Returns the configured API server, if any.
 fn api(written: &written::Kubernetes, checker: &mut Checker<'_>) -> Option<Api> {
     let path = |key: &str| format!("discovery.kubernetes.{key}");
     let file = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));

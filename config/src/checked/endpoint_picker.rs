@@ -1,4 +1,4 @@
-//! The endpoint picker's port, and what it can name.
+//! The endpoint picker's port.
 
 use std::net::SocketAddr;
 
@@ -7,18 +7,18 @@ use super::checker::Checker;
 use super::{Admin, Server, Tls};
 use crate::written;
 
-/// The port where gateways ask.
+/// Settings of the endpoint picker's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointPicker {
-    /// Its address.
+    /// Address of the port.
     pub listen: SocketAddr,
-    /// Whether it is encrypted, with the data port's certificate.
+    /// Whether it uses TLS, with the data port's certificate.
     pub tls: bool,
-    /// Endpoints that are named after the best one.
+    /// Endpoints named after the best one.
     pub fallbacks: usize,
-    /// Connections at a time.
+    /// Largest number of connections.
     pub max_connections: usize,
-    /// Requests at a time on each of them.
+    /// Largest number of concurrent requests per connection.
     pub max_streams: u32,
 }
 

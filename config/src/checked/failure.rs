@@ -1,4 +1,4 @@
-//! What is done about workers that fail.
+//! Handling of failing workers.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use policy::units::Millis;
 use super::checker::Checker;
 use crate::written;
 
-/// What is done about workers that fail.
+/// Settings for failing workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// For a request, from its head to the end of its answer.
+    /// Time limit of a request, from its head to the end of the response.
     pub total_timeout: Option<Duration>,
-    /// Share of recent requests that may be tried again, between 0 and 1.
+    /// Share of recent requests that may be retried, between 0 and 1.
     pub retry_share: f64,
-    /// Retries a second beside that share.
+    /// Retries per second beside that share.
     pub retry_floor_per_s: f64,
-    /// Failures of late from which on a breaker may open; at least 1.
+    /// Recent failures from which on a breaker may open; at least 1.
     pub breaker_failures: u32,
-    /// Share of the requests that has to have failed, above 0 and at most 1.
+    /// Share of requests that must have failed, above 0 and at most 1.
     pub breaker_share: f64,
-    /// How long a breaker stays open the first time; positive.
+    /// First pause of a breaker; positive.
     pub breaker_pause: Millis,
-    /// How long at most; no less than the first time.
+    /// Longest pause; not less than the first.
     pub breaker_longest_pause: Millis,
-    /// Share of the workers that breakers may keep from work, between 0 and 1.
+    /// Share of the workers that breakers may withhold, between 0 and 1.
     pub max_ejected_share: f64,
-    /// Time in which a worker that comes back is given more and more; zero is all at once.
+    /// Duration of a slow start; zero for none.
     pub slow_start: Millis,
-    /// Time without a first byte after which a second worker is asked too.
+    /// Time without a first byte after which a hedge is sent.
     pub hedge_after: Option<Duration>,
 }
 

@@ -8,31 +8,30 @@ use crate::{file, written};
 
 /// Longest file of credentials or certificates.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
-/// Most servers that are named.
 const MOST_SERVERS: usize = 16;
-/// Longest name of a fleet: its subjects and its bucket begin with it.
+/// Longest name of a fleet, with which its subjects and its bucket begin.
 const LONGEST_CLUSTER: usize = 32;
-/// What a file of credentials holds.
+/// Sections of a credentials file.
 const CREDENTIALS: [&str; 2] = ["-----BEGIN NATS USER JWT-----", "-----BEGIN USER NKEY SEED-----"];
 
-/// Other replicas before the same workers, and how they are reached.
+/// Other replicas in front of the same workers, and the NATS servers between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
     /// `nats://host:port` or `tls://host:port`, all of one scheme. Never empty.
     pub servers: Vec<String>,
-    /// Whether they are spoken to by TLS.
+    /// Whether TLS is used.
     pub is_encrypted: bool,
-    /// The file of credentials, if there is one.
+    /// Credentials file, if there is one.
     pub credentials: Option<PathBuf>,
-    /// What the server asks for, if it asks for a token.
+    /// Token for the server, if there is one.
     pub token: Option<Secret>,
-    /// Roots in place of the machine's own.
+    /// File with roots in place of the system's.
     pub ca: Option<PathBuf>,
-    /// The certificate that the router shows, and its key.
+    /// Client certificate, and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// 1 to 32 letters, digits, `-` and `_`.
+    /// Name of the fleet: 1 to 32 letters, digits, `-` and `_`.
     pub cluster: String,
-    /// 1 to 64 visible ASCII characters, if it was given a name.
+    /// Name of the replica, if configured: 1 to 64 visible ASCII characters.
     pub replica: Option<String>,
 }
 
@@ -98,7 +97,7 @@ fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
     servers
 }
 
-/// One server's url, with its port.
+/// Parses one server's url, with its port.
 fn server(url: &str) -> Result<String, (&'static str, Option<&'static str>)> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(("no scheme", Some("put nats:// in front")));
@@ -123,7 +122,7 @@ fn server(url: &str) -> Result<String, (&'static str, Option<&'static str>)> {
     Ok(format!("{scheme}://{}:{port}", authority.host()))
 }
 
-/// Files that are named and cannot be used as things are.
+/// Reports named files that cannot be used with the other settings.
 fn files(written: &written::Fleet, is_encrypted: bool, checker: &mut Checker<'_>) {
     let named = [
         ("fleet.credentials_file", &written.credentials_file),

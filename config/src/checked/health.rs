@@ -1,4 +1,4 @@
-//! Whether a worker can be sent requests.
+//! Health probes of the workers.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::checker::Checker;
 use crate::written;
 
-/// Probes of the workers.
+/// Settings of health probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// Time between two probes; positive.
     pub interval: Duration,
-    /// Time after which one has failed; positive, at most the interval.
+    /// Time after which a probe has failed; positive, at most the interval.
     pub timeout: Duration,
     /// Failures in a row that take a worker out.
     pub unhealthy_after: NonZeroU32,
@@ -19,7 +19,7 @@ pub struct Health {
     pub healthy_after: NonZeroU32,
     /// Path and query of the probe; begins with `/`.
     pub path: String,
-    /// Time between two looks at a worker's own queue.
+    /// Time between two readings of a worker's own queue.
     pub queue_interval: Option<Duration>,
 }
 

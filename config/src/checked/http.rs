@@ -1,4 +1,4 @@
-//! What workers are told of clients, and which paths are theirs to ask for.
+//! HTTP between clients and workers: forwarded headers and extra paths.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use super::checker::Checker;
 use crate::written;
 
-/// HTTP between clients and workers.
+/// Settings of HTTP between clients and workers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Http {
-    /// What workers are told of who asks.
+    /// Forwarded information about clients.
     pub forwarded: written::Forwarded,
-    /// The proxies whose word on that is taken.
+    /// Proxies whose forwarded information is trusted.
     pub trusted_proxies: Vec<Network>,
-    /// Paths that are passed on beside the known ones; each begins with `/` and does not end with one.
+    /// Additional paths that are forwarded; each begins with `/` and does not end with one.
     pub extra_paths: Vec<String>,
-    /// Whether clients may steer engines from within.
+    /// Whether clients may set fields that control an engine's internals.
     pub transfer_fields: bool,
-    /// How long a WebSocket may be silent.
+    /// Longest silence of a WebSocket.
     pub tunnel_idle_timeout: Duration,
 }
 
-/// Addresses that begin alike.
+/// A network of IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
-    /// Leading bits that are the same, at most as many as an address has.
+    /// Length of the prefix in bits, at most that of an address.
     bits: u8,
 }
 
 impl Network {
-    /// An address (`10.0.0.7`) or a network (`10.0.0.0/8`).
+    /// Parses an address (`10.0.0.7`) or a network (`10.0.0.0/8`).
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text
@@ -42,7 +42,7 @@ impl Network {
         (bits <= most).then_some(Self { address, bits })
     }
 
-    /// Whether this address is of it. An IPv4 address that is written as IPv6 counts as what it is.
+    /// Returns whether the network contains this address. An IPv4 address mapped to IPv6 is treated as IPv4.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let of = |address: IpAddr| match address.to_canonical() {

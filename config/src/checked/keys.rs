@@ -1,4 +1,4 @@
-//! Who may come in, from the configuration and from a file of its own.
+//! API keys, from the configuration and from a separate file.
 
 use std::fmt;
 use std::path::Path;
@@ -12,37 +12,37 @@ use crate::written;
 pub struct Key {
     /// Unique; 1 to 64 visible ASCII characters.
     pub name: String,
-    /// Of the key itself.
+    /// Digest of the key.
     pub digest: KeyDigest,
-    /// Whose it is; 1 to 64 visible ASCII characters.
+    /// Tenant of the key; 1 to 64 visible ASCII characters.
     pub tenant: String,
-    /// Its share; positive.
+    /// Weight in the fair queue; positive.
     pub weight: f64,
-    /// The largest goes first.
+    /// Priority; the largest is served first.
     pub priority: i32,
     /// Limit on requests.
     pub requests: Option<Rate>,
     /// Limit on tokens.
     pub tokens: Option<Rate>,
-    /// May be told why its turns go where they go.
+    /// Whether the caller may request the terms of decisions.
     pub explain: bool,
 }
 
-/// A rate with what it lets through at once.
+/// A rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Per second; positive.
+    /// Units per second; positive.
     pub per_s: f64,
-    /// At once; at least 1.
+    /// Units at once; at least 1.
     pub burst: f64,
 }
 
-/// SHA-256 of a key. Not shown whole, so that a log does not have it.
+/// SHA-256 of a key. Its `Debug` output is shortened to keep it out of logs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyDigest(pub [u8; 32]);
 
 impl KeyDigest {
-    /// From its 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut digest = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
@@ -61,7 +61,7 @@ impl fmt::Debug for KeyDigest {
     }
 }
 
-/// The keys of the configuration, and of its file of keys.
+/// Returns the keys of the configuration and of its file of keys.
 pub(super) fn keys(written: Vec<written::Key>, file: &str, checker: &mut Checker<'_>) -> Vec<Key> {
     let mut keys = Vec::with_capacity(written.len());
     check_all(written, &mut keys, checker);

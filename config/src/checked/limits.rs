@@ -1,4 +1,4 @@
-//! Bounds on sizes, times and numbers.
+//! Limits on sizes, times and numbers.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -6,41 +6,41 @@ use std::time::Duration;
 use super::checker::Checker;
 use crate::written;
 
-/// Bounds.
+/// Limits on sizes, times and numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a request body.
+    /// Largest request body in bytes.
     pub max_body_bytes: NonZeroUsize,
-    /// Bytes of all requests whose answers have not begun; at least those of one body.
+    /// Bytes of all requests without a response so far; at least one body.
     pub max_unread_bytes: NonZeroUsize,
-    /// Bytes of a request's head; at least 8 KiB, which is hyper's least.
+    /// Largest head of a request in bytes; at least 8 KiB, hyper's minimum.
     pub max_header_bytes: NonZeroUsize,
-    /// Bytes of one message of a worker's cache events.
+    /// Largest message of a worker's cache events in bytes.
     pub max_kv_message_bytes: NonZeroUsize,
-    /// For a client to send a request's head.
+    /// Time limit for a client to send a request's head.
     pub header_timeout: Duration,
-    /// For a client to send a request's body.
+    /// Time limit for a client to send a request's body.
     pub body_timeout: Duration,
-    /// For a connection to a worker to come up.
+    /// Time limit for connecting to a worker.
     pub connect_timeout: Duration,
-    /// Total wait for the head of a worker's answer.
+    /// Total time limit for the head of a worker's response.
     pub first_byte_timeout: Duration,
-    /// For a stream to be silent, and for a client not to take what there is for it.
+    /// Longest silence of a stream, and longest time for a client to take available data.
     pub idle_timeout: Duration,
-    /// Open client connections.
+    /// Largest number of client connections.
     pub max_connections: NonZeroUsize,
-    /// Requests in flight.
+    /// Largest number of requests in flight.
     pub max_in_flight: NonZeroUsize,
-    /// For whoever sends clients here to learn that the router was told to stop, before its port closes; may be zero.
+    /// Time between the start of a drain and the closing of the port, in which clients can learn of it; may be zero.
     pub drain_delay: Duration,
-    /// For requests in flight to end after the router was told to stop; may be zero.
+    /// Time limit for requests in flight to end after the start of a drain; may be zero.
     pub drain_timeout: Duration,
-    /// Other workers to be tried.
+    /// Largest number of other workers to try.
     pub retries: u32,
 }
 
 pub(super) fn limits(written: &written::Limits, checker: &mut Checker<'_>) -> Limits {
-    // An idle connection is kept for the delay, and whatever is open at the timeout is cut.
+    // An idle connection is kept for the delay, and connections still open at the timeout are cut.
     if written.drain_delay_s > written.drain_timeout_s {
         let what = format!(
             "{} s is longer than drain_timeout_s ({} s), which would cut every drain off",

@@ -1,4 +1,4 @@
-//! What has to be met, and by whom.
+//! Objectives for times to first token.
 
 use policy::units::{Millis, Tokens};
 
@@ -13,7 +13,7 @@ pub struct Objective {
     pub ttft: Millis,
     /// Share of turns, between 0 and 1, both excluded.
     pub share: f64,
-    /// Q̂ before anything was learned.
+    /// Initial Q̂.
     pub next_prompt: Tokens,
     /// Classes with an objective of their own; their names are unique.
     pub classes: Vec<Class>,
@@ -26,7 +26,7 @@ pub struct Class {
     pub name: String,
     /// Time to first token; positive.
     pub ttft: Millis,
-    /// Models whose turns are of it if they name no class.
+    /// Models whose turns belong to the class unless they name one.
     pub models: Vec<String>,
 }
 

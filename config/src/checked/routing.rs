@@ -1,4 +1,4 @@
-//! How a worker is chosen.
+//! Settings of routing.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use super::objective::Class;
 use crate::validate::nearest;
 use crate::written::{self, WeightName};
 
-/// The class, in [`Settings::classes`], of turns that bring their objective along.
+/// Class, in [`Settings::classes`], of turns with an objective in a header.
 const OF_HEADER: &str = "header";
 
-/// How a worker is chosen.
+/// Settings of routing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routing {
-    /// The rule.
+    /// Routing policy.
     pub policy: PolicyName,
     /// Weights of `tail`; finite and not negative.
     pub weights: Weights,
@@ -26,27 +26,27 @@ pub struct Routing {
     pub utilisation_window: Millis,
     /// Thresholds of `cache_aware`.
     pub cache_aware: CacheAware,
-    /// Tokens per byte of text before anything was learned; positive.
+    /// Initial tokens per byte of text; positive.
     pub tokens_per_byte: f64,
-    /// What differs for classes of turns.
+    /// Overrides for classes of turns.
     pub classes: Overrides,
-    /// What differs for turns that ask for it by name.
+    /// Overrides that turns request by name.
     pub named: Overrides,
-    /// What turns may ask for.
+    /// Overrides that turns may request.
     pub requests: Requests,
 }
 
-/// What turns may ask for.
+/// Overrides that turns may request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// A name.
+    /// Whether turns may request named overrides.
     pub named: bool,
-    /// Values of these weights.
+    /// Weights that turns may set.
     pub weights: Vec<WeightName>,
 }
 
 impl Requests {
-    /// Whether they may ask for anything.
+    /// Returns whether turns may request anything.
     #[must_use]
     pub fn any(&self) -> bool {
         self.named || !self.weights.is_empty()
@@ -54,14 +54,14 @@ impl Requests {
 }
 
 impl Default for Routing {
-    /// What an empty `[routing]` section means.
+    /// Returns the settings for an empty `[routing]` section.
     fn default() -> Self {
         routing(written::Routing::default())
     }
 }
 
 impl Routing {
-    /// Policy and weights as the one value that [`policy::route`] takes.
+    /// Returns policy and weights as the value that [`policy::route`] takes.
     #[must_use]
     pub fn settings(&self) -> Settings {
         Settings {
@@ -75,8 +75,8 @@ impl Routing {
     }
 }
 
-/// Needs no checker: every value of the section is a number or a name that the schema has checked. Whose turns the
-/// overrides are for is [`check_overrides`]' business.
+/// Converts the section. Needs no checker: the schema has checked every value. [`check_overrides`] checks the names of
+/// overrides.
 pub(crate) fn routing(written: written::Routing) -> Routing {
     Routing {
         policy: written.policy,
@@ -94,7 +94,7 @@ pub(crate) fn routing(written: written::Routing) -> Routing {
     }
 }
 
-/// Reports overrides that no turn can have.
+/// Reports overrides that cannot apply to any turn.
 pub(super) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mut Checker<'_>) {
     for wrong in misnamed(&routing.classes, &routing.named, classes) {
         let (path, what, hint) = wrong;
@@ -102,10 +102,10 @@ pub(super) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mu
     }
 }
 
-/// A key, what is wrong with it, and what it may have been.
+/// A key, the problem, and a remedy.
 pub(crate) type Misnamed = (String, String, Option<String>);
 
-/// Overrides whose names are of no class, or cannot stand in a header.
+/// Returns overrides whose names are not of a class, or do not fit a header.
 pub(crate) fn misnamed(of_classes: &Overrides, named: &Overrides, classes: &[Class]) -> Vec<Misnamed> {
     let known = || classes.iter().map(|class| &*class.name).chain([OF_HEADER]);
     let no_class = |name: &&String| !known().any(|known| known == *name);

@@ -1,48 +1,48 @@
-//! Encryption on both sides: which files it takes. What is in them is read by the router, and read again when it changes.
+//! Certificate files on both sides. The router reads their contents, again when they change.
 
 use std::path::PathBuf;
 
 use super::checker::Checker;
 use crate::written;
 
-/// Encryption on both sides.
+/// TLS on both sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Of the data port, if it is encrypted.
+    /// TLS of the data port, if enabled.
     pub server: Option<ServerTls>,
-    /// Towards workers whose url is `https`.
+    /// TLS towards workers with an `https` url.
     pub workers: WorkersTls,
 }
 
-/// Encryption of the data port.
+/// TLS of the data port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// What the router shows.
+    /// Certificate of the router.
     pub identity: Identity,
-    /// Roots that clients' certificates must lead to, if they must show one.
+    /// Roots for clients' certificates, if those are required.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Encryption towards the workers.
+/// TLS towards the workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkersTls {
-    /// Roots in place of the machine's own.
+    /// Roots in place of the system's.
     pub ca: Option<PathBuf>,
-    /// What the router shows.
+    /// Client certificate of the router.
     pub identity: Option<Identity>,
 }
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The chain, PEM.
+    /// Certificate chain, PEM.
     pub cert: PathBuf,
-    /// The private key, PEM.
+    /// Private key, PEM.
     pub key: PathBuf,
 }
 
 impl Tls {
-    /// Every file that is named.
+    /// Returns every file that is named.
     #[must_use]
     pub fn files(&self) -> Vec<&PathBuf> {
         let server = self.server.iter().flat_map(|server| {

@@ -1,4 +1,4 @@
-//! Traces.
+//! Settings of traces.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,10 @@ use super::base_url::base_url;
 use super::checker::Checker;
 use crate::written::{self, OtlpProtocol};
 
-/// Most headers of a file.
 const MOST_HEADERS: usize = 32;
-/// Bytes of the file from which it cannot be one of headers.
+/// Largest file of headers in bytes.
 const MOST_HEADER_BYTES: u64 = 64 * 1024;
-/// What says how a message is to be read is not for others to say.
+/// Headers that describe the message itself and cannot be configured.
 const OURS: [&str; 8] = [
     "connection",
     "content-encoding",
@@ -26,34 +25,34 @@ const OURS: [&str; 8] = [
     "user-agent",
 ];
 
-/// Where traces go, and which.
+/// Settings of traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traces {
     /// Base url of the collector.
     pub endpoint: Uri,
-    /// How it takes them.
+    /// OTLP protocol of the collector.
     pub protocol: OtlpProtocol,
-    /// Roots in place of the machine's own.
+    /// Roots in place of the system's.
     pub ca: Option<PathBuf>,
-    /// What the collector asks for; secret.
+    /// Headers for the collector; secret.
     pub headers: HeaderMap,
-    /// Where that stands.
+    /// File of these headers.
     pub headers_file: Option<PathBuf>,
-    /// What the router is called there.
+    /// Service name of the router.
     pub service_name: String,
-    /// Whether a client's sampled flag is enough.
+    /// Whether a client's sampled flag keeps a trace.
     pub keep_sampled: bool,
-    /// Share of the slowest that is kept.
+    /// Share of the slowest turns that is kept.
     pub slowest_share: f64,
-    /// Share of all the others that is kept.
+    /// Share of all other turns that is kept.
     pub share: f64,
-    /// How many may wait to be sent.
+    /// Traces that may be queued.
     pub queue: usize,
-    /// For the collector to take a batch.
+    /// Time limit for the collector to accept a batch.
     pub timeout: Duration,
 }
 
-/// Checks the section; `None` if nothing is to be traced.
+/// Checks the section; `None` if traces are disabled.
 pub(super) fn traces(written: written::Traces, checker: &mut Checker<'_>) -> Option<Traces> {
     let timeout = checker.seconds("traces.timeout_s", written.timeout_s);
     if written.service_name.trim().is_empty() {
@@ -97,7 +96,7 @@ pub(super) fn traces(written: written::Traces, checker: &mut Checker<'_>) -> Opt
     })
 }
 
-/// The headers in a file, one a line. What is wrong is named by its line and not repeated, since it may be secret.
+/// Reads the headers in a file, one per line. Problems name the line and do not quote it, since it may be secret.
 fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if file.is_empty() {

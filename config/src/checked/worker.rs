@@ -1,4 +1,4 @@
-//! Workers: urls with a grammar of their own, and names and urls that must be unique.
+//! Workers: syntax of urls, and uniqueness of names and urls.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,11 +13,10 @@ use super::calibration;
 use super::checker::Checker;
 use crate::written::{self, CachePolicy, Dialect, Priority};
 
-/// Names go into a header and a metric's label.
+/// Longest name, which goes into a header and a metric's label.
 const LONGEST_NAME: usize = 64;
-/// Longest API key of a worker.
 const LONGEST_KEY: usize = 4_096;
-/// Longest file that holds one, white space included.
+/// Longest file with such a key, including white space.
 const LONGEST_KEY_FILE: u64 = 64 << 10;
 
 /// One worker.
@@ -27,46 +26,46 @@ pub struct Worker {
     pub name: String,
     /// `http` or `https` scheme, an authority, and a base path that does not end in `/` unless it is just that.
     pub url: Uri,
-    /// What it asks of those who speak to it.
+    /// API key that the worker requires.
     pub api_key: Option<Secret>,
-    /// α, β, γ to begin with.
+    /// Initial α, β, γ.
     pub cost: PrefillCost,
-    /// Whether somebody measured or wrote them; else the worker begins as the others of its pool are.
+    /// Whether `cost` was measured or configured; otherwise the worker begins with its pool's median.
     pub cost_is_known: bool,
     /// Tokens that fit into its prefix cache; at least one block.
     pub capacity: Tokens,
-    /// Whether the configuration sets `capacity`. If not, the worker is asked, and `capacity` is the initial value.
+    /// Whether the configuration sets `capacity`. If not, the worker is queried, and `capacity` is the initial value.
     pub capacity_is_known: bool,
     /// Tokens per block; at least 1.
     pub block_size: u32,
     /// The data-parallel rank that requests are pinned to, where its url has several.
     pub rank: Option<u32>,
-    /// What its cache drops first.
+    /// Eviction policy of its cache.
     pub cache_policy: CachePolicy,
-    /// How it is told.
+    /// Hint dialect.
     pub dialect: Dialect,
     /// Whether and how its requests carry a priority.
     pub priority: Priority,
-    /// The models that it serves, if that was written; empty means: ask it.
+    /// Configured models; empty to query the worker.
     pub models: Vec<String>,
-    /// Where its cache's events are.
+    /// Source of its cache events.
     pub kv_events: KvEvents,
 }
 
 impl Worker {
-    /// The address that its url names, if it names one and nothing else: no host that has to be looked up, no path.
+    /// Returns the address of the url, if that has an IP address and no path.
     #[must_use]
     pub fn endpoint(&self) -> Option<SocketAddr> {
         address_of(&self.url)
     }
 }
 
-/// What must not be seen in a log.
+/// A value that must not appear in a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(std::sync::Arc<str>);
 
 impl Secret {
-    /// What it is.
+    /// Returns the secret value.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -79,18 +78,18 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Where a worker's cache events are.
+/// Source of a worker's cache events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvents {
-    /// Ask it.
+    /// Query the worker.
     Auto,
-    /// Take none.
+    /// Do not follow events.
     Off,
-    /// There.
+    /// At these addresses.
     At {
-        /// Of the publisher: `tcp://host:port`.
+        /// Publisher: `tcp://host:port`.
         endpoint: String,
-        /// Of the socket that replays what was lost: `tcp://host:port`.
+        /// Socket that replays lost events: `tcp://host:port`.
         replay: Option<String>,
     },
 }
@@ -117,12 +116,12 @@ pub(super) fn check_all(written: Vec<written::Worker>, checker: &mut Checker<'_>
     workers
 }
 
-/// One worker that stands by itself, at `workers[0]`.
+/// Checks a single worker, at `workers[0]`.
 pub(crate) fn worker(written: written::Worker, checker: &mut Checker<'_>) -> Option<Worker> {
     check(written, 0, checker)
 }
 
-/// A worker for each of an endpoint's ranks.
+/// Returns a worker for each of an endpoint's ranks.
 fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
     if ranks <= 1 {
         return vec![worker.clone()];
@@ -142,8 +141,8 @@ fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
     (0..ranks).map(of).collect()
 }
 
-/// The port so many after the endpoint's, as engines give them to their ranks. One past the last is left to fail when it
-/// is connected to.
+/// Returns the endpoint with its port increased by the rank, as engines assign ports to their ranks. A port beyond the
+/// largest fails when it is connected to.
 fn later_port(endpoint: &str, rank: u32) -> String {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     let port = port.parse::<u32>().unwrap_or(0) + rank;
@@ -195,7 +194,7 @@ fn check(written: written::Worker, at: usize, checker: &mut Checker<'_>) -> Opti
     })
 }
 
-/// The key in a file: one line of visible ASCII. What else is there is not repeated, since it may be secret.
+/// Reads the secret in a file: one line of visible ASCII. Problems do not quote the contents, since they may be secret.
 pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
     if file.is_empty() {
         return None;
@@ -215,7 +214,7 @@ pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Optio
     None
 }
 
-/// α, β, γ and the floor, and whether anybody said what they are.
+/// Returns α, β, γ and the floor, and whether they were measured or configured.
 fn cost(
     written: &written::Worker,
     path: &impl Fn(&str) -> String,
@@ -251,7 +250,7 @@ fn cost(
     }
 }
 
-/// A name that fits a header and a metric's label.
+/// Checks that a name fits a header and a metric's label.
 pub(super) fn check_name(name: &str, key: &str, checker: &mut Checker<'_>) {
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = format!("expected 1 to {LONGEST_NAME} visible ASCII characters without spaces");
@@ -293,7 +292,7 @@ fn kv_events(
     }
 }
 
-/// `host:port`, and the base path where there is one.
+/// Returns `host:port`, with the base path if there is one.
 fn default_name(url: &Uri) -> String {
     let authority = url.authority().map_or("", |authority| authority.as_str());
     let name = format!("{authority}{}", url.path().trim_end_matches('/'));

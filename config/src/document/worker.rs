@@ -1,4 +1,4 @@
-//! A worker that joins while the router serves.
+//! A worker that is added while the router serves.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,11 +12,12 @@ use crate::checked::{self, Checker};
 use crate::problem::{Origin, Problem, Problems};
 use crate::written;
 
-/// Keys of `[[workers]]` that are for the file alone: whoever may reach the port is not to say which files are read, and
-/// ranks are workers each.
+/// Keys of `[[workers]]` that are only allowed in the file: API callers must not determine which files are read, and
+/// each rank is a worker of its own.
 const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 
-/// A worker as the admin port takes it: keys, ranges and defaults are those of `[[workers]]`, but for those that name files.
+/// A worker as the admin API accepts it: keys, ranges and defaults are those of `[[workers]]`, except for keys that
+/// name files.
 #[derive(Clone, Debug)]
 pub struct WorkerDocument {
     worker: written::Worker,
@@ -24,10 +25,10 @@ pub struct WorkerDocument {
 }
 
 impl WorkerDocument {
-    /// What was meant.
+    /// Checks the document.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with its key; never an empty list.
+    /// Everything that is wrong with it, with its keys; never an empty list.
     pub fn check(self) -> Result<checked::Worker, Problems> {
         let section = "workers[0].";
         let written = self

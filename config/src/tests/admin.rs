@@ -1,4 +1,4 @@
-//! Who may do what on the admin port.
+//! The admin port and its tokens.
 
 use crate::Role;
 

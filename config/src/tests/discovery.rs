@@ -1,4 +1,4 @@
-//! Where workers are found, and what is taken of them.
+//! Sources of workers and the settings of discovered ones.
 
 use std::path::Path;
 

@@ -9,10 +9,10 @@ use super::*;
 use crate::schema::Schema;
 use crate::tree::join;
 
-/// Sections whose keys are names that the operator gives: `NAME` in paths.
+/// Sections whose keys are names chosen by the operator: `NAME` in paths.
 const NAMED: [&str; 2] = ["routing.classes", "routing.named"];
 
-/// Every key of the schema, as `section.key`, `[]` for a list's elements.
+/// Collects every key of the schema, as `section.key`, with `[]` for a list's elements.
 fn keys_of(schema: Schema<'_>, path: &str, keys: &mut BTreeSet<String>) {
     for (key, property) in schema.properties() {
         let path = join(path, key);
@@ -28,7 +28,7 @@ fn keys_of(schema: Schema<'_>, path: &str, keys: &mut BTreeSet<String>) {
     }
 }
 
-/// Every key that a JSON value has, in the same form.
+/// Collects every key of a JSON value, in the same form.
 fn keys_written(value: &Json, path: &str, keys: &mut BTreeSet<String>) {
     match value {
         Json::Object(entries) if NAMED.contains(&path) => {
@@ -107,7 +107,7 @@ fn every_key_of_the_example_is_commented() {
         .enumerate()
         .filter(|(_, line)| line.contains(" = ") && !line.starts_with('#'))
     {
-        // A comment may speak for the keys that follow it without a gap.
+        // A comment may cover the keys that follow it without a gap.
         let group = lines[..at].iter().rev().take_while(|line| !line.is_empty());
         assert!(
             group.into_iter().any(|line| line.starts_with('#')) || line.starts_with("url"),

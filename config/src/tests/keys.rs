@@ -1,4 +1,4 @@
-//! Keys, where they are written and what is wrong with them.
+//! API keys and their mistakes.
 
 use super::*;
 

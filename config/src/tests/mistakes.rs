@@ -1,4 +1,4 @@
-//! What is wrong is said where it stands, with the remedy.
+//! Problems are reported at their position, with a remedy.
 
 use policy::units::{Millis, Tokens};
 use proptest::prelude::*;
@@ -131,7 +131,7 @@ fn numbers_that_are_none_are_refused() {
     );
 }
 
-/// Text that looks enough like a configuration to get past the parser now and then.
+/// Text similar enough to a configuration to pass the parser now and then.
 fn toml_ish() -> impl Strategy<Value = String> {
     let key = prop_oneof![
         "[a-z_]{1,8}",

@@ -1,4 +1,4 @@
-//! What the other sections mean.
+//! The other sections.
 
 use policy::units::Millis;
 

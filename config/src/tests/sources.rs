@@ -1,4 +1,4 @@
-//! File, environment and command line, and which of them wins.
+//! Precedence of file, environment and command line.
 
 use std::collections::BTreeMap;
 

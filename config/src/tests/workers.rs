@@ -1,4 +1,4 @@
-//! What is meant by a worker.
+//! Workers.
 
 use super::*;
 

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Admin {
-    /// Address and port of metrics and administration. Without `tokens_file` it has to be a loopback address.
+    /// Address and port of metrics and administration. Must be a loopback address unless `tokens_file` is set.
     pub listen: String,
-    /// File of tokens, `[[tokens]]` sections as `tailroute key new --role` makes them: who may read, operate and
-    /// administer. Empty: whoever reaches the port, which is then a loopback address, may do everything.
+    /// File of tokens with their roles, as `[[tokens]]` sections made by `tailroute key new --role`. Empty: every
+    /// caller on the port, which is then a loopback address, has all rights.
     pub tokens_file: String,
-    /// Whether `/metrics` is shown to whoever asks, even where there are tokens.
+    /// Whether `/metrics` needs no token, even where there are tokens.
     pub open_metrics: bool,
-    /// File that every change is written to as a line of JSON, and beside it as `FILE.refused` what was refused. Empty: they
-    /// are only kept in memory.
+    /// File to which every change is appended as a line of JSON; refused requests go to `FILE.refused` beside it.
+    /// Empty: entries are only kept in memory.
     pub audit_file: String,
-    /// Bytes at which either file is full; it then becomes `….1`, in place of the one before.
+    /// Bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
     #[schemars(range(min = 65_536))]
     pub audit_max_bytes: u64,
 }
@@ -34,16 +34,16 @@ impl Default for Admin {
     }
 }
 
-/// One token of the admin port. Only its hash is written down; `tailroute key new --role ROLE NAME` makes both.
+/// A token of the admin port. The file has only its hash; `tailroute key new --role ROLE NAME` makes both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "sha256", "role"]))]
 pub struct Token {
-    /// Whose it is, in the audit log. Unique.
+    /// Name of the token in the audit log. Unique.
     pub name: String,
     /// SHA-256 of the token, as 64 hexadecimal digits. Only for tokens of 128 random bits or more.
     pub sha256: String,
-    /// What it may do.
+    /// Role of the token.
     pub role: Role,
 }
 
@@ -57,20 +57,20 @@ impl Default for Token {
     }
 }
 
-/// What a token of the admin port may do. Each may do what the one before may.
+/// Role of a token of the admin port. Each includes the rights of the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Look.
+    /// Read only.
     Read,
-    /// Take workers out and back, start and stop captures, try weights on what was captured.
+    /// Cordon and drain workers, start and stop captures, preview weights on captured turns.
     Operate,
     /// Change the policy and its weights.
     Admin,
 }
 
 impl Role {
-    /// The name, as written in a file of tokens.
+    /// Returns the name, as written in a file of tokens.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// A file of tokens, apart from the configuration: so that it can be a secret, and change by itself.
+/// A file of tokens, separate from the configuration so that it can be a secret and change by itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokensFile {

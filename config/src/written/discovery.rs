@@ -1,4 +1,4 @@
-//! Workers that are found while the router serves: `[discovery]`.
+//! Discovery of workers: `[discovery]`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -6,23 +6,23 @@ use serde_json::Value as Json;
 
 use super::Worker;
 
-/// Workers that are found while the router serves, beside those of `[[workers]]`: they join when a source names them, get
-/// nothing new while it calls them not ready, and end what they have and leave when it no longer names them.
+/// Workers discovered while the router serves, beside those of `[[workers]]`. They join when a source lists them, get
+/// no new turns while it reports them as not ready, and are drained and removed when it no longer lists them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Discovery {
-    /// Most workers that are taken from all sources together. Those that come later are left out, and
-    /// `GET /admin/v1/discovery` says so.
+    /// Most discovered workers from all sources together. Further ones are left out, and `GET /admin/v1/discovery`
+    /// lists them.
     #[schemars(range(min = 1, max = 5_000))]
     pub max_workers: u32,
-    /// What is taken of every worker that Kubernetes or DNS names.
+    /// Settings of every worker that is discovered in Kubernetes or DNS.
     #[schemars(schema_with = "template")]
     pub worker: Worker,
-    /// Workers that a Kubernetes API server names.
+    /// Discovery in Kubernetes.
     pub kubernetes: Kubernetes,
-    /// Workers that SRV records of the DNS name.
+    /// Discovery by SRV records.
     pub dns: Dns,
-    /// Workers that a file lists.
+    /// Discovery from a file.
     pub file: WatchedFile,
 }
 
@@ -38,47 +38,46 @@ impl Default for Discovery {
     }
 }
 
-/// Workers that a Kubernetes API server names: the endpoints of Services, or pods. Watched, so that a change is in force
-/// at once.
+/// Workers of a Kubernetes API server: the endpoints of Services, or pods. They are watched, so that changes apply at
+/// once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kubernetes {
     /// Services whose EndpointSlices are watched. Empty: none.
     pub services: Vec<String>,
-    /// Label selector of pods that are watched, as in `app=vllm,role!=canary`; their annotations may say more of each
+    /// Label selector of pods to watch, as in `app=vllm,role!=canary`; their annotations can set more
     /// (docs/kubernetes.md). Empty: none.
     pub pods: String,
-    /// Where both are. Empty: the router's own namespace.
+    /// Namespace of the Services and pods. Empty: the router's own namespace.
     pub namespace: String,
-    /// Port of the workers, by name or number. Empty: the only one that there is.
+    /// Port of the workers, by name or number. Empty: their only port.
     pub port: String,
-    /// How workers are spoken to.
+    /// Scheme of the workers' urls.
     pub scheme: Scheme,
-    /// Url of the API server, as in `http://127.0.0.1:8001` for `kubectl proxy`. Empty: the cluster's that the router runs
-    /// in, with the token and the certificate of its service account.
+    /// Url of the API server, as in `http://127.0.0.1:8001` for `kubectl proxy`. Empty: that of the router's own
+    /// cluster, with the token and the certificate of its service account.
     pub api_url: String,
     /// File with a token for the server of `api_url`, read again every minute. Empty: none.
     pub token_file: String,
-    /// Certificates (PEM) that the certificate of an `https` server of `api_url` has to lead to. Empty: the machine's own
-    /// roots.
+    /// Root certificates (PEM) for an `https` server of `api_url`. Empty: the system's roots.
     pub ca_file: String,
 }
 
-/// Workers that SRV records name. Asked for again and again, since DNS tells nobody of a change.
+/// Workers listed by SRV records. DNS is polled, since it sends no notification of changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dns {
     /// Names of the records, as in `_http._tcp.vllm.inference.svc.cluster.local`. Empty: none.
     pub srv: Vec<String>,
-    /// Seconds between two questions.
+    /// Seconds between two queries.
     #[schemars(range(min = 0.05, max = 3_600))]
     pub interval_s: f64,
-    /// Seconds for an answer, before the next server is asked.
+    /// Seconds to wait for a response before the next server is queried.
     #[schemars(range(min = 0.05, max = 60))]
     pub timeout_s: f64,
-    /// Address and port of the server to ask, as in `10.96.0.10:53`. Empty: those of `/etc/resolv.conf`.
+    /// Address and port of the DNS server, as in `10.96.0.10:53`. Empty: those of `/etc/resolv.conf`.
     pub server: String,
-    /// How workers are spoken to. `https` goes by the name that the record gives, `http` by its address.
+    /// Scheme of the workers' urls. `https` connects by the name in the record, `http` by its address.
     pub scheme: Scheme,
 }
 
@@ -94,24 +93,24 @@ impl Default for Dns {
     }
 }
 
-/// Workers that a file lists: `[[workers]]` sections in TOML, or `{"workers": […]}` in a file whose name ends in `.json`,
-/// with the keys that they have here.
+/// Workers listed in a file: `[[workers]]` sections in TOML, or `{"workers": […]}` in a file whose name ends in
+/// `.json`, with the same keys as in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchedFile {
-    /// The file, looked at twice a second; a link that is swapped, as of a mounted ConfigMap, is a change. One that is
-    /// wrong changes nothing. Empty: none.
+    /// Path of the file, which is checked twice a second; replacing a link, as in a mounted ConfigMap, counts as a
+    /// change. An invalid file changes nothing. Empty: none.
     pub path: String,
 }
 
-/// How workers are spoken to.
+/// Scheme of the workers' urls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
-    /// In plain text.
+    /// Plain text.
     #[default]
     Http,
-    /// By TLS, as `[tls.workers]` says.
+    /// TLS, with the settings of `[tls.workers]`.
     Https,
 }
 
@@ -124,7 +123,7 @@ pub struct WorkersFile {
     pub workers: Vec<Worker>,
 }
 
-/// Keys of `[[workers]]` that are each worker's own.
+/// Keys of `[[workers]]` that differ for each worker.
 const EACH_ITS_OWN: [&str; 3] = ["name", "url", "kv_events_replay"];
 
 fn template(generator: &mut SchemaGenerator) -> Schema {

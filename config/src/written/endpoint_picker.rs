@@ -3,25 +3,25 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A port where Envoy-based gateways ask which worker a request should go to (`ext_proc`, docs/endpoint-picker.md).
+/// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EndpointPicker {
-    /// Address and port that gateways ask at, by gRPC, as in `127.0.0.1:9002`. Each worker's url then has to name an IP
-    /// address. Empty: none.
+    /// Address and port for gateways, by gRPC, as in `127.0.0.1:9002`. Each worker's url must then have an IP address.
+    /// Empty: disabled.
     pub listen: String,
-    /// Whether the port is encrypted, with the certificate of `[tls]`; its clients show a certificate if `tls.client_ca_file`
-    /// asks for one.
+    /// Whether the port uses TLS, with the certificate of `[tls]`; its clients need a certificate if
+    /// `tls.client_ca_file` is set.
     pub tls: bool,
-    /// Endpoints that are named after the best one, for a gateway that tries again. 0 for one that takes a single endpoint,
-    /// as an `ORIGINAL_DST` cluster does.
+    /// Endpoints named after the best one, for a gateway that retries. 0 for one that accepts a single endpoint, as an
+    /// `ORIGINAL_DST` cluster does.
     #[schemars(range(max = 15))]
     pub fallbacks: u32,
-    /// Connections of gateways at the same time; beyond them a new one takes the place of one without a request, or waits.
+    /// Largest number of connections from gateways; a further one replaces one without a request, or waits.
     #[schemars(range(min = 1, max = 65_536))]
     pub max_connections: u32,
-    /// Requests at the same time on each of these connections, each for as long as its answer takes; more wait in the
-    /// gateway.
+    /// Largest number of concurrent requests on each connection, each for the duration of its response; more wait in
+    /// the gateway.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_streams: u32,
 }

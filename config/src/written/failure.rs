@@ -1,45 +1,44 @@
-//! What is done about workers that fail: `[failure]`.
+//! Handling of failing workers: `[failure]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is done about workers that fail.
+/// Handling of failing workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Failure {
-    /// Seconds that a request may take from its head to the end of its answer; then 504, or a stream is cut with an error
-    /// event. 0: as long as it goes on. A client may ask for less (`x-request-timeout-ms`, `grpc-timeout`).
+    /// Seconds that a request may take from its head to the end of the response; then 504, or a stream ends with an
+    /// error event. 0: no limit. A client may ask for less (`x-request-timeout-ms`, `grpc-timeout`).
     #[schemars(range(min = 0, max = 604_800))]
     pub total_timeout_s: f64,
-    /// Share of recent requests that may be tried again on another worker.
+    /// Share of recent requests that may be retried on another worker.
     #[schemars(range(min = 0, max = 1))]
     pub retry_share: f64,
-    /// Retries a second that are allowed beside that share, so that a quiet router retries as well.
+    /// Retries per second that are allowed beside that share, so that a router with little traffic can retry.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub retry_floor_per_s: f64,
-    /// Failed requests of the last seconds from which on a worker's breaker opens: 5xx, connections lost, no answer in
-    /// time, streams that break off. A request counts once.
+    /// Recent failed requests from which on a worker's breaker opens: 5xx, lost connections, timeouts, streams that
+    /// break off. The count decays over ten seconds, and a request counts once.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub breaker_failures: u32,
-    /// Share of the worker's requests that has to have failed as well.
+    /// Share of the worker's requests that must have failed as well.
     #[schemars(range(min = 0.01, max = 1))]
     pub breaker_share: f64,
-    /// Seconds that the breaker stays open the first time; then one request tries the worker. Twice as long each time that
-    /// it fails.
+    /// Seconds of a breaker's first pause, after which one request tries the worker. Doubled each time that it fails.
     #[schemars(range(min = 0.01, max = 3_600))]
     pub breaker_pause_s: f64,
-    /// Seconds that the breaker stays open at most.
+    /// Longest pause of a breaker in seconds.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub breaker_longest_pause_s: f64,
-    /// Share of the workers that could take a request and may be kept from it by their breakers at a time; the others are
-    /// used all the same. Never the last one.
+    /// Share of the otherwise eligible workers that breakers may withhold at a time, and never all; further open
+    /// breakers are ignored.
     #[schemars(range(min = 0, max = 1))]
     pub max_ejected_share: f64,
-    /// Seconds in which a worker that comes back is given more and more to do. 0: all at once.
+    /// Seconds over which a recovered worker's share of requests grows. 0: no slow start.
     #[schemars(range(min = 0, max = 3_600))]
     pub slow_start_s: f64,
-    /// Milliseconds without a first byte after which a turn is sent to a second worker too; the first to answer is heard, the
-    /// other one is cancelled. Work is done twice. 0: never.
+    /// Milliseconds without a first byte after which a turn is also sent to a second worker; the first response is
+    /// used, and the other request is cancelled. The work is done twice. 0: never.
     #[schemars(range(min = 0, max = 3_600_000))]
     pub hedge_after_ms: f64,
 }

@@ -1,31 +1,31 @@
-//! Several replicas of the router before the same workers: `[fleet]`.
+//! Several replicas of the router in front of the same workers: `[fleet]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Other replicas of this router, before the same workers. They tell each other by a NATS server what they send where, so
-/// that they do not all send to the same idle worker, and each knows what the others' turns have left in which cache.
-/// Workers go by their names: every replica must call them alike.
+/// Other replicas of this router, in front of the same workers. Through a NATS server they report the turns that they
+/// send, so that they do not all select the same idle worker, and each knows the prefixes that the others' turns leave
+/// in caches. Workers are identified by name: every replica must use the same names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fleet {
-    /// The NATS server, as in `nats://10.0.0.5:4222`, or several of one cluster, separated by commas; `tls://` for one that is
-    /// to be spoken to by TLS. Empty: this router knows of no other. Without a server that answers it works by itself.
+    /// NATS server, as in `nats://10.0.0.5:4222`, or several of one cluster, separated by commas; `tls://` to use TLS.
+    /// Empty: no other replicas. While no server responds, the router works on its own.
     pub nats: String,
     /// File of NATS credentials (`.creds`: a user's JWT and its seed). Read again at each connection. Empty: none.
     pub credentials_file: String,
-    /// File with the token that the server asks for, where it asks for one. Empty: none.
+    /// File with the token that the server requires. Empty: none.
     pub token_file: String,
-    /// Roots, as PEM, that the server's certificate must lead to, with `tls://`. Empty: the machine's own.
+    /// Root certificates (PEM) for the server, with `tls://`. Empty: the system's roots.
     pub ca_file: String,
-    /// The certificate that the router shows to the server, as PEM. Empty: none.
+    /// Client certificate of the router (PEM). Empty: none.
     pub cert_file: String,
-    /// That certificate's private key, as PEM.
+    /// Private key of that certificate (PEM).
     pub key_file: String,
-    /// What the replicas of one fleet have in common, and no other fleet of the NATS server: letters, digits, `-` and `_`. Its
-    /// subjects begin with it, and its bucket is named after it.
+    /// Name that the replicas of one fleet share, and no other fleet of the NATS server has: letters, digits, `-` and
+    /// `_`. It is the prefix of their subjects and names their bucket.
     pub cluster: String,
-    /// What this replica is called in logs and by the others. Empty: the machine's name.
+    /// Name of this replica in logs and for the others. Empty: the host name.
     pub replica: String,
 }
 

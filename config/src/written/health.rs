@@ -1,9 +1,9 @@
-//! Whether a worker can be sent requests: `[health]`.
+//! Health probes: `[health]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Probes of the workers' health.
+/// Health probes of the workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Health {
@@ -16,12 +16,12 @@ pub struct Health {
     /// Failed probes in a row that take a worker out of rotation.
     #[schemars(range(min = 1))]
     pub unhealthy_after: u32,
-    /// Good probes in a row that bring it back.
+    /// Successful probes in a row that bring it back.
     #[schemars(range(min = 1))]
     pub healthy_after: u32,
-    /// Path of the probe, below the worker's url. Any 2xx answer is good.
+    /// Path of the probe, below the worker's url. Any 2xx response is a success.
     pub path: String,
-    /// Milliseconds between two looks at a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
+    /// Milliseconds between two readings of a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
     /// predicted wait. 0: never.
     #[schemars(range(min = 0, max = 3_600_000))]
     pub queue_interval_ms: f64,

@@ -1,20 +1,20 @@
-//! What is learned, kept and told to workers: `[learning]`, `[index]`, `[hints]`.
+//! Learning, the prefix index, and hints: `[learning]`, `[index]`, `[hints]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is learned while the router serves.
+/// What the router learns while it serves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Learning {
-    /// Whether each worker's α, β and γ follow what its answers take. Off: as configured, for ever.
+    /// Whether each worker's α, β and γ are learned from its responses. Off: they stay as configured.
     pub costs: bool,
-    /// Seconds without an answer after which a worker may have become twice as fast: what was learned of it stays, and its
-    /// error grows, so that one that was slow is tried again.
+    /// Seconds without a response after which a worker may have become twice as fast: its estimate stays, and the error
+    /// of that grows, so that a slow worker is tried again.
     #[schemars(range(min = 1, max = 604_800))]
     pub fade_s: f64,
-    /// Whether next prompts, answers and returns of conversations are expected as each class of traffic shows them. Off:
-    /// `objective.next_prompt_tokens`.
+    /// Whether next prompts, responses and returns of conversations are predicted by traffic class. Off:
+    /// `objective.next_prompt_tokens` is used.
     pub habits: bool,
 }
 
@@ -28,20 +28,21 @@ impl Default for Learning {
     }
 }
 
-/// What workers are told.
+/// Hints to workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hints {
     /// Whether any hint is sent at all.
     pub enabled: bool,
-    /// Seconds after which a worker forgets a hint.
+    /// Seconds after which a worker discards a hint.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 604_800))]
     pub ttl_s: f64,
     /// Whether a request carries the hint about its own conversation.
     pub in_request: bool,
-    /// Whether hints are sent beside the requests: trims and ends of conversations, protection of shared prefixes.
+    /// Whether hints are sent outside of requests: trims and ends of conversations, protection of shared prefixes.
     pub out_of_band: bool,
-    /// Conversations that begin alike from which on the beginning is protected on the workers that hold it. 0: never.
+    /// Number of conversations with a common prefix from which that prefix is protected on the workers that hold it. 0:
+    /// never.
     #[schemars(range(max = 1_000_000))]
     pub protect_from: u32,
 }
@@ -58,19 +59,19 @@ impl Default for Hints {
     }
 }
 
-/// The index of prefixes.
+/// Index of prefixes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Index {
-    /// Memory that it may take, in bytes. Beyond it the least recently used prefixes are forgotten.
+    /// Memory limit in bytes. Beyond it the least recently used prefixes are evicted.
     #[schemars(range(min = 4_194_304))]
     pub max_bytes: u64,
-    /// File in which what was learned outlives a restart of the router. Empty: nothing does.
+    /// File that keeps what was learned over a restart of the router. Empty: none.
     pub snapshot_path: String,
-    /// Seconds between two snapshots; one more is written when the router is told to stop.
+    /// Seconds between two snapshots; another one is written when the router shuts down.
     #[schemars(range(min = 0.1, max = 604_800))]
     pub snapshot_interval_s: f64,
-    /// Seconds after which a snapshot is too old to be read: workers' caches have moved on.
+    /// Seconds after which a snapshot is too old to be read, since workers' caches have changed.
     #[schemars(range(min = 0, max = 604_800))]
     pub snapshot_max_age_s: f64,
 }

@@ -1,24 +1,24 @@
-//! Bounds on sizes, times and numbers: `[limits]`.
+//! Limits on sizes, times and numbers: `[limits]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Bounds.
+/// Limits on sizes, times and numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Bytes of a request body; a longer one is answered 413.
     #[schemars(range(min = 1_024))]
     pub max_body_bytes: u64,
-    /// Bytes of all requests together whose answers have not begun, unfinished heads included; the request that would need
-    /// more is answered 503. One body of `max_body_bytes` always fits.
+    /// Bytes of all requests without a response so far, unfinished heads included; a request that would exceed it is
+    /// answered 503. One body of `max_body_bytes` always fits.
     #[schemars(range(min = 1_024))]
     pub max_unread_bytes: u64,
     /// Bytes of a request's head; a longer one is answered 431.
     #[schemars(range(min = 8_192, max = 16_777_216))]
     pub max_header_bytes: u64,
-    /// Bytes of one message of a worker's cache events (`kv_events`); a longer one ends the stream, and the worker's mirror is
-    /// believed until it is followed again.
+    /// Bytes of one message of a worker's cache events (`kv_events`); a longer one ends the stream, and the worker's
+    /// mirror is used until the stream is followed again.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     pub max_kv_message_bytes: u64,
     /// Seconds that a client may take to send a request's head.
@@ -27,32 +27,31 @@ pub struct Limits {
     /// Seconds that a client may take to send a request's body; a slower one is answered 408.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub body_timeout_s: f64,
-    /// Seconds that a connection to a worker may take to come up.
+    /// Seconds to connect to a worker.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub connect_timeout_s: f64,
-    /// Seconds that a worker may take, all in all, until the head of its answer is there; then 504.
+    /// Seconds in total until a worker's response head must have arrived; then 504.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub first_byte_timeout_s: f64,
-    /// Seconds that a stream may be silent, or its client not take what there is of it, before it is given up; and that an
-    /// HTTP/2 connection may be without a stream before it is closed.
+    /// Seconds that a stream may be silent, or its client not take available data, before it is cut; and that an HTTP/2
+    /// connection may have no stream before it is closed.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub idle_timeout_s: f64,
-    /// Open client connections. A new one beyond it takes the place of an idle one, and waits to be accepted while none is
-    /// idle. Lowered at the start to what the limit on open files allows.
+    /// Client connections. A further one replaces an idle one, and is accepted later while none is idle. Lowered at the
+    /// start if the limit on open files requires it.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_connections: u32,
-    /// Requests in flight; beyond it new ones are answered 503. Lowered at the start to what the limit on open files allows.
+    /// Requests in flight; further ones are answered 503. Lowered at the start if the limit on open files requires it.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_in_flight: u32,
-    /// Seconds that a router which was told to stop goes on taking connections, so that whoever sends clients here learns
-    /// that it is not ready any more before its port closes. 0: the port closes at once. Not
-    /// more than `drain_timeout_s`.
+    /// Seconds for which a router that is shutting down still accepts connections, so that load balancers learn that it
+    /// is not ready before its port closes. 0: the port closes at once. At most `drain_timeout_s`.
     #[schemars(range(min = 0, max = 3_600))]
     pub drain_delay_s: f64,
-    /// Seconds that requests in flight are given to end when the router is told to stop, `drain_delay_s` not counted.
+    /// Seconds for requests in flight to end when the router shuts down, not counting `drain_delay_s`.
     #[schemars(range(min = 0, max = 86_400))]
     pub drain_timeout_s: f64,
-    /// Other workers that are tried when one fails before it can have started on the request.
+    /// Other workers to try when one fails before it can have started on the request.
     #[schemars(range(max = 16))]
     pub retries: u32,
 }

@@ -1,22 +1,22 @@
-//! What has to be met: `[objective]`.
+//! The objective: `[objective]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The objective: a share of turns whose first token comes within a time.
+/// The objective: a share of turns whose first token arrives within a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objective {
-    /// Time to first token to be met, in milliseconds.
+    /// Objective for the time to first token, in milliseconds.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e9))]
     pub ttft_ms: f64,
     /// Share of turns that has to meet it.
     #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
     pub share: f64,
-    /// Q̂: tokens that a conversation's next prompt is expected to add, until answers have shown it.
+    /// Q̂: initial estimate of the tokens that a conversation's next prompt adds.
     pub next_prompt_tokens: u64,
     /// Classes of turns with an objective of their own. A turn's own `x-slo-ttft-ms` (or `x-llm-d-slo-ttft-ms`) header,
-    /// in milliseconds, comes before its class.
+    /// in milliseconds, takes precedence over its class.
     pub classes: Vec<Class>,
 }
 
@@ -36,11 +36,11 @@ impl Default for Objective {
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "ttft_ms"]))]
 pub struct Class {
-    /// Its name: a turn is of it whose `x-slo-class` header says so.
+    /// Name of the class, as in the `x-slo-class` header of its turns.
     pub name: String,
-    /// Time to first token to be met, in milliseconds.
+    /// Objective for the time to first token, in milliseconds.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e9))]
     pub ttft_ms: f64,
-    /// Models whose turns are of this class if they name none.
+    /// Models whose turns belong to this class unless they name one.
     pub models: Vec<String>,
 }

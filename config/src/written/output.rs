@@ -1,15 +1,15 @@
-//! What is written down: `[capture]`, `[explain]`, `[log]`.
+//! Captures, explanations and the log: `[capture]`, `[explain]`, `[log]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A capture: one line per answered turn, with times, lengths and which prompts begin alike. No text, and no hash of it.
+/// A capture: one line per completed turn, with times, lengths and shared prefixes. No text, and no hash of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capture {
-    /// File that turns are written to; the one before it becomes `PATH.1`. Empty: nothing is captured.
+    /// File to which turns are written; the previous one becomes `PATH.1`. Empty: nothing is captured.
     pub path: String,
-    /// Bytes at which the file is full and a new one begins. Two of them are the most that a capture takes.
+    /// Bytes at which the file is full and a new one begins. A capture takes at most two such files.
     #[schemars(range(min = 65_536))]
     pub max_bytes: u64,
 }
@@ -23,16 +23,16 @@ impl Default for Capture {
     }
 }
 
-/// Why turns went where they went.
+/// Explanations of routing decisions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Explain {
-    /// Bytes for recent decisions, about 1 KiB each, taken at the start: `GET /admin/v1/decisions`. The oldest make room.
-    /// 0: none are kept.
+    /// Bytes for recent decisions, about 1 KiB each, allocated at the start: `GET /admin/v1/decisions`. The oldest are
+    /// replaced. 0: none are kept.
     #[schemars(range(max = 17_179_869_184_u64))]
     pub max_bytes: u64,
-    /// Whether everybody who asks with `x-tailroute-explain: 1` is answered with the terms of the choice, workers' names and
-    /// load among them. Keys with `explain` are in any case.
+    /// Whether `x-tailroute-explain: 1` adds the terms of the decision to every caller's response, including workers'
+    /// names and load. Keys with `explain` have this in any case.
     pub in_answers: bool,
 }
 
@@ -49,9 +49,9 @@ impl Default for Explain {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// The form of a line.
+    /// Format of a line.
     pub format: LogFormat,
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
+    /// Level: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
     pub level: String,
 }
 
@@ -64,13 +64,13 @@ impl Default for Log {
     }
 }
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
-    /// One JSON object a line, for collectors.
+    /// One JSON object per line, for collectors.
     Json,
 }

@@ -1,4 +1,4 @@
-//! The choice of a worker: `[routing]`.
+//! The routing policy: `[routing]`.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use policy::route;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a worker is chosen.
+/// The routing policy, which selects the worker for a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Routing {
-    /// The rule: `tail` minimises predicted time to first token plus the load that a miss causes; the others are the
-    /// field's rules, for comparison.
+    /// Policy: `tail` minimises the predicted time to first token plus the load that a miss causes; the others are
+    /// common policies, for comparison.
     #[schemars(with = "String", extend("enum" = route::PolicyName::ALL))]
     pub policy: route::PolicyName,
     /// Upper bound of κ = 1 + ρ/(1 − ρ), the factor by which a busy worker is charged for a miss.
@@ -20,23 +20,23 @@ pub struct Routing {
     /// Window, in seconds, over which a worker's utilisation ρ is measured.
     #[schemars(range(min = 0.1, max = 86_400))]
     pub utilisation_window_s: f64,
-    /// Tokens per byte of text that a model is assumed to have until its answers have shown the real ratio.
+    /// Initial tokens per byte of text, until a model's responses show the actual ratio.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 4))]
     pub tokens_per_byte: f64,
-    /// Weights of the `tail` rule. The defaults make the plain formula.
+    /// Weights of the `tail` policy. The defaults give the plain formula.
     pub weights: Weights,
-    /// Thresholds of the `cache_aware` rule.
+    /// Thresholds of the `cache_aware` policy.
     pub cache_aware: CacheAware,
-    /// What differs for the turns of a class of `[[objective.classes]]`, by its name; `header` is of turns that bring
-    /// their own objective along. What is left out is as for everybody.
+    /// Overrides for the turns of a class of `[[objective.classes]]`, by its name; `header` stands for turns with an
+    /// objective in a header. Omitted keys keep their general value.
     #[schemars(extend("maxProperties" = 64))]
     pub classes: BTreeMap<String, Override>,
-    /// What differs for turns that ask for it: `x-tailroute-policy: NAME`. What is left out is as for their class. Names
-    /// are letters, digits, `-`, `_` and `.`.
+    /// Overrides for turns that request them: `x-tailroute-policy: NAME`. Omitted keys keep the value for the turn's
+    /// class. Names are letters, digits, `-`, `_` and `.`.
     #[schemars(extend("maxProperties" = 64))]
     pub named: BTreeMap<String, Override>,
-    /// What a turn may ask for with its `x-tailroute-policy` header, which workers never see. Where it may ask for
-    /// nothing, the header is ignored; where it may, one that asks for anything else is answered 400.
+    /// Overrides that a turn may request in its `x-tailroute-policy` header, which is not forwarded to workers. If
+    /// nothing may be requested, the header is ignored; otherwise a request for anything else is answered 400.
     pub requests: Requests,
 }
 
@@ -59,17 +59,17 @@ impl Default for Routing {
     }
 }
 
-/// What turns may ask for.
+/// Overrides that turns may request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Requests {
-    /// Whether they may ask for a name of `[routing.named]`.
+    /// Whether they may request a name of `[routing.named]`.
     pub named: bool,
-    /// Weights that they may set themselves, as in `x-tailroute-policy: slo=2,locality=0.5`.
+    /// Weights that they may set, as in `x-tailroute-policy: slo=2,locality=0.5`.
     pub weights: Vec<WeightName>,
 }
 
-/// A weight of the `tail` rule.
+/// A weight of the `tail` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "as in `Weights`")]
@@ -83,7 +83,7 @@ pub enum WeightName {
 }
 
 impl WeightName {
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl WeightName {
         }
     }
 
-    /// The largest value; the least is 0.
+    /// Returns the largest value; the least is 0.
     #[must_use]
     pub fn most(self) -> f64 {
         match self {
@@ -106,11 +106,11 @@ impl WeightName {
     }
 }
 
-/// What differs for some turns.
+/// Overrides for some turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Override {
-    /// The rule.
+    /// Policy.
     #[schemars(with = "Option<String>", extend("enum" = policies_or_none()))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<route::PolicyName>,
@@ -118,7 +118,7 @@ pub struct Override {
     #[schemars(range(min = 1, max = 1e6))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kappa_max: Option<f64>,
-    /// Weights of the `tail` rule, as far as they differ.
+    /// Weights of the `tail` policy that differ.
     #[serde(skip_serializing_if = "is_empty")]
     pub weights: OwnWeights,
 }
@@ -135,7 +135,7 @@ fn is_empty(weights: &OwnWeights) -> bool {
     *weights == OwnWeights::default()
 }
 
-/// Weights of the `tail` rule, as far as they differ.
+/// Weights of the `tail` policy that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnWeights {
@@ -143,7 +143,7 @@ pub struct OwnWeights {
     #[schemars(range(min = 0, max = 1e6))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<f64>,
-    /// Multiplies what it costs a conversation to live among many.
+    /// Multiplies the cost of placing a conversation on a worker with many others.
     #[schemars(range(min = 0, max = 1e6))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub home: Option<f64>,
@@ -165,15 +165,15 @@ pub struct OwnWeights {
     pub spread_ms: Option<f64>,
 }
 
-/// Weights of the `tail` rule.
+/// Weights of the `tail` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
     /// Multiplies κ's excess over 1: how much a miss is charged for the load that it causes.
     #[schemars(range(min = 0, max = 1e6))]
     pub locality: f64,
-    /// Multiplies what it costs a conversation to live among many: a mean prefill times the worker's share of turns and
-    /// of conversations.
+    /// Multiplies the cost of placing a conversation on a worker with many others: a mean prefill times the worker's
+    /// share of turns and of conversations.
     #[schemars(range(min = 0, max = 1e6))]
     pub home: f64,
     /// Multiplies the predicted wait.
@@ -211,16 +211,16 @@ impl Default for Weights {
     }
 }
 
-/// Thresholds of the `cache_aware` rule.
+/// Thresholds of the `cache_aware` policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheAware {
-    /// Share of the prompt that a worker must hold to be chosen for it.
+    /// Share of the prompt that a worker must hold to be selected for it.
     #[schemars(range(min = 0, max = 1))]
     pub match_threshold: f64,
-    /// Out of balance if the busiest worker has more than this many requests above the idlest …
+    /// The fleet is out of balance if the busiest worker has more than this many requests above the least busy one …
     pub imbalance_abs: u32,
-    /// … and more than this many times the idlest one's requests.
+    /// … and more than this many times the requests of the least busy one.
     #[schemars(range(min = 1, max = 1e6))]
     pub imbalance_rel: f64,
 }

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Server {
-    /// Address and port that clients connect to. `0.0.0.0:8080` serves every interface.
+    /// Address and port for clients. `0.0.0.0:8080` serves every interface.
     pub listen: String,
-    /// A local socket, such as `/run/tailroute/handover`, on which this process gives its ports to the next one: a router
-    /// that is started with the same name takes them over, serves, and lets this one drain and end. Empty: none.
+    /// Local socket, such as `/run/tailroute/handover`, through which this process hands its ports over to the next
+    /// one: a router that is started with the same path takes them over and serves, and this one drains and exits.
+    /// Empty: none.
     pub handover: String,
 }
 

@@ -1,30 +1,30 @@
-//! Encryption on both sides: `[tls]`.
+//! TLS on both sides: `[tls]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Encryption of the data port. The files are read again when they change; connections that are open stay as they are.
+/// TLS of the data port. The files are read again when they change; open connections are not affected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// The router's certificate and those that lead to its root, as PEM. Empty: the data port is not encrypted.
+    /// Certificate chain of the router (PEM). Empty: the data port does not use TLS.
     pub cert_file: String,
-    /// The certificate's private key, as PEM.
+    /// Private key of the certificate (PEM).
     pub key_file: String,
-    /// Roots, as PEM: clients must show a certificate that leads to one of them. Empty: none is asked for.
+    /// Root certificates (PEM) for client certificates, which are then required. Empty: not required.
     pub client_ca_file: String,
-    /// Encryption towards workers whose url is `https`.
+    /// TLS towards workers whose url is `https`.
     pub workers: WorkersTls,
 }
 
-/// Encryption towards the workers.
+/// TLS towards the workers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkersTls {
-    /// Roots, as PEM, that workers' certificates must lead to. Empty: the machine's own.
+    /// Root certificates (PEM) for workers' certificates. Empty: the system's roots.
     pub ca_file: String,
-    /// The certificate that the router shows to workers, as PEM. Empty: none.
+    /// Client certificate that the router presents to workers (PEM). Empty: none.
     pub cert_file: String,
-    /// That certificate's private key, as PEM.
+    /// Private key of that certificate (PEM).
     pub key_file: String,
 }

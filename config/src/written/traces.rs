@@ -1,35 +1,35 @@
-//! Where traces go: `[traces]`.
+//! Traces: `[traces]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Traces of requests, a span for each stage, sent by OTLP. Which of them are kept is decided when they have ended.
+/// Traces of requests, with a span for each stage, sent by OTLP. Whether one is kept is decided when it has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Traces {
-    /// Base url of a collector that takes OTLP, as in `http://127.0.0.1:4317`. Empty: nothing is traced.
+    /// Base url of an OTLP collector, as in `http://127.0.0.1:4317`. Empty: no traces.
     pub endpoint: String,
-    /// How it takes it.
+    /// OTLP protocol of the collector.
     pub protocol: OtlpProtocol,
-    /// Certificates (PEM) that an `https` collector's has to lead to, in place of the machine's own roots. Empty: those.
+    /// Root certificates (PEM) for an `https` collector. Empty: the system's roots.
     pub ca_file: String,
-    /// File with headers that the collector asks for, one a line, as in `authorization: Bearer …`. Read again when it
-    /// changes. Empty: none.
+    /// File with headers for the collector, one per line, as in `authorization: Bearer …`. Read again when it changes.
+    /// Empty: none.
     pub headers_file: String,
-    /// `service.name` of what is sent.
+    /// `service.name` of the traces.
     pub service_name: String,
-    /// Whether a trace is kept that a client asked to be recorded, by the sampled flag of its `traceparent`.
+    /// Whether to keep a trace that its client marked by the sampled flag of `traceparent`.
     pub keep_sampled: bool,
-    /// Share of turns that are kept because none of late had a longer time to first token.
+    /// Share of turns to keep for having the longest recent times to first token.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub slowest_share: f64,
-    /// Share that is kept of all that nothing speaks for: no error, no missed objective, not among the slowest.
+    /// Share to keep of all other traces: no error, no missed objective, not among the slowest.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
-    /// Traces that may wait to be sent; what ends when so many wait is dropped, and counted.
+    /// Traces queued for sending; further ones are dropped, and counted.
     #[schemars(range(min = 1, max = 100_000))]
     pub queue: u32,
-    /// Seconds that the collector has to take a batch.
+    /// Seconds for the collector to accept a batch.
     #[schemars(range(min = 0.1, max = 300))]
     pub timeout_s: f64,
 }
@@ -51,7 +51,7 @@ impl Default for Traces {
     }
 }
 
-/// How OTLP is spoken.
+/// OTLP protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtlpProtocol {

@@ -1,54 +1,54 @@
-//! A circuit breaker: a worker whose answers fail is left alone for a while, then tried with a single request.
+//! A circuit breaker: a worker whose responses fail gets no turns for a while, then a single trial request.
 //!
-//! Probes ask whether a worker is there; a breaker goes by what became of the requests that it was given, which is more
-//! than a probe can know (an engine whose model has died answers `/health` for minutes). It works on two decayed
-//! counts, of answers that came and of failures: it opens when there were at least [`Settings::failures`] failures of
-//! late and they are at least [`Settings::share`] of what came back. A count in a row was rejected: one good answer in
-//! ten would keep a worker of which nine in ten fail. A share alone was too: it would open on the first failure.
+//! Probes show whether a worker is up; the breaker judges by the outcome of requests, which shows more (an engine whose
+//! model has died answers `/health` for minutes). It keeps two decayed counts, of successes and of failures, and opens
+//! when there are at least [`Settings::failures`] failures and they are at least [`Settings::share`] of all outcomes.
+//! Rejected: a count of consecutive failures, since one success in ten would keep a worker of which nine in ten fail;
+//! and a share alone, since it would open on the first failure.
 //!
 //! ```text
-//!   closed ──failures──▶ open ──time is up──▶ half-open ──the one request fails──▶ open, for twice as long
-//!     ▲                                           │
-//!     └───────────────its answer comes────────────┘   (and the worker starts slowly, see `rotation`)
+//!   closed ──failures──▶ open ──pause is over──▶ half-open ──the trial fails──▶ open, for twice as long
+//!     ▲                                              │
+//!     └───────────────the trial succeeds─────────────┘   (and the worker starts slowly, see `rotation`)
 //! ```
 //!
-//! What counts is decided by the caller, once for a request however many attempts it took: a request that fails wherever
-//! it goes says more of itself than of the workers, and must not open the breakers of all of them one by one. How many
-//! breakers may keep work away at a time is [`super::rotation`]'s business.
+//! The caller decides what counts, once per request however many attempts it took: a request that fails on every
+//! worker is itself the likely cause and must not open one breaker after the other. [`super::rotation`] bounds how many
+//! breakers may withhold turns at a time.
 
 use policy::units::Millis;
 
-/// Time in which a count fades to 1/e.
+/// Time constant of the counts' decay, to 1/e.
 const MEMORY_MS: f64 = 10_000.0;
-/// A breaker that opens again within so many times the last pause stays open for twice as long.
+/// A breaker that reopens within this multiple of its last pause pauses for twice as long.
 const RELAPSE: f64 = 4.0;
 
-/// When it opens, and for how long.
+/// Thresholds and pauses of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Failures of late from which on it may open; at least 1.
+    /// Decayed failures at which it may open; at least 1.
     pub failures: f64,
-    /// Share of what came back that has to have failed, between 0 and 1.
+    /// Share of outcomes that must have failed, between 0 and 1.
     pub share: f64,
-    /// How long it stays open the first time; positive.
+    /// First pause; positive.
     pub pause: Millis,
-    /// How long at most.
+    /// Longest pause.
     pub longest_pause: Millis,
 }
 
-/// What a breaker lets through at one moment.
+/// What a breaker admits at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Everything.
+    /// All requests.
     Closed,
-    /// Nothing: its time is not up, or the one request that tries it is on its way.
+    /// No request: the pause is not over, or the trial is in flight.
     Open,
-    /// One request.
+    /// One trial request.
     HalfOpen,
 }
 
 impl Standing {
-    /// The name in the log.
+    /// Returns the name in the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,13 +59,13 @@ impl Standing {
     }
 }
 
-/// As what a request was let through. Whoever was let through must say what came of it, once: [`Breaker::answered`],
+/// How a request was admitted. The caller must report the outcome exactly once: [`Breaker::answered`],
 /// [`Breaker::failed`] or [`Breaker::undecided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// One of many.
+    /// Through a closed breaker.
     Ordinary,
-    /// The one that tries whether the worker is well again.
+    /// As the trial of a half-open breaker.
     Trial,
 }
 
@@ -83,15 +83,15 @@ pub struct Breaker {
     state: State,
     good: f64,
     bad: f64,
-    /// When the counts were last faded.
+    /// When the counts were last decayed.
     at: Millis,
-    /// The last pause, and when it was over.
+    /// The last pause, and when the breaker last closed.
     pause: Millis,
     closed_at: Millis,
 }
 
 impl Breaker {
-    /// A closed one.
+    /// Creates a closed breaker.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Breaker {
         }
     }
 
-    /// What it would let through.
+    /// Returns what it would admit.
     #[must_use]
     pub fn standing(&self, now: Millis) -> Standing {
         match self.state {
@@ -116,14 +116,14 @@ impl Breaker {
         }
     }
 
-    /// Share of what came back that has failed. It does not fade: of two workers that are left alone the one that failed
-    /// more often stays the worse one.
+    /// Returns the failed share of outcomes. It does not decay: of two workers without turns, the one that failed more
+    /// often stays the worse one.
     #[must_use]
     pub fn failing(&self) -> f64 {
         self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
     }
 
-    /// Lets a request through, or not.
+    /// Admits a request or not.
     pub fn admit(&mut self, now: Millis) -> Option<Pass> {
         match self.standing(now) {
             Standing::Closed => Some(Pass::Ordinary),
@@ -135,7 +135,7 @@ impl Breaker {
         }
     }
 
-    /// Its answer came. Returns whether that closed the breaker.
+    /// Records a success. Returns whether it closed the breaker.
     pub fn answered(&mut self, now: Millis, pass: Pass) -> bool {
         self.count(now, 1.0, 0.0);
         let closes = pass == Pass::Trial && self.state == (State::HalfOpen { trying: true });
@@ -147,13 +147,13 @@ impl Breaker {
         closes
     }
 
-    /// It failed. Returns whether that opened the breaker.
+    /// Records a failure. Returns whether it opened the breaker.
     pub fn failed(&mut self, now: Millis, pass: Pass) -> bool {
         self.count(now, 0.0, 1.0);
         let opens = match (self.state, pass) {
             (State::HalfOpen { trying: true }, Pass::Trial) => true,
             (State::Closed, _) => {
-                // Counts that have faded by a hair still count.
+                // Allows for the decay between failures.
                 self.bad + 0.5 > self.settings.failures
                     && self.bad >= self.settings.share * (self.good + self.bad)
             }
@@ -165,21 +165,21 @@ impl Breaker {
         opens
     }
 
-    /// The answer that had come well broke off: it was none. Returns whether that opened the breaker.
+    /// Turns a recorded success into a failure, for a response that broke off. Returns whether that opened the breaker.
     pub fn broke_off(&mut self, now: Millis) -> bool {
         self.count(now, 0.0, 0.0);
         self.good = (self.good - 1.0).max(0.0);
         self.failed(now, Pass::Ordinary)
     }
 
-    /// Nothing was learned of the worker.
+    /// Records an outcome that says nothing about the worker.
     pub fn undecided(&mut self, pass: Pass) {
         if pass == Pass::Trial && self.state == (State::HalfOpen { trying: true }) {
             self.state = State::HalfOpen { trying: false };
         }
     }
 
-    /// It is another process now, or one that starts anew.
+    /// Resets the breaker for a new or restarted worker process.
     pub fn reset(&mut self, now: Millis) {
         let settings = self.settings;
         *self = Self::new(settings);

@@ -1,21 +1,21 @@
-//! What a worker's cache drops first, for the mirror of it.
+//! Eviction order of a worker's cache, for its mirror.
 //!
-//! Two things make an engine's policy: what it marks (its [`Dialect`](super::dialect::Dialect) knows: what hints say, or a
-//! rule of its own such as SGLang's T-LRU), and the order in which the rest goes, which is found out here. The capability
-//! document names it as `cache_policy`, SGLang's server info as `radix_eviction_policy`.
+//! An engine's policy has two parts: what is marked to go first, which its [`Dialect`](super::dialect::Dialect)
+//! determines (by hints, or by a rule of the engine such as SGLang's T-LRU), and the order of the rest, which is
+//! detected here. The capability document names it as `cache_policy`, SGLang's server info as `radix_eviction_policy`.
 
 use config::CachePolicy;
 use policy::cache::Order;
 use serde_json::Value;
 
-/// What a worker says of its policy.
+/// Cache policy that a worker reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// This one.
+    /// A policy that mirrors model.
     Known(CachePolicy),
-    /// One that no mirror models.
+    /// A policy that no mirror models.
     Unknown(String),
-    /// Nothing.
+    /// No policy reported.
     Nothing,
 }
 
@@ -47,7 +47,7 @@ fn policy_of(order: Order) -> CachePolicy {
     }
 }
 
-/// The order in which what is not marked goes.
+/// Returns the eviction order of unmarked blocks.
 #[must_use]
 pub fn order(policy: CachePolicy) -> Order {
     match policy {

@@ -1,6 +1,6 @@
 //! The router's clock: milliseconds since it started.
 //!
-//! `policy` has no clock and is handed this one's readings. It runs on tokio's time, so tests can pause it.
+//! `policy` has no clock and is passed readings of this one. It runs on tokio's time, so tests can pause it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
-    /// The origin on everybody's clock, in milliseconds since 1970.
+    /// The origin by the system clock, in milliseconds since 1970.
     unix_ms: f64,
 }
 
 impl Clock {
-    /// A clock that reads zero now.
+    /// Creates a clock that reads zero now.
     #[must_use]
     pub fn start() -> Self {
         Self {
@@ -27,20 +27,20 @@ impl Clock {
         }
     }
 
-    /// Milliseconds since the origin.
+    /// Returns the milliseconds since the origin.
     #[must_use]
     pub fn now(&self) -> Millis {
         Millis(self.origin.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// A reading as milliseconds since 1970, for numbers that other programs compare.
+    /// Converts a reading to milliseconds since 1970, for numbers that other programs compare.
     #[must_use]
     pub fn unix_ms(&self, at: Millis) -> f64 {
         self.unix_ms + at.0
     }
 }
 
-/// A duration in milliseconds as the runtime's own type; never negative, never more than a year.
+/// Converts milliseconds to the standard type; never negative, never more than a year.
 #[must_use]
 pub fn duration(millis: Millis) -> std::time::Duration {
     const YEAR_MS: f64 = 365.0 * 86_400_000.0;

@@ -1,17 +1,18 @@
-//! How a worker is told what it may drop first: one trait, one file per dialect, chosen for each worker by asking it.
+//! How cache hints are sent to a worker: one trait, one file per dialect, selected per worker by probing.
 //!
-//! Engines differ in what they take and in what they do with a field that they do not know: some ignore it, some answer
-//! 400. So the rule is: *a worker is sent only what it was seen to take.* With `dialect = "auto"` that means
+//! Engines differ in the hints they take and in how they treat an unknown field: some ignore it, some answer 400. The
+//! rule is therefore that *a worker is sent only what it was seen to accept.* With `dialect = "auto"`:
 //!
 //! 1. `GET /v1/tailroute` answers with a capability document: [`Tailroute`], by header or by body field as it says;
-//! 2. `GET /server_info` shows SGLang with `--radix-eviction-policy tlru`: [`SglangTlru`], whose threshold was fixed
-//!    when it started, unless it says that it can be set;
-//! 3. else [`Silent`]: the request goes out as it came.
+//! 2. `GET /server_info` shows SGLang with `--radix-eviction-policy tlru`: [`SglangTlru`], whose threshold is fixed
+//!    at its start unless the info says that it can be set;
+//! 3. otherwise [`Silent`]: requests are forwarded unchanged.
 //!
-//! The others have no way to be recognised and are used where the operator names them: [`VllmXargs`] (the KV connector,
-//! which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built to their documents, not yet seen running).
+//! The other dialects cannot be detected and are used where the operator configures them: [`VllmXargs`] (the KV
+//! connector, which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built from their documents, not yet
+//! tested on an engine).
 //!
-//! What a dialect adds to a body is spliced into its bytes (`path::splice`); a body is never written again.
+//! A field that a dialect adds to a body is spliced into its bytes (`protocol::splice`); a body is never reserialised.
 
 mod kv_hints;
 pub mod sglang;
@@ -32,48 +33,48 @@ pub use self::sglang::SglangTlru;
 pub use self::tailroute::{Tailroute, VllmXargs};
 pub use self::tensorrt_llm::TensorrtLlm;
 
-/// What a turn's own request says about its conversation's cache.
+/// The hint that a turn's request carries about its conversation's cache.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnHint {
-    /// Tokens at the end of the conversation, the answer included, that may go first. More than 0.
+    /// Tokens at the end of the conversation, including the response, to evict first. More than 0.
     pub evict_first: Tokens,
     /// Tokens of the prompt, as far as they are known.
     pub prompt: Tokens,
-    /// The decision's number, to name the hint by.
+    /// Number of the decision, which identifies the hint.
     pub sequence: u64,
 }
 
-/// How a request carries it.
+/// How a request carries a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// In a header.
     Header(HeaderName, HeaderValue),
-    /// As a body field; one of the client's own is left alone.
+    /// In a body field; one set by the client is kept.
     Field {
-        /// The field.
+        /// Name of the field.
         key: &'static str,
-        /// Its value, as JSON.
+        /// Value as JSON.
         value: String,
     },
-    /// As a member of a body field that is an object, beside what the client has put there.
+    /// As a member of a body field that is an object, beside the client's members.
     Member {
-        /// The field.
+        /// Name of the field.
         object: &'static str,
-        /// The member.
+        /// Name of the member.
         key: &'static str,
-        /// Its value, as JSON.
+        /// Value as JSON.
         value: String,
     },
 }
 
-/// A call beside the requests.
+/// A call to a worker outside of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Its method.
+    /// Method.
     pub method: Method,
-    /// Its path.
+    /// Path.
     pub path: &'static str,
-    /// Its body.
+    /// Body.
     pub body: Value,
 }
 
@@ -84,64 +85,64 @@ pub struct Terms {
     pub xi_tokens: f64,
     /// Tokens that the next prompt is expected to add.
     pub next_prompt: Tokens,
-    /// Grows with each objective that this worker is told.
+    /// Increases with each objective sent to this worker.
     pub epoch: u64,
 }
 
-/// What a worker understands.
+/// The hints that a worker accepts, and their encoding.
 pub trait Dialect: Debug + Send + Sync {
-    /// Its name in logs.
+    /// Returns the name in logs.
     fn name(&self) -> &'static str;
 
-    /// What the worker will take for the evict-first tail when `asked` is what the router would tell it now: what its
-    /// mirror has to assume.
+    /// Returns the evict-first tail that the worker applies when the router would send `asked`, as its mirror has to
+    /// assume it.
     fn evict_first(&self, asked: Tokens) -> Tokens {
         asked
     }
 
-    /// Whether the worker trims by a rule of its own, whatever it is told.
+    /// Returns whether the worker trims by a rule of its own, regardless of hints.
     fn trims_by_itself(&self) -> bool {
         false
     }
 
-    /// How a request carries its hint; `None` if it cannot.
+    /// Returns how a request carries its hint; `None` if it cannot.
     fn in_request(&self, _hint: &TurnHint) -> Option<Carried> {
         None
     }
 
-    /// The call that carries hints about conversations; `None` if there is none.
+    /// Returns the call that carries hints about conversations; `None` if there is none.
     fn hints(&self, _hints: &[Value]) -> Option<Message> {
         None
     }
 
-    /// Whether [`Dialect::hints`] can carry anything.
+    /// Returns whether [`Dialect::hints`] can carry anything.
     fn hears_hints(&self) -> bool {
         false
     }
 
-    /// The call that carries the objective; `None` if there is none.
+    /// Returns the call that carries the objective; `None` if there is none.
     fn objective(&self, _terms: &Terms) -> Option<Message> {
         None
     }
 }
 
-/// Whether a worker that speaks it is told what it may drop first, so that it does.
+/// Returns whether hints about what to evict first are sent to a worker of this dialect.
 #[must_use]
 pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     hints.enabled && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
 }
 
-/// Whether such a worker gives a free tail away, told or by itself.
+/// Returns whether such a worker evicts a free tail first, by hints or by its own rule.
 #[must_use]
 pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     let is_asked = is_told(dialect, hints) || dialect.trims_by_itself();
     is_asked && dialect.evict_first(Tokens(1)) > Tokens::ZERO
 }
 
-/// Nothing is ever said.
+/// Sends no hints.
 #[derive(Debug)]
 pub struct Silent {
-    /// It runs Tail-Optimized LRU all the same, with an objective like the router's.
+    /// Whether the worker runs Tail-Optimized LRU by itself, with an objective like the router's.
     pub trims: bool,
 }
 
@@ -159,7 +160,7 @@ impl Dialect for Silent {
     }
 }
 
-/// What is spoken to a worker that was not asked yet.
+/// Returns the dialect of a worker before its first probe.
 #[must_use]
 pub fn before_probe(worker: &config::Worker) -> Arc<dyn Dialect> {
     let trims = worker.cache_policy == config::CachePolicy::TLru;

@@ -1,11 +1,11 @@
-//! How far off a worker's predicted times to first token were of late.
+//! Recent errors of a worker's predicted times to first token.
 
 use policy::units::Millis;
 
 /// First tokens that are remembered.
 const KEPT: usize = 256;
 
-/// Differences between actual and predicted times, in milliseconds: the last so many.
+/// Ring of the last differences between actual and predicted times, in milliseconds.
 #[derive(Debug)]
 pub struct Errors {
     kept: Box<[f32; KEPT]>,
@@ -22,13 +22,13 @@ impl Default for Errors {
 }
 
 impl Errors {
-    /// A first token came so much later than predicted; below zero, earlier.
+    /// Adds the error of a first token: positive if it was later than predicted.
     pub fn push(&mut self, error: Millis) {
         self.kept[self.seen % KEPT] = error.0 as f32;
         self.seen += 1;
     }
 
-    /// The tenth, fiftieth and ninetieth percentile, as labels name them; `None` before the first.
+    /// Returns the 10th, 50th and 90th percentile with their label values; `None` before the first sample.
     #[must_use]
     pub fn quantiles(&self) -> Option<[(&'static str, Millis); 3]> {
         let mut kept = self.kept[..self.seen.min(KEPT)].to_vec();

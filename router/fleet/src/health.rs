@@ -1,36 +1,36 @@
-//! Whether a worker may be given work: a judgement over several probes, never over one.
+//! Health of a worker, judged over several probes.
 //!
-//! One failed probe says little (a busy engine answers late), so it takes `unhealthy_after` failures in a row to take a
-//! worker out and `healthy_after` successes in a row to bring it back. The very first success is enough to begin. A probe
-//! that is merely late while the worker has requests to work on counts half: engines answer probes from the same thread
-//! that builds batches, and a busy worker is not a dead one.
+//! One failed probe says little (a busy engine answers late), so `unhealthy_after` failures in a row take a worker out
+//! and `healthy_after` successes in a row bring it back. The first success ever is enough. A late probe while the
+//! worker has requests counts half: engines answer probes from the thread that builds batches, so a busy worker may
+//! answer late.
 
 use std::num::NonZeroU32;
 
-/// What a probe, or a request that showed the same, said.
+/// Outcome of a probe, or of a request that shows the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// It is well.
+    /// The worker is healthy.
     Well,
-    /// It did not answer in time, and has work to do.
+    /// No response in time while the worker has requests.
     Late,
-    /// It refused, failed, or did not answer though it has nothing to do.
+    /// Refused, failed, or no response from an idle worker.
     Bad,
 }
 
-/// The state of one worker's health.
+/// Health of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     unhealthy_after: u32,
     healthy_after: u32,
     /// `None` until the first success.
     ready: Option<bool>,
-    /// Observations in a row that contradict `ready`, counted in halves.
+    /// Consecutive observations that contradict `ready`, in halves.
     streak: u32,
 }
 
 impl Health {
-    /// Nothing known yet.
+    /// Creates a state without observations.
     #[must_use]
     pub fn new(unhealthy_after: NonZeroU32, healthy_after: NonZeroU32) -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Health {
         }
     }
 
-    /// Whether the worker may be given work.
+    /// Returns whether the worker is healthy.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready == Some(true)
     }
 
-    /// Takes one observation; returns the new readiness if it changed.
+    /// Records an observation. Returns the new readiness if it changed.
     pub fn observe(&mut self, probe: Probe) -> Option<bool> {
         let healthy = probe == Probe::Well;
         // In halves of an observation.
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
-    /// <https://github.com/sgl-project/sglang/pull/9198>: one late probe took a busy worker out.
+    /// Regression, <https://github.com/sgl-project/sglang/pull/9198>: one late probe took a busy worker out.
     #[test]
     fn a_busy_worker_that_is_late_is_given_twice_the_time() {
         let mut health = health(3, 1);

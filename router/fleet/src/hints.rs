@@ -1,11 +1,11 @@
-//! What a worker should be told, beside its requests: queued, coalesced, lost without harm.
+//! Queue of hints that a worker gets outside of requests: bounded and coalesced; losing one is harmless.
 //!
-//! A hint is about one conversation on one worker. A newer one replaces an older one that was not yet sent, except that
-//! protection of a shared beginning and the fate of the rest do not replace each other. The queue is bounded; when it is
-//! full the oldest hint is dropped, since the newest say more about what the worker holds now. The objective is one
-//! value: only the last one that differs from what the worker was told waits.
+//! A hint concerns one conversation on one worker. A newer one replaces an older unsent one, except that
+//! [`Kind::Protect`] and the other kinds do not replace each other. When the queue is full, the oldest hint is dropped,
+//! since the newest say more about what the worker holds now. The objective is a single value: only the latest one that
+//! differs from the last one sent is queued.
 //!
-//! One task per worker sends what waits here (`upkeep::hints`), one message after the other.
+//! One task per worker sends the queue (`upkeep::hints`), one message after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,38 +17,37 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// Hints that may wait for one worker.
+/// Hints queued per worker.
 const QUEUE: usize = 1024;
-/// Hints in one message.
 const BATCH: usize = 256;
-/// Share by which an objective must differ from the one that the worker was told.
+/// Relative difference from the last objective sent from which a new one is sent.
 const NEWS: f64 = 0.05;
 
-/// How far ahead of this clock another replica's number may be: an hour.
+/// Largest accepted lead of another replica's epoch over this clock: an hour.
 const MOST_AHEAD_US: u64 = 3_600_000_000;
 
-/// What is hinted. Each is idempotent, and says how much of the conversation's beginning it leaves alone or protects.
+/// Content of a hint. Each is idempotent and states how many leading tokens of the conversation it keeps or protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Keep the first tokens of the conversation; the rest may go first.
+    /// Keep the first tokens of the conversation; the rest may be evicted first.
     Trim {
         /// Tokens to keep.
         keep: Tokens,
     },
     /// The conversation is over.
     Ended {
-        /// Tokens that others share.
+        /// Leading tokens that other conversations share.
         keep: Tokens,
     },
-    /// The first tokens are used by many conversations: they are no dead weight, whoever said so.
+    /// Many conversations use the first tokens: remove any evict-first mark from them.
     Protect {
-        /// Tokens that others share.
+        /// Leading tokens that other conversations share.
         keep: Tokens,
     },
 }
 
 impl Kind {
-    /// The name on the wire and in metrics.
+    /// Returns the name on the wire and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -68,19 +67,19 @@ impl Kind {
     }
 }
 
-/// A hint that waits to be sent.
+/// A queued hint.
 #[derive(Clone, Debug)]
 pub struct Hint {
-    /// The conversation, as the worker knows it.
+    /// Name of the conversation at the worker.
     pub session: Arc<str>,
-    /// What about it.
+    /// Content of the hint.
     pub kind: Kind,
-    /// Its number on this worker: of two about one conversation the higher one counts.
+    /// Number on this worker: of two hints about one conversation the higher one counts.
     pub epoch: u64,
 }
 
 impl Hint {
-    /// As it goes over the wire.
+    /// Returns the hint's form on the wire.
     #[must_use]
     pub fn json(&self, ttl_ms: f64) -> Value {
         json!({
@@ -90,17 +89,17 @@ impl Hint {
     }
 }
 
-/// The budget for requests that carry none of their own.
+/// Objective sent to a worker, which applies to requests without a hint of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Told {
     /// ξ: uncached tokens that fit in the objective.
     pub xi_tokens: f64,
-    /// Q̂.
+    /// Q̂: tokens that the next prompt is expected to add.
     pub next_prompt_tokens: u64,
 }
 
 impl Told {
-    /// Tokens at the end of a conversation that may go first by it.
+    /// Returns the tokens at the end of a conversation that may be evicted first under this objective.
     #[must_use]
     pub fn tail(&self) -> Tokens {
         Tokens((self.xi_tokens - self.next_prompt_tokens as f64).max(0.0) as u64)
@@ -113,7 +112,7 @@ impl Told {
     }
 }
 
-/// What waits for one worker.
+/// Queue of one worker.
 #[derive(Debug, Default)]
 pub struct HintQueue {
     state: Mutex<State>,
@@ -129,8 +128,8 @@ struct State {
 }
 
 impl State {
-    /// Grows with each statement, and from router to router: a worker outlives the routers that speak to it, and of two
-    /// that speak at once the one that spoke last counts. Microseconds since 1970, or one more than the last.
+    /// Returns the next epoch, which increases across routers too: a worker outlives the routers, and of two that send
+    /// at once the later one counts. Microseconds since 1970, or one more than the last.
     fn next_epoch(&mut self) -> u64 {
         self.epoch = self.epoch.saturating_add(1).max(unix_us());
         self.epoch
@@ -143,8 +142,8 @@ fn unix_us() -> u64 {
 }
 
 impl HintQueue {
-    /// Another replica has told the worker something under this number: what it is told from here comes after. No clock is
-    /// believed that is further ahead than [`MOST_AHEAD_US`]: a worker that was once told such a number would hear nobody again.
+    /// Advances the epoch past one that another replica has sent to this worker. Ignores epochs more than
+    /// [`MOST_AHEAD_US`] ahead of this clock: the worker would ignore all later hints.
     pub fn told_elsewhere(&self, epoch: u64) {
         if epoch <= unix_us().saturating_add(MOST_AHEAD_US) {
             let mut state = self.state.lock();
@@ -158,7 +157,8 @@ impl HintQueue {
         let epoch = state.next_epoch();
         let same = |hint: &Hint| hint.session == session && hint.kind.protects() == kind.protects();
         if let Some(at) = state.waiting.iter().position(same) {
-            // To the end: of two hints about a conversation the worker takes the one with the higher epoch only.
+            // Moves to the end, since of two hints about a conversation the worker takes only the one with the higher
+            // epoch.
             state.waiting.remove(at);
         } else if state.waiting.len() == QUEUE {
             state.waiting.pop_front();
@@ -168,7 +168,7 @@ impl HintQueue {
         self.wake.notify_one();
     }
 
-    /// Queues the objective if it is news to the worker. Returns whether it is.
+    /// Queues the objective if it differs from the last one sent. Returns whether it does.
     pub fn objective(&self, objective: Told) -> bool {
         let mut state = self.state.lock();
         let news = state.told.is_none_or(|told| objective.differs(&told));
@@ -180,18 +180,18 @@ impl HintQueue {
         news
     }
 
-    /// What the worker was told last, if anything.
+    /// Returns the last objective that the worker accepted, if any.
     #[must_use]
     pub fn told(&self) -> Option<Told> {
         self.state.lock().told
     }
 
-    /// The worker took an objective, or came back and has none.
+    /// Records that the worker accepted an objective, or has none after a restart.
     pub fn took(&self, objective: Option<Told>) {
         self.state.lock().told = objective;
     }
 
-    /// Hints that wait.
+    /// Returns the number of queued hints.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
@@ -202,7 +202,7 @@ impl HintQueue {
         self.wake.notified().await;
     }
 
-    /// Takes the objective that waits, with its epoch.
+    /// Takes the queued objective, with its epoch.
     #[must_use]
     pub fn take_objective(&self) -> Option<(Told, u64)> {
         let mut state = self.state.lock();
@@ -210,7 +210,7 @@ impl HintQueue {
         Some((objective, state.next_epoch()))
     }
 
-    /// Takes the oldest hints, as many as fit a message.
+    /// Takes the oldest hints, up to one message.
     #[must_use]
     pub fn take(&self) -> Vec<Hint> {
         let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! What somebody has said of a worker, beside what it shows by itself.
+//! Operator overrides of a worker's state, kept apart from observed health.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -7,31 +7,31 @@ use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Whether somebody keeps work from a worker.
+/// Administrative state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// Nobody does.
+    /// No override.
     None,
-    /// It gets no turns but those that only it can answer.
+    /// Gets only turns that no other worker can answer.
     Cordoned,
-    /// It gets none at all, and ends what it has.
+    /// Gets no new turns, and finishes those it has.
     Draining,
-    /// It is to leave the fleet for good: as draining, and when it has nothing left it is gone.
+    /// Leaving the fleet: like draining, and removed once its turns have ended.
     Leaving,
-    /// It has left: its slot is empty.
+    /// Removed: its slot is free.
     Gone,
 }
 
 impl Hold {
-    /// Whether it is on its way out of the fleet, or out of it.
+    /// Returns whether the worker is leaving or removed.
     #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Leaving | Self::Gone)
     }
 }
 
-/// A hold that every choice reads.
+/// A [`Hold`] that every routing decision reads.
 #[derive(Debug, Default)]
 pub(super) struct AtomicHold(AtomicU8);
 
@@ -40,7 +40,7 @@ impl AtomicHold {
         Self::of(self.0.load(Ordering::Acquire))
     }
 
-    /// Says so, and returns what was said before; `None` if the worker is leaving, which nothing but going ends.
+    /// Sets the state and returns the previous one; `None` if the worker is leaving, which only removal ends.
     pub(super) fn set(&self, hold: Hold) -> Option<Hold> {
         let may = |before: u8| {
             let stays = !Self::of(before).is_final() || hold == Hold::Gone;
@@ -61,22 +61,22 @@ impl AtomicHold {
     }
 }
 
-/// A cost that somebody has measured and told a router that runs.
+/// A cost that an operator measured and sent to the running router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The cost.
+    /// Measured cost.
     pub cost: PrefillCost,
-    /// When, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub at_unix_s: u64,
     /// Share of the variance that it explains.
     pub r_squared: f64,
 }
 
-/// An α that somebody has set.
+/// An α set by an operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PinnedAlpha {
     /// The α, in ms per uncached token.
     pub alpha_ms_per_token: f64,
-    /// By the router's clock; `None` for good.
+    /// Time at which it expires, by the router's clock; `None` for never.
     pub until: Option<Millis>,
 }

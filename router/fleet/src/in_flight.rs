@@ -1,7 +1,7 @@
-//! A request in flight, as a guard: however it ends, dropping it ends its counting, once.
+//! A guard for a request in flight: dropping it ends its accounting exactly once, however the request ended.
 //!
-//! It holds the request's place in the worker's count, its predicted prefill, and what the breaker let it through as. None
-//! of these has a sweeper that takes back what looks old: a stream may take an hour, and is counted for an hour.
+//! It accounts for the request in the worker's count, its predicted prefill, and its pass from the breaker. Nothing
+//! expires by age: a stream may take an hour, and is counted for an hour.
 
 use std::sync::Arc;
 
@@ -19,14 +19,13 @@ pub struct InFlight {
     worker: Arc<Worker>,
     clock: Clock,
     ticket: Option<Ticket>,
-    /// Taken when the breaker is told.
+    /// Taken when the outcome is reported to the breaker.
     pass: Option<Pass>,
     answered: bool,
 }
 
 impl Worker {
-    /// The request goes out, let through as [`Worker::admit`] said: from here on its work counts, until the guard is
-    /// dropped.
+    /// Starts the accounting of a request that was admitted as [`Worker::admit`] returned, until the guard is dropped.
     #[must_use]
     pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>, pass: Pass) -> InFlight {
         InFlight {
@@ -40,19 +39,19 @@ impl Worker {
 }
 
 impl InFlight {
-    /// The worker it is on.
+    /// Returns the worker of the request.
     #[must_use]
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }
 
-    /// Its first token arrived. Returns how long its prefill took, if it had the worker to itself.
+    /// Records the first token. Returns the prefill time, if the request had the worker to itself.
     pub fn first_token(&mut self) -> Option<Millis> {
         let ticket = self.ticket.take()?;
         self.worker.prefilled(self.clock.now(), ticket)
     }
 
-    /// The worker answers it as it should. Returns whether that closed its breaker.
+    /// Records a successful response. Returns whether it closed the breaker.
     #[must_use]
     pub fn answered(&mut self) -> bool {
         let Some(pass) = self.pass.take() else {
@@ -70,7 +69,7 @@ impl InFlight {
         closed
     }
 
-    /// The worker failed it. Returns whether that opened its breaker.
+    /// Records a failure of the worker. Returns whether it opened the breaker.
     pub fn failed(&mut self) -> bool {
         let now = self.clock.now();
         let opened = match self.pass.take() {

@@ -1,8 +1,9 @@
-//! The workers: what is known of each. The tasks that keep it known are in `upkeep`.
+//! State of the workers. The tasks that maintain it are in the router's `upkeep`.
 //!
-//! `worker` holds one worker's state, `in_flight` is a request on it; `health` judges from probes whether it is there,
-//! `breaker` from its requests whether it does what it is for, and `rotation` who of those that are well is given work;
-//! `retry_budget` bounds what is tried again; `errors` holds how far off its predicted times were, `hints` queues what a worker should be told, `dialect` is how it is said, and `cache_policy` what it drops when it is told nothing.
+//! `worker` holds the state of one worker, and `in_flight` a request on it. `health` judges from probes whether the
+//! worker is up, `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those
+//! that receive turns. `retry_budget` bounds retries, `errors` records the errors of predicted times, `hints` queues
+//! cache hints, `dialect` encodes them, and `cache_policy` models eviction without hints.
 
 pub mod breaker;
 pub mod cache_policy;
@@ -32,38 +33,38 @@ use hold::Hold;
 pub use in_flight::InFlight;
 pub use worker::{Load, Worker};
 
-/// Most slots: per-worker memory and labels stay bounded whatever discovery or an operator does.
+/// Largest number of slots, which bounds per-worker memory and labels whatever discovery or an operator adds.
 const MAX_SLOTS: usize = 10_000;
-/// A slot stays empty for so long before it has another holder: what its last one taught last is still being learned.
+/// Time before the slot of a removed worker is reused: its last turns are still being learned from.
 const EMPTY_FOR: Millis = Millis(10_000.0);
 
-/// All workers, as one list that is swapped whole. A worker's slot is its position; one that has left stays in the list,
-/// out of use, until its slot is needed.
+/// All workers, as one list that is replaced as a whole. A worker's slot is its position; a removed worker stays in the
+/// list until its slot is reused.
 #[derive(Debug)]
 pub struct Fleet {
     workers: ArcSwap<Vec<Arc<Worker>>>,
-    /// Held while the list changes.
+    /// Locked while the list changes.
     changing: Mutex<()>,
-    /// Told when somebody joins or is to leave.
+    /// Notifies when a worker joins or is to leave.
     changed: watch::Sender<()>,
 }
 
-/// Why a worker cannot join.
+/// Reason why a worker cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// Another one is called that.
+    /// Another worker has the name.
     #[error("a worker of this name is in the fleet already")]
     NameTaken,
-    /// The one that is called that has not ended yet what it had.
+    /// The previous worker of this name still has requests in flight.
     #[error("a worker of this name is leaving the fleet: it ends what it has, then the name is free")]
     Leaving,
-    /// No slot is empty.
+    /// No slot is free.
     #[error("the fleet has {MAX_SLOTS} workers, or so many have left within seconds: no slot is empty")]
     Full,
 }
 
 impl Fleet {
-    /// A fleet of these workers.
+    /// Creates a fleet of these workers.
     #[must_use]
     pub fn new(workers: Vec<Arc<Worker>>) -> Self {
         Self {
@@ -73,10 +74,10 @@ impl Fleet {
         }
     }
 
-    /// A worker joins: `make` is told its slot, and prepares whatever goes by slots before anybody sees the worker.
+    /// Adds a worker. `make` gets its slot and prepares per-slot state before the worker becomes visible.
     ///
     /// # Errors
-    /// If its name is taken, or the fleet is full.
+    /// Fails if the name is taken or the fleet is full.
     pub fn join(
         &self,
         name: &str,
@@ -105,32 +106,32 @@ impl Fleet {
         Ok(worker)
     }
 
-    /// Whether one more worker can join without there being more slots than `most`.
+    /// Returns whether a worker can join without exceeding `most` slots.
     pub fn has_slot(&self, now: Millis, most: usize) -> bool {
         let workers = self.workers.load();
         workers.len() < most || empty_slot(&workers, now).is_some()
     }
 
-    /// A worker is to leave: it gets nothing more, and is [`Self::gone`] when it has ended what it has. Returns what was
-    /// said of it before; `None` if it is leaving already.
+    /// Marks a worker as leaving: it gets no new turns, and is [`Self::gone`] once its requests have ended. Returns its
+    /// previous state; `None` if it is already leaving.
     pub fn leave(&self, worker: &Worker) -> Option<Hold> {
         let before = worker.set_hold(Hold::Leaving);
         self.changed.send_replace(());
         before
     }
 
-    /// A worker has left, and nothing of it is known any more: its slot is empty.
+    /// Frees the slot of a worker whose requests have ended and whose state was removed.
     pub fn gone(&self, worker: &Worker, now: Millis) {
         worker.gone(now);
     }
 
-    /// Told when somebody joins or is to leave.
+    /// Subscribes to workers joining and leaving.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The workers that have not left.
+    /// Returns the workers that were not removed.
     #[must_use]
     pub fn present(&self) -> Vec<Arc<Worker>> {
         let workers = self.workers.load();
@@ -138,7 +139,7 @@ impl Fleet {
         present.map(Arc::clone).collect()
     }
 
-    /// A worker has become ready: it counts as busy as the others that are, until its own work shows.
+    /// Sets a newly ready worker's utilisation to the mean of the other ready ones, until it has turns of its own.
     pub fn begins(&self, worker: &Worker, now: Millis, window: Millis) {
         let workers = self.workers.load();
         let others = workers
@@ -148,13 +149,13 @@ impl Fleet {
         worker.begins_as(Utilisation::beside(window, now, others));
     }
 
-    /// The workers now, by slot: those that have left, too.
+    /// Returns all workers by slot, including removed ones.
     #[must_use]
     pub fn workers(&self) -> Arc<Vec<Arc<Worker>>> {
         self.workers.load_full()
     }
 
-    /// The worker of this name.
+    /// Returns the worker of this name, unless removed.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Arc<Worker>> {
         let workers = self.workers.load();
@@ -164,14 +165,14 @@ impl Fleet {
             .map(Arc::clone)
     }
 
-    /// Whether any worker may be given work.
+    /// Returns whether any worker may be given turns.
     #[must_use]
     pub fn any_ready(&self) -> bool {
         self.workers.load().iter().any(|worker| worker.is_ready())
     }
 
-    /// Whether some worker is well, every such worker's models are known, and none of any worker's is this one: a model
-    /// whose workers are all down is not unknown.
+    /// Returns whether the model is unknown: some worker is healthy, the models of every healthy worker are known, and
+    /// no worker serves it. A model whose workers are all down is not unknown.
     #[must_use]
     pub fn surely_lacks(&self, model: &str) -> bool {
         let workers = self.workers.load();
@@ -184,10 +185,9 @@ impl Fleet {
     }
 }
 
-/// A slot that may have another holder.
 fn empty_slot(workers: &[Arc<Worker>], now: Millis) -> Option<usize> {
     workers.iter().position(|worker| {
-        // A request that had chosen it when it went may be on it yet.
+        // A request that selected the worker just before its removal may still be on it.
         worker.gone_since().is_some_and(|since| now >= since + EMPTY_FOR)
             && worker.with_load(|load| load.in_flight) == 0
     })

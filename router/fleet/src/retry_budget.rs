@@ -1,18 +1,18 @@
-//! How much may be tried again: a share of recent traffic, and a little more.
+//! Retry budget: a share of recent traffic, and a constant rate besides.
 //!
-//! Retries multiply load just when there is too little to serve it. So what may be tried again is bounded by what was
-//! asked of late: with `R` requests and `T` retries in the last seconds (both decayed), one more is allowed while
+//! Retries add load just when capacity is short. They are therefore bounded by recent requests: with `R` requests and
+//! `T` retries (both decayed over seconds), one more is allowed while
 //!
 //! ```text
 //! T + 1 ≤ share · R + floor · memory
 //! ```
 //!
-//! as in Finagle's and Linkerd's retry budgets, whose defaults (a fifth, ten a second, ten seconds) these are. The floor
-//! lets a router with next to no traffic retry at all. Hedges draw on the same budget: both are work done twice.
+//! as in the retry budgets of Finagle and Linkerd, whose defaults (a fifth, ten per second, ten seconds) apply. The
+//! floor lets a router with little traffic retry at all. Hedges draw on the same budget, since both do work twice.
 
 use policy::units::Millis;
 
-/// Time in which a count fades to 1/e.
+/// Time constant of the counts' decay, to 1/e.
 const MEMORY_MS: f64 = 10_000.0;
 
 /// A retry budget. It has no clock: `now` must not go backwards.
@@ -26,7 +26,7 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// A budget of a `share` of requests, and `floor_per_s` beside it.
+    /// Creates a budget of a `share` of requests plus `floor_per_s` retries per second.
     #[must_use]
     pub fn new(share: f64, floor_per_s: f64) -> Self {
         Self {
@@ -38,13 +38,13 @@ impl RetryBudget {
         }
     }
 
-    /// A request came.
+    /// Records a request.
     pub fn request(&mut self, now: Millis) {
         self.fade(now);
         self.requests += 1.0;
     }
 
-    /// Takes a retry out of the budget, if there is one left.
+    /// Takes a retry out of the budget; returns whether one was available.
     pub fn take(&mut self, now: Millis) -> bool {
         self.fade(now);
         let left = self.left();
@@ -55,7 +55,7 @@ impl RetryBudget {
         true
     }
 
-    /// Retries that are left at the last moment that it was told of.
+    /// Returns the retries available as of the last recorded time.
     #[must_use]
     pub fn left(&self) -> f64 {
         self.share * self.requests + self.floor - self.retries
@@ -108,8 +108,8 @@ mod tests {
     }
 
     proptest! {
-        /// Held against a plain list of times: over any steady traffic the share is never exceeded by more than the
-        /// floor and one.
+        /// Compared with a plain list of times: under steady traffic the share is never exceeded by more than the floor
+        /// and one.
         #[test]
         fn retries_stay_within_the_share(share in 0.0_f64..1.0, gaps in prop::collection::vec(0.0_f64..200.0, 1..400)) {
             let mut budget = RetryBudget::new(share, 0.0);

@@ -1,34 +1,34 @@
-//! Who may be given work, of those that are well: breakers and slow starts, and the bounds on both.
+//! Selects the workers that may be given turns among the healthy ones, by breakers and slow starts, and bounds both.
 //!
-//! Each worker's breaker goes by that worker's failures alone. But if many open at once, the few that are left get all
-//! the work and fail in their turn: an error that was one worker's becomes everybody's. And if they open because of what
-//! is asked, nobody is left who answers. So breakers keep work away from at most a share of the workers that could have
-//! had it, the worst of them, and never from the last one; the others are used as if theirs were closed. This is decided
-//! anew for each choice, among the workers that are well and serve the model, because that is what a request can be
-//! given to: a bound on the whole fleet would let a model's only two workers go.
+//! Each breaker acts on its own worker's failures. If many open at once, the remaining workers get all the load and
+//! fail in turn; and if the requests cause the failures, no worker remains. So open breakers withhold turns from at
+//! most a share of the workers that are otherwise eligible, the worst of them first, and never from the last one; the
+//! others are treated as if closed. This is evaluated for each decision among the healthy workers that serve the model,
+//! since a request can only go to those: a bound over the whole fleet would allow a model's only two workers to be
+//! withheld.
 //!
-//! A worker that comes back is cold: an empty cache, no compiled graphs, and nothing waits on it, so that it looks best
-//! to every rule. For a while it may have no more requests in flight than a share, which grows from nothing to all, of
-//! what the busiest of the others has; and always one. A cap was preferred over an added cost because it holds under
-//! every policy, and because how much slower the worker is at first is not known.
+//! A restarted worker is cold: it has an empty cache, no compiled graphs and an empty queue, so that every policy
+//! prefers it. For a while its requests in flight are capped at a growing share, from none to all, of those of the
+//! busiest other worker, and at least one. A cap was preferred to an added cost because it holds under every policy,
+//! and because the initial slowdown is unknown.
 
 use policy::route::WorkerView;
 
 use super::breaker::Standing;
 
-/// What there is to say of a worker beside its view.
+/// A worker's condition beside its view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Condition {
-    /// What its breaker lets through.
+    /// What its breaker admits.
     pub breaker: Standing,
-    /// Share of its requests that failed: who has most is kept out first.
+    /// Failed share of its requests: the highest is withheld first.
     pub failing: f64,
-    /// How far it has started: 0 just now, 1 altogether.
+    /// Progress of its slow start, from 0 to 1.
     pub started: f64,
 }
 
 impl Condition {
-    /// Nothing to say.
+    /// A closed breaker and a finished start.
     pub const WELL: Self = Self {
         breaker: Standing::Closed,
         failing: 0.0,
@@ -36,9 +36,9 @@ impl Condition {
     };
 }
 
-/// Takes readiness from workers that had better not be given work. `conditions` are in the order of `views`; `max_share`
-/// of those that are ready, and never all, are kept out by their breakers. Afterwards somebody is ready if somebody was.
-/// Returns how many open breakers were passed over for want of others.
+/// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers
+/// withhold at most `max_share` of the ready workers and never all: at least one stays ready if any was. Returns how
+/// many open breakers were overridden.
 pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64) -> usize {
     debug_assert_eq!(views.len(), conditions.len());
     let ready = views.iter().filter(|view| view.ready).count();

@@ -1,18 +1,18 @@
-//! What is said at most once a minute.
+//! Rate limit of once a minute for log messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use policy::units::Millis;
 
-/// Time between two times that something is said.
+/// Least time between two messages.
 const PAUSE_MS: u64 = 60_000;
 
-/// When something was said last, in milliseconds and one; 0: never.
+/// Time of the last message in milliseconds, plus one; 0 for never.
 #[derive(Debug, Default)]
 pub struct Seldom(AtomicU64);
 
 impl Seldom {
-    /// Whether it may be said now. If so, that is noted.
+    /// Returns whether a message is due, and if so records it.
     pub fn is_due(&self, now: Millis) -> bool {
         let now = now.0.max(0.0) as u64 + 1;
         let is_due = |last: u64| (last == 0 || now >= last.saturating_add(PAUSE_MS)).then_some(now);

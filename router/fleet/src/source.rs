@@ -1,36 +1,36 @@
-//! Who named a worker.
+//! Source of a worker's registration.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Who named a worker, and so who says when it is to leave.
+/// Source of a worker's registration, which also decides when it leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The configuration that the router was started with.
+    /// The configuration at the router's start.
     #[default]
     Configuration,
-    /// Somebody, by the admin port.
+    /// An operator, through the admin API.
     Operator,
     /// A Kubernetes API server.
     Kubernetes,
     /// SRV records.
     Dns,
-    /// A file that is watched.
+    /// A watched file.
     File,
 }
 
 impl Source {
-    /// Those that find workers, in the order in which they are believed where they disagree.
+    /// Discovery sources, in order of precedence where they disagree.
     pub const FINDERS: [Self; 3] = [Self::Kubernetes, Self::Dns, Self::File];
 
-    /// Whether it finds workers while the router serves.
+    /// Returns whether it is a discovery source.
     #[must_use]
     pub fn finds(self) -> bool {
         Self::FINDERS.contains(&self)
     }
 
-    /// Its name, in metrics, logs and the admin port.
+    /// Returns the name in metrics, logs and the admin API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

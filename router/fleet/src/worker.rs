@@ -27,41 +27,41 @@ use super::seldom::Seldom;
 use super::source::Source;
 use tailroute_http::upstream::{Origin, POOL_IDLE};
 
-/// One worker: who it is, and what is known of it.
+/// One worker: its identity, configuration and state.
 #[derive(Debug)]
 pub struct Worker {
-    /// Its slot.
+    /// Slot.
     pub id: WorkerId,
-    /// What was configured.
+    /// Configuration.
     pub spec: config::Worker,
-    /// What it should be told.
+    /// Hints to be sent.
     pub hints: HintQueue,
-    /// How far off its predicted times to first token were of late.
+    /// Recent errors of predicted times to first token.
     pub errors: Mutex<Errors>,
-    /// When it was last said that it claims what cannot be.
+    /// Rate limit for the warning about implausible claims of the worker.
     pub doubted: Seldom,
-    /// Its address, if its url names one and nothing else.
+    /// Address, if the url names one and no path.
     pub endpoint: Option<SocketAddr>,
-    /// When it joined: whatever is older under its slot was another's.
+    /// When it joined: older data of its slot belongs to another worker.
     pub joined: Millis,
-    /// Who named it.
+    /// Source of its registration.
     pub source: Source,
-    /// Whether who named it says that it may be given work.
+    /// Whether its source allows it to be given turns.
     offered: AtomicBool,
-    /// Connections to it, for turns in plain text.
+    /// Connections to it, for turns without TLS.
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
     health: Mutex<Health>,
     well: AtomicBool,
     hold: AtomicHold,
-    /// When it was gone, in milliseconds, once it is.
+    /// When it was removed, in milliseconds.
     gone_at: AtomicU64,
-    /// α that somebody has set, and until when.
+    /// The α set by an operator, with its expiry.
     pinned: Mutex<Option<PinnedAlpha>>,
     is_pinned: AtomicBool,
     measured: Mutex<Option<Measured>>,
     trust: Mutex<Trust>,
-    /// Whether `trust` has anything to say.
+    /// Whether `trust` limits the worker.
     is_watched: AtomicBool,
     dialect: RwLock<Arc<dyn Dialect>>,
     models: ArcSwapOption<Vec<serde_json::Value>>,
@@ -70,17 +70,17 @@ pub struct Worker {
     shares_inputs: AtomicBool,
 }
 
-/// How far a worker is trusted with work.
+/// Breaker and slow start of a worker.
 #[derive(Debug)]
 struct Trust {
     breaker: Breaker,
-    /// When it came back.
+    /// When it last became ready.
     since: Option<Millis>,
     slow_start: Millis,
 }
 
 impl Trust {
-    /// How far it has started: 0 to 1.
+    /// Returns the progress of the slow start, from 0 to 1.
     fn started(&self, now: Millis) -> f64 {
         match self.since {
             Some(since) if self.slow_start > Millis::ZERO => {
@@ -91,29 +91,29 @@ impl Trust {
     }
 }
 
-/// The work that was sent to a worker.
+/// Turns sent to a worker, and their predicted cost.
 #[derive(Debug)]
 pub struct Load {
-    /// Prefill that has not produced its first token.
+    /// Prefill work without a first token so far.
     pub pending: PendingWork,
     /// ρ.
     pub utilisation: Utilisation,
     /// Requests sent and not finished.
     pub in_flight: u32,
-    /// Requests that other replicas have sent, as far as they are heard of.
+    /// Requests in flight that other replicas reported.
     pub others: u32,
-    /// What its prefill is taken to cost.
+    /// Prefill cost in force.
     pub cost: PrefillCost,
-    /// What it is known to cost by now, whatever somebody has set.
+    /// Learned prefill cost, regardless of overrides.
     pub learned: PrefillCost,
-    /// What its first tokens take beside queue and prefill, where it tells those itself.
+    /// Time to first token beside queue and prefill, for engines that report those.
     pub overhead: Millis,
-    /// The engine's own count of its queue, as it was last believed.
+    /// The last queue figure that the engine reported, and its reconciliation.
     pub figure: Option<(QueueFigure, Reconciled)>,
 }
 
 impl Worker {
-    /// A worker of which nothing is known yet; it is not ready.
+    /// Creates a worker that is not ready and without observations.
     #[must_use]
     pub fn new(id: WorkerId, spec: config::Worker, config: &config::Config, joined: Millis) -> Self {
         let (health, failure) = (&config.health, &config.failure);
@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// The same, named by this source, which says whether it may be given work.
+    /// Sets the source of the worker, and whether that allows it to be given turns.
     #[must_use]
     pub fn named_by(mut self, source: Source, offered: bool) -> Self {
         self.source = source;
@@ -174,25 +174,25 @@ impl Worker {
         self
     }
 
-    /// Its name, in metrics, logs and response headers.
+    /// Returns the name in metrics, logs and response headers.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// What its prefill costs.
+    /// Returns the prefill cost in force.
     #[must_use]
     pub fn cost(&self) -> PrefillCost {
         self.load.lock().cost
     }
 
-    /// Its answers showed what its prefill costs. What waits there was predicted with what was believed before.
+    /// Sets the learned prefill cost. Work already queued keeps its prediction.
     pub fn set_cost(&self, cost: PrefillCost) {
         let pinned = self.pinned.lock();
         self.take_cost(cost, pinned.as_ref());
     }
 
-    /// Its answers showed what their first tokens take beside queue and prefill.
+    /// Sets the learned time to first token beside queue and prefill.
     pub fn set_overhead(&self, overhead: Millis) {
         self.load.lock().overhead = overhead;
     }
@@ -211,19 +211,19 @@ impl Worker {
         }
     }
 
-    /// Somebody has measured what its prefill costs.
+    /// Sets a measured prefill cost.
     pub fn calibrated(&self, measured: Measured) {
         *self.measured.lock() = Some(measured);
         self.set_cost(measured.cost);
     }
 
-    /// What somebody has measured of it since the router began.
+    /// Returns the cost measured since the router's start.
     #[must_use]
     pub fn calibration(&self) -> Option<Measured> {
         *self.measured.lock()
     }
 
-    /// Holds what is believed to wait on it against what it says itself.
+    /// Reconciles the predicted queue with the queue figure that the worker reports.
     pub fn reconcile(&self, now: Millis, mut figure: QueueFigure) -> Reconciled {
         let mut load = self.load.lock();
         figure.in_flight = figure.in_flight.max(load.in_flight + load.others);
@@ -238,28 +238,28 @@ impl Worker {
         found
     }
 
-    /// It said whether it caches inputs of an embedding model, for which it takes no salt.
+    /// Records whether the worker caches inputs of an embedding model, which take no salt.
     pub fn said_sharing(&self, shares: bool) {
         self.shares_inputs.store(shares, Ordering::Relaxed);
     }
 
-    /// Whether it caches inputs of an embedding model without a salt, by its last word. It may, until it has said anything.
+    /// Returns whether it caches inputs of an embedding model without a salt; true until the worker has reported it.
     #[must_use]
     pub fn shares_inputs(&self) -> bool {
         self.shares_inputs.load(Ordering::Relaxed)
     }
 
-    /// Takes its α for this, whatever is learned, until then; or goes back to what is learned. Returns what was set before.
+    /// Overrides α until the pin expires, or removes the override. Returns the previous one.
     pub fn pin_alpha(&self, pin: Option<PinnedAlpha>) -> Option<PinnedAlpha> {
         self.replace_pin(&mut self.pinned.lock(), pin)
     }
 
-    /// Goes back to what is learned if what was set was for a time, and that is over. Returns what was set.
+    /// Removes an expired override of α, and returns it.
     pub fn unpin_due(&self, now: Millis) -> Option<PinnedAlpha> {
         if !self.is_pinned.load(Ordering::Acquire) {
             return None;
         }
-        // Looked at and taken away in one: somebody may be setting another one.
+        // Checked and removed under one lock, since an operator may set another one meanwhile.
         let mut pinned = self.pinned.lock();
         let until = pinned.and_then(|pinned| pinned.until)?;
         if until > now {
@@ -275,7 +275,7 @@ impl Worker {
         std::mem::replace(pinned, pin)
     }
 
-    /// α that somebody has set.
+    /// Returns the override of α.
     #[must_use]
     pub fn pinned_alpha(&self) -> Option<PinnedAlpha> {
         if !self.is_pinned.load(Ordering::Acquire) {
@@ -284,76 +284,75 @@ impl Worker {
         *self.pinned.lock()
     }
 
-    /// Whether it may be given work: it is well and offered, and nobody holds it.
+    /// Returns whether it may be given turns: healthy, offered by its source and without an override.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_well() && self.is_offered() && self.hold() == Hold::None
     }
 
-    /// Whether it may be given what only it can answer, which a cordon lets through.
+    /// Returns whether it may be given turns that only it can answer, which a cordon permits.
     #[must_use]
     pub fn may_answer_its_own(&self) -> bool {
         self.is_well() && self.is_offered() && matches!(self.hold(), Hold::None | Hold::Cordoned)
     }
 
-    /// Whether who named it says that it may be given work.
+    /// Returns whether its source allows it to be given turns.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.offered.load(Ordering::Acquire)
     }
 
-    /// Who named it says whether it may be given work. Returns what was said before.
+    /// Sets whether its source allows it to be given turns. Returns the previous value.
     pub fn set_offered(&self, offered: bool) -> bool {
         self.offered.swap(offered, Ordering::AcqRel)
     }
 
-    /// Whether its probes find it well.
+    /// Returns whether probes find it healthy.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.well.load(Ordering::Acquire) && self.hold() != Hold::Gone
     }
 
-    /// Whether somebody keeps work from it.
+    /// Returns the administrative state.
     #[must_use]
     pub fn hold(&self) -> Hold {
         self.hold.get()
     }
 
-    /// Keeps work from it, or not any more. Returns what was before; `None` if it is leaving, which is for good.
+    /// Sets the administrative state. Returns the previous one; `None` if the worker is leaving, which is final.
     pub fn set_hold(&self, hold: Hold) -> Option<Hold> {
         self.hold.set(hold)
     }
 
-    /// It has nothing left, and nothing of it is known any more.
+    /// Marks a worker without requests and state as removed.
     pub(super) fn gone(&self, now: Millis) {
         self.gone_at.store(now.0 as u64, Ordering::Release);
         self.hold.set(Hold::Gone);
     }
 
-    /// When it was gone, if it is.
     pub(super) fn gone_since(&self) -> Option<Millis> {
         (self.hold() == Hold::Gone).then(|| Millis(self.gone_at.load(Ordering::Acquire) as f64))
     }
 
-    /// Records a probe, or a request that showed the same. Returns the new readiness if it changed.
+    /// Records a probe, or a request that shows the same. Returns the new readiness if it changed.
     pub fn observe_health(&self, now: Millis, probe: Probe) -> Option<bool> {
         let mut health = self.health.lock();
         let changed = health.observe(probe);
         if changed == Some(true) {
-            // What it did before it went says nothing of what it will do.
+            // Earlier failures say nothing about a restarted worker.
             self.with_breaker(now, |breaker| breaker.reset(now));
             self.starts_anew(now);
         }
         self.well.store(health.is_ready(), Ordering::Release);
         if changed == Some(false) {
-            // It may come back with other settings.
+            // It may return with other settings.
             self.tells_cached.store(false, Ordering::Relaxed);
         }
         changed
     }
 
-    /// How much of a counted prompt was cached, given what its whole answer says. SGLang, and vLLM for long, leave the figure
-    /// out where it is zero: of a worker that has told one before, silence means that.
+    /// Returns the cached tokens of a prompt from the figure in its complete response. SGLang, and vLLM for long, omit
+    /// a figure of zero, so absence means zero for a worker that has reported one before.
     #[must_use]
     pub fn cached(&self, said: Option<u64>) -> Option<u64> {
         if said.is_some() {
@@ -363,30 +362,30 @@ impl Worker {
         self.tells_cached.load(Ordering::Relaxed).then_some(0)
     }
 
-    /// Bytes of answers that came from it: a worker that sends is alive, whatever its probe says.
+    /// Returns the response bytes received: a worker that sends is alive, whatever its probes say.
     #[must_use]
     pub fn bytes_seen(&self) -> u64 {
         self.bytes_seen.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes of an answer.
+    /// Counts response bytes.
     pub fn saw_bytes(&self, bytes: usize) {
         self.bytes_seen.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// How it is told things.
+    /// Returns the hint dialect.
     #[must_use]
     pub fn dialect(&self) -> Arc<dyn Dialect> {
         Arc::clone(&self.dialect.read())
     }
 
-    /// Whether it can be told about conversations beside their requests.
+    /// Returns whether hints about conversations can be sent outside of requests.
     #[must_use]
     pub fn hears_hints(&self) -> bool {
         self.dialect.read().hears_hints()
     }
 
-    /// Whether it can be told the objective.
+    /// Returns whether the objective can be sent.
     #[must_use]
     pub fn takes_objective(&self) -> bool {
         let terms = Terms {
@@ -397,7 +396,7 @@ impl Worker {
         self.dialect.read().objective(&terms).is_some()
     }
 
-    /// What a probe found out.
+    /// Sets the dialect and models that a probe found.
     pub fn learned(&self, dialect: Arc<dyn Dialect>, models: Option<Vec<serde_json::Value>>) {
         *self.dialect.write() = dialect;
         if let Some(models) = models {
@@ -405,14 +404,14 @@ impl Worker {
         }
     }
 
-    /// Its models as it lists them, if known.
+    /// Returns the models as the worker lists them, if known.
     #[must_use]
     pub fn models(&self) -> Option<Arc<Vec<serde_json::Value>>> {
         self.models.load_full()
     }
 
-    /// The longest prompt and answer that it says this model takes together; of a model that it says nothing of, what it says of
-    /// another.
+    /// Returns the longest prompt and response together that the worker lists for this model, or for another one if
+    /// this is not listed.
     #[must_use]
     pub fn context(&self, model: &str) -> Option<u64> {
         let models = self.models.load();
@@ -421,7 +420,7 @@ impl Worker {
         told.max().map(|(_, length)| length)
     }
 
-    /// Whether it serves this model; `None` if its models are not known.
+    /// Returns whether it serves this model; `None` if its models are not known.
     #[must_use]
     pub fn serves(&self, model: &str) -> Option<bool> {
         if !self.spec.models.is_empty() {
@@ -432,7 +431,7 @@ impl Worker {
         Some(models.iter().any(|card| card["id"] == model))
     }
 
-    /// The worker as the choice sees it.
+    /// Returns the worker's part of a routing snapshot.
     #[must_use]
     pub fn view(&self, now: Millis, model: Option<&str>, indexed: Tokens, conversations: f64) -> WorkerView {
         let serves = model.is_none_or(|model| self.serves(model) != Some(false));
@@ -451,17 +450,17 @@ impl Worker {
         }
     }
 
-    /// It begins to be given work, and counts as so busy until its own work shows.
+    /// Sets the utilisation assumed until the worker has turns of its own.
     pub(super) fn begins_as(&self, utilisation: Utilisation) {
         self.load.lock().utilisation = utilisation;
     }
 
-    /// Its load, read under its lock.
+    /// Reads the load under its lock.
     pub fn with_load<T>(&self, read: impl FnOnce(&Load) -> T) -> T {
         read(&self.load.lock())
     }
 
-    /// Counts a request that goes out.
+    /// Counts a request that is sent.
     pub(super) fn sent(&self, now: Millis, prefill: Option<Millis>) -> Option<Ticket> {
         let mut load = self.load.lock();
         load.in_flight += 1;
@@ -471,12 +470,12 @@ impl Worker {
         })
     }
 
-    /// Ends the waiting of a request whose first token came.
+    /// Ends the wait of a request whose first token arrived.
     pub(super) fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
         self.load.lock().pending.first_token(now, ticket)
     }
 
-    /// Ends the counting of a request, and its waiting if it still waits.
+    /// Ends the count of a request, and its wait if it has no first token.
     pub(super) fn ended(&self, now: Millis, ticket: Option<Ticket>) {
         let mut load = self.load.lock();
         debug_assert!(load.in_flight > 0, "a request ends twice");
@@ -486,7 +485,7 @@ impl Worker {
         }
     }
 
-    /// Counts a request that another replica has sent, which waits for its prefill or does not any more.
+    /// Counts a request of another replica. `prefill` is its predicted prefill, if that is not over.
     pub fn others_sent(&self, at: Millis, prefill: Option<Millis>) -> Option<Ticket> {
         let mut load = self.load.lock();
         load.others += 1;
@@ -496,12 +495,12 @@ impl Worker {
         })
     }
 
-    /// Ends the waiting of another replica's request.
+    /// Ends the wait of another replica's request.
     pub fn others_prefilled(&self, at: Millis, ticket: Ticket) {
         self.load.lock().pending.first_token(at, ticket);
     }
 
-    /// Ends the counting of another replica's request, and its waiting if it still waits.
+    /// Ends the count of another replica's request, and its wait if it has no first token.
     pub fn others_ended(&self, at: Millis, ticket: Option<Ticket>) {
         let mut load = self.load.lock();
         load.others = load.others.saturating_sub(1);
@@ -510,7 +509,7 @@ impl Worker {
         }
     }
 
-    /// What there is to say of it beside its view.
+    /// Returns breaker state and slow start.
     #[must_use]
     pub fn condition(&self, now: Millis) -> Condition {
         if !self.is_watched.load(Ordering::Acquire) {
@@ -524,7 +523,7 @@ impl Worker {
         }
     }
 
-    /// Lets a request through, if its breaker does; `regardless` of it where there is nobody else.
+    /// Admits a request if the breaker does, or `regardless` of it where no other worker remains.
     #[must_use]
     pub fn admit(&self, now: Millis, regardless: bool) -> Option<Pass> {
         if !self.is_watched.load(Ordering::Acquire) {
@@ -534,7 +533,7 @@ impl Worker {
         pass.or(regardless.then_some(Pass::Ordinary))
     }
 
-    /// Tells its breaker something.
+    /// Applies a change to the breaker and updates `is_watched`.
     pub(super) fn with_breaker<T>(&self, now: Millis, tell: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut trust = self.trust.lock();
         let told = tell(&mut trust.breaker);
@@ -543,17 +542,17 @@ impl Worker {
         told
     }
 
-    /// It comes back: it is given more and more to do.
+    /// Begins a slow start.
     pub(super) fn starts_anew(&self, now: Millis) {
         let mut trust = self.trust.lock();
         trust.since = Some(now);
         self.is_watched.store(true, Ordering::Release);
     }
 
-    /// The worker's address for a path and query.
+    /// Returns the worker's URI for a path and query.
     ///
     /// # Errors
-    /// If base path and path do not make a valid URI.
+    /// Fails if base path and path do not form a valid URI.
     pub fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
         let base = self.spec.url.path().trim_end_matches('/');
         let path: PathAndQuery = if base.is_empty() {

@@ -1,15 +1,15 @@
-//! The feedback loop: what answers teach, and what follows from it for the next choice and for the workers' caches.
+//! The feedback loop: learns from completed turns and publishes what routing and hints use.
 //!
 //! ```text
-//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, worth of ends
+//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
 //!                                                        │ published: a worker's cost, Q̂, free tails
 //! path/choose ◀──────────────────────────────────────────┘
 //! ```
 //!
-//! A finished turn leaves a [`Lesson`] in a bounded queue and is gone; one task applies them, so no client waits for a
-//! regression or for a worker's room. A queue that is full loses lessons, which are counted: learning late is worse
-//! than learning from a sample. What a choice reads of all this is one lock on a table of conversations, held for a
-//! look-up, and one atomic pointer.
+//! A finished turn puts a [`Lesson`] into a bounded queue, and one task applies the queue, so no client waits for a
+//! regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
+//! sample is better than learning late. The routing decision reads one atomic pointer and one table of conversations,
+//! whose lock is held for a single look-up.
 
 mod conversations;
 mod costs;
@@ -40,63 +40,62 @@ pub use trimmed::{CopyKeys, Recent, Trimmed};
 
 use fleet::Worker;
 
-/// Lessons that may wait.
 const QUEUE: usize = 4096;
 
-/// What a turn taught, when it was over.
+/// Observation of a completed turn.
 #[derive(Debug)]
 pub struct Lesson {
-    /// The worker that served it.
+    /// Worker that served the turn.
     pub worker: WorkerId,
-    /// The worker that served the conversation's last turn, if another.
+    /// Worker that served the conversation's previous turn, if it was a different one.
     pub left: Option<WorkerId>,
-    /// The conversation: its key, and the name that workers know.
+    /// Conversation: its key, and the name that is passed to workers.
     pub conversation: Option<(u64, Arc<str>)>,
-    /// What was known of the turn when it was sent.
+    /// Class of the turn as known when it was sent.
     pub class: Class,
-    /// How its answer ended.
+    /// How the response ended.
     pub finish: Finish,
-    /// Its client said that it was the last.
+    /// Whether the client marked the turn as the conversation's last.
     pub last: bool,
-    /// When it was here.
+    /// Arrival time of the request.
     pub arrived: Millis,
-    /// When its answer was complete.
+    /// Time at which the response was complete.
     pub ended: Millis,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt: Tokens,
-    /// Tokens of its answer.
+    /// Response tokens.
     pub response: Tokens,
-    /// Prompt tokens that the worker found in its cache: what it said, else what was predicted.
+    /// Prompt tokens that the worker found in its cache: as reported by the worker, else as predicted.
     pub cached: Tokens,
-    /// The worker said so.
+    /// Whether `cached` was reported by the worker.
     pub cached_is_told: bool,
-    /// What its prefill took, if that is known.
+    /// Measured prefill time, if known.
     pub prefill: Option<Sample>,
-    /// What its first token took beside the queue and the prefill that its engine told of.
+    /// Time to first token beyond the queue and prefill times that the engine reports.
     pub beside: Option<Millis>,
-    /// What of its prompt was cached, with hints and without, as far as that is followed.
+    /// Tokens cached with hints and without, where this comparison is tracked.
     pub compared: Option<Compared>,
-    /// What its prefill was believed to cost per token.
+    /// Prefill cost assumed at routing time.
     pub cost: PrefillCost,
-    /// Predicted time before its prefill.
+    /// Predicted time before the prefill.
     pub wait: Millis,
-    /// What it was to meet.
+    /// Objective for the time to first token.
     pub objective: Millis,
-    /// What it took to its first token: of an answer that came whole, what it was predicted to take.
+    /// Time to first token; for a response that was not streamed, the predicted one.
     pub ttft: Millis,
-    /// The last key of its answer, if the next turn can repeat it.
+    /// Last key of the response, if the next turn can repeat it.
     pub end: Option<PrefixHash>,
-    /// Its prompt's keys.
+    /// Keys of the prompt.
     pub chain: Arc<Chain>,
-    /// Tokens per unit of the chain's ends, of this prompt.
+    /// Tokens per unit of the chain's ends, for this prompt.
     pub tokens_per_unit: f64,
 }
 
-/// Keys of a prompt that are remembered, to find again what is left of it.
+/// Number of a prompt's keys that are kept for finding the resident part of a copy later.
 const TIPS: usize = 8;
 
 impl Lesson {
-    /// The conversation's last key, and keys of its prompt at even distances, the last one first.
+    /// Returns the conversation's last key, then keys of the prompt at even distances, the last one first.
     #[must_use]
     pub fn tips(&self) -> Vec<PrefixHash> {
         let keys = self.chain.hashes();
@@ -110,74 +109,74 @@ impl Lesson {
     }
 }
 
-/// A first token that came so late that the worker must have changed: learned from at once.
+/// A first token so late that the worker's cost must have changed; learned from at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Late {
-    /// The worker.
+    /// Worker that served the turn.
     pub worker: WorkerId,
-    /// When it came.
+    /// Time at which the first token arrived.
     pub at: Millis,
-    /// Tokens of the prompt that were predicted to be computed.
+    /// Prompt tokens predicted to be computed.
     pub uncached: Tokens,
-    /// Those that were predicted to be cached.
+    /// Prompt tokens predicted to be cached.
     pub cached: Tokens,
-    /// What the prefill took.
+    /// Measured prefill time.
     pub took: Sample,
 }
 
-/// A stream that began: its conversation is not silent.
+/// The start of a response stream, which shows that the conversation is active.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// When its request arrived.
+    /// Arrival time of the request.
     pub arrived: Millis,
-    /// The conversation's key.
+    /// Key of the conversation.
     pub conversation: u64,
-    /// The worker.
+    /// Worker that serves the turn.
     pub worker: WorkerId,
-    /// The worker of the conversation's last turn, if another.
+    /// Worker of the conversation's previous turn, if it was a different one.
     pub left: Option<WorkerId>,
 }
 
-/// What waits to be learned from.
+/// An entry of the learner's queue.
 #[derive(Debug)]
 pub enum Taught {
-    /// A turn that is over.
+    /// A completed turn.
     Turn(Box<Lesson>),
-    /// A first token.
+    /// A late first token.
     Late(Late),
-    /// A turn went to a worker that has little room left.
+    /// A turn was sent to a worker that has little room left in its cache.
     Sent(WorkerId),
     /// A stream began.
     Begun(Begun),
 }
 
-/// Everything that is learned from answers, behind its locks.
+/// State learned from responses, each part behind its own lock.
 #[derive(Debug)]
 pub struct Feedback {
     lessons: mpsc::Sender<Taught>,
-    /// Taken by the task that applies them.
+    /// Receiving end of the queue, until the learner takes it.
     waiting: Mutex<Option<mpsc::Receiver<Taught>>>,
     dropped: AtomicU64,
     /// α, β, γ of each worker.
     pub costs: Mutex<Costs>,
-    /// What engines count of their prefills.
+    /// Prefill counters reported by engines.
     pub counters: Mutex<Counters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
-    /// What ends of silent conversations are worth, by worker.
+    /// Value of the ends of silent conversations, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
-    /// Tokens that the turns store for which a worker should have room, for those who send turns.
+    /// Tokens stored by the turns for which a worker should keep room; read when turns are sent.
     next_turns: AtomicU64,
-    /// The ends that were given up last.
+    /// The most recent trims.
     pub recent: Recent,
-    /// Beginnings that many conversations share.
+    /// Prefixes that many conversations share.
     pub shared: Mutex<SharedPrefixes>,
-    /// By worker, the free tail of each class, in tokens; empty where ends are given up just in time.
+    /// Free tail of each class in tokens, by worker; empty for workers whose ends are trimmed just in time.
     free_tails: ArcSwap<Vec<Vec<u32>>>,
 }
 
 impl Feedback {
-    /// Nothing learned yet.
+    /// Returns a state without observations.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let (lessons, waiting) = mpsc::channel(QUEUE);
@@ -200,14 +199,14 @@ impl Feedback {
         }
     }
 
-    /// A worker takes a slot.
+    /// Registers a worker in its slot.
     pub fn admit(&self, worker: WorkerId, spec: &config::Worker) {
         self.costs.lock().admit(worker, spec);
         self.counters.lock().admit(worker);
         self.tail.lock().admit(worker, spec.capacity);
     }
 
-    /// A worker is gone: what it was says nothing of the others any more.
+    /// Removes a worker, so that its estimates no longer affect those of the others.
     pub fn vacate(&self, worker: WorkerId) {
         self.costs.lock().vacate(worker);
         self.counters.lock().admit(worker);
@@ -215,33 +214,33 @@ impl Feedback {
         self.shared.lock().left(worker);
     }
 
-    /// Leaves a lesson. Never waits.
+    /// Queues the observation of a completed turn. Never waits.
     pub fn teach(&self, lesson: Lesson) {
         self.leave(Taught::Turn(Box::new(lesson)));
     }
 
-    /// Leaves a first token that came late. Never waits.
+    /// Queues a late first token. Never waits.
     pub fn late(&self, late: Late) {
         self.leave(Taught::Late(late));
     }
 
-    /// Leaves word that a turn went to a worker that has little room left. Never waits.
+    /// Queues the notice that a turn was sent to a worker with little room. Never waits.
     pub fn sent(&self, worker: WorkerId) {
         self.leave(Taught::Sent(worker));
     }
 
-    /// Leaves word of a stream that began. Never waits.
+    /// Queues the start of a stream. Never waits.
     pub fn begun(&self, begun: Begun) {
         self.leave(Taught::Begun(begun));
     }
 
-    /// Tokens that the turns store for which a worker should have room.
+    /// Returns the tokens stored by the turns for which a worker should keep room.
     #[must_use]
     pub fn next_turns(&self) -> Tokens {
         Tokens(self.next_turns.load(Ordering::Relaxed))
     }
 
-    /// What [`Self::next_turns`] says from now on.
+    /// Sets the value returned by [`Self::next_turns`].
     pub fn publish_next_turns(&self, tokens: Tokens) {
         self.next_turns.store(tokens.0, Ordering::Relaxed);
     }
@@ -252,19 +251,19 @@ impl Feedback {
         }
     }
 
-    /// The queue's other end; `None` if somebody has it already.
+    /// Returns the receiving end of the queue, or `None` if it was already taken.
     #[must_use]
     pub fn lessons(&self) -> Option<mpsc::Receiver<Taught>> {
         self.waiting.lock().take()
     }
 
-    /// Lessons lost to a full queue.
+    /// Returns the number of observations dropped because the queue was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The free tail of a conversation of this class, on a worker that can only be told in requests.
+    /// Returns the free tail of a conversation of this class, for a worker that takes hints in requests only.
     #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: TailClass) -> Tokens {
         let tails = self.free_tails.load();
@@ -273,7 +272,7 @@ impl Feedback {
         Tokens(tail.map_or(0, |tokens| u64::from(*tokens)))
     }
 
-    /// Publishes the free tails of these workers.
+    /// Publishes the free tails of `workers`.
     pub fn publish_free_tails(&self, workers: impl Iterator<Item = WorkerId>) {
         let tail = self.tail.lock();
         let mut tails = Vec::new();
@@ -286,7 +285,7 @@ impl Feedback {
         self.free_tails.store(Arc::new(tails));
     }
 
-    /// An end was given up.
+    /// Records a trim.
     pub fn trimmed(&self, worker: &Worker, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
         self.recent.push(worker.name(), trim, keep);
     }

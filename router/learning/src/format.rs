@@ -1,6 +1,7 @@
-//! The file: magic, version, time, length, contents, and a checksum over all of it. Numbers are little-endian.
+//! File format: magic, version, time, length, contents, and a checksum over all of it. Numbers are little-endian.
 //!
-//! Nothing is allocated on a length's word alone, and no number in the file is used as a place before it is checked.
+//! No memory is allocated on the basis of a length alone, and no number in the file is used as an index before it is
+//! checked.
 
 use policy::cache::{Entry, Piece};
 use policy::ids::PrefixHash;
@@ -9,59 +10,59 @@ use policy::units::Millis;
 use xxhash_rust::xxh3::xxh3_64;
 
 const MAGIC: &[u8; 8] = b"tailrout";
-/// Raised whenever a reader of the one before would misread it, or its keys name other prompts than they did.
+/// Increased whenever an older reader would misread the file, or when its keys name other prompts.
 const VERSION: u32 = 7;
 const NONE: u32 = u32::MAX;
-/// What followed an answer: the next turn, or nothing, of a conversation without or with a name.
+/// What followed a response: the next turn, or silence of a conversation without or with a name.
 const NEXT: u8 = 0;
 const SILENT: u8 = 1;
 const NAMED: u8 = 2;
 
-/// What a snapshot holds.
+/// Contents of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Milliseconds since 1970 when it was taken.
+    /// Time at which it was taken, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Each worker's name and what it is believed to hold.
+    /// Each worker's name and believed cache contents.
     pub workers: Vec<(String, Vec<Entry>)>,
-    /// Each model's tokens per byte and its template's gap.
+    /// Each model's name, tokens per byte and template gap.
     pub models: Vec<(String, f64, u64)>,
-    /// Where in tokens messages end, by their text keys, the least recently used first.
+    /// Positions in tokens of messages' ends, by text key, the least recently used first.
     pub places: Vec<(u64, u64, Kind)>,
-    /// Each conversation's last worker, as a place among the workers; the least recently used first.
+    /// Each conversation's last worker, as an index into `workers`; the least recently used first.
     pub last_workers: Vec<(u64, u32)>,
-    /// Each conversation by its last prompt's last key; the least recently used first.
+    /// Each conversation by the last key of its last prompt; the least recently used first.
     pub prompts: Vec<(u64, u64)>,
-    /// Answers and what followed them, the oldest first.
+    /// Responses and what followed them, the oldest first.
     pub outcomes: Vec<Outcome>,
 }
 
-/// How a message's end is known.
+/// State of a message end's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A worker counted it.
+    /// Counted by a worker.
     Counted,
-    /// A worker counted it, and nothing follows yet.
+    /// Counted by a worker at the end of a conversation.
     Tip,
-    /// By proportion.
+    /// Estimated by proportion.
     Guessed,
 }
 
-/// Why a file is not read.
+/// Reason why a file is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// It is something else.
+    /// The file is not a snapshot.
     #[error("not a snapshot")]
     Foreign,
     /// Another version of the router wrote it.
     #[error("version {0} of the format, expected {VERSION}")]
     Version(u32),
-    /// The bytes are not those that were written.
+    /// The contents do not match their checksum or structure.
     #[error("damaged")]
     Damaged,
 }
 
-/// The bytes of a snapshot.
+/// Encodes a snapshot.
 #[must_use]
 pub fn encode(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
@@ -94,10 +95,10 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
     out
 }
 
-/// Reads a snapshot.
+/// Decodes a snapshot.
 ///
 /// # Errors
-/// If these are not the bytes that [`encode`] made.
+/// Fails if the bytes were not written by [`encode`].
 pub fn decode(bytes: &[u8]) -> Result<Contents, FormatError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;
     let (version, _) = rest.split_first_chunk().ok_or(FormatError::Damaged)?;
@@ -144,7 +145,7 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], mut each: impl FnMut(&mut Vec<u8>, &T
     items.iter().for_each(|item| each(out, item));
 }
 
-/// Takes values off the front; `None` where there is not what there should be.
+/// Reads values from the front; `None` where they are missing or invalid.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -178,7 +179,7 @@ impl Reader<'_> {
 
     fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let length = usize::try_from(self.word()?).ok()?;
-        // Never more memory than there are bytes to read.
+        // Bounded by the bytes left to read.
         let most = self.0.len() / size_of::<T>().max(8);
         let mut items = Vec::with_capacity(length.min(most));
         for _ in 0..length {

@@ -1,11 +1,12 @@
-//! What the router has learned, behind its locks: what lives where, how long text is in tokens, where conversations are.
+//! What the router has learned, behind its locks: where prefixes live, the length of text in tokens, and where
+//! conversations are served.
 //!
-//! [`Knowledge::look_up`] answers a prompt from three kinds of evidence, the strongest first: what a worker's own events
-//! tell (`told`), what its mirror believes (the index, read without a lock), and, where both end, nothing. Text becomes
-//! tokens by the places that workers have counted (`places`, `scale`) and a ratio in between (`models`).
+//! [`Knowledge::look_up`] uses the strongest evidence available per worker: first the worker's own cache events
+//! (`told`), then its mirror (the index, read without a lock), and nothing where both end. Text is converted to tokens
+//! by the counts that workers report (`places`, `scale`) and a ratio in between (`models`).
 //!
-//! What happened is applied by one at a time, in a few microseconds. Lookups take read locks that writers hold for no
-//! longer than that. No lock is held across an await.
+//! Updates are applied one at a time and take a few microseconds. Lookups take read locks, which writers hold no longer
+//! than that. No lock is held across an await.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -44,40 +45,40 @@ use slots::Slots;
 use tails::{Tail, Tails};
 use told::Told;
 
-/// What the router has learned.
+/// State learned about prefixes, models and conversations.
 #[derive(Debug)]
 pub struct Knowledge {
     residency: Mutex<Residency>,
     index: IndexReader,
-    /// Tokens believed held by each worker, by slot ([`Residency::filled_on`]): published whenever what lives there changes.
+    /// Tokens believed held by each worker, by slot ([`Residency::filled_on`]); published whenever residency changes.
     held: Slots<AtomicU64>,
     told: Slots<Told>,
     models: Models,
     places: Places,
     tails: Tails,
     conversations: Conversations,
-    /// Lookups that were cut short by a writer that had been stopped.
+    /// Lookups cut short because a writer was preempted.
     incomplete: AtomicU64,
     emptied: Emptied,
 }
 
-/// Where a prediction of cached tokens comes from.
+/// Source of a prediction of cached tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The mirror of the worker's cache.
     Mirror {
-        /// Keys that it holds.
+        /// Leading keys that the mirror holds.
         edge: usize,
     },
-    /// The worker's events.
+    /// The worker's cache events.
     Events {
-        /// Keys that are resident, where it is the prompt that ends the match and not the cache.
+        /// Resident keys, where the prompt ends the match and not the cache.
         edge: Option<usize>,
     },
 }
 
 impl Source {
-    /// Its name in metrics.
+    /// Returns the name of the source in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -87,78 +88,78 @@ impl Source {
     }
 }
 
-/// A turn whose tokens a worker has counted.
+/// A turn with the token counts reported by its worker.
 #[derive(Debug)]
 pub struct Counted<'a> {
-    /// Its model.
+    /// Model of the turn.
     pub model: &'a str,
-    /// Where it ran.
+    /// Worker that served the turn.
     pub worker: WorkerId,
-    /// Its conversation, by the hashes of the names that the worker may know.
+    /// Conversation, by the hashes of the names that the worker may use for it.
     pub session: Option<[u64; 2]>,
-    /// [`WorkerEvidence::stored`] when it was sent.
+    /// Value of [`WorkerEvidence::stored`] when the turn was sent.
     pub since: u64,
-    /// Its prompt's keys.
+    /// Keys of the prompt.
     pub prompt: &'a Chain,
-    /// Its reply's keys after the prompt's key that they go on from, if the next turn can repeat it.
+    /// Key of the prompt that the reply continues, and the reply's keys, if the next turn can repeat them.
     pub reply: Option<(Option<PrefixHash>, &'a Chain)>,
-    /// Whether the reply goes on within the prompt's text: [`ChainBuilder::goes_on`].
+    /// Whether the reply continues within the prompt's text: [`ChainBuilder::goes_on`].
     pub goes_on: bool,
-    /// Tokens of the prompt that were found in the worker's cache, if it says.
+    /// Prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens of the reply.
+    /// Reply tokens.
     pub reply_tokens: u64,
     /// Whether the reply ended by itself, so that its last token is an end mark.
     pub ended: bool,
 }
 
-/// A worker's report of what it found of a prompt, beside what was believed when it was sent.
+/// A worker's report of a prompt's cached tokens, with the prediction made when it was sent.
 #[derive(Debug)]
 pub struct Reported<'a> {
-    /// The worker.
+    /// Worker that reported.
     pub worker: WorkerId,
-    /// The prompt's model.
+    /// Model of the prompt.
     pub model: &'a str,
-    /// Its keys.
+    /// Keys of the prompt.
     pub prompt: &'a Chain,
-    /// Where they were believed to be in tokens.
+    /// Positions in tokens that the prediction assumed.
     pub scale: &'a Scale,
     /// Leading keys that the mirror held.
     pub mirrored: usize,
-    /// What the prediction came from.
+    /// Source of the prediction.
     pub source: Source,
-    /// The prediction.
+    /// Predicted cached tokens.
     pub predicted: u64,
-    /// The report.
+    /// Reported cached tokens.
     pub cached: u64,
 }
 
-/// A prompt's length and where it lives: the caller's own, used again from prompt to prompt.
+/// Length of a prompt and where it is resident. Owned by the caller and reused between prompts.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
-    /// Tokens of the prompt, as far as they can be told.
+    /// Tokens of the prompt, counted or estimated.
     pub prompt: Tokens,
     /// Leading tokens resident, by worker slot.
     pub resident: Vec<Tokens>,
-    /// Where that is known from, by worker slot.
+    /// Source of the resident tokens, by worker slot.
     pub sources: Vec<Source>,
     /// Leading keys that the mirror holds, by worker slot.
     pub mirrored: Vec<usize>,
-    /// Tokens believed held in all, by worker slot.
+    /// Tokens believed held in total, by worker slot.
     pub indexed: Vec<Tokens>,
-    /// Conversations that live there, by worker slot.
+    /// Weighted count of the conversations that live on each worker, by slot.
     pub living: Vec<f64>,
-    /// Where in tokens the chain's ends are.
+    /// Positions of the chain's ends in tokens.
     pub scale: Scale,
 }
 
-/// Reused from request to request, so that looking one up allocates nothing.
+/// Buffers reused between requests, so that a lookup allocates nothing.
 #[derive(Default)]
 struct Scratch {
     reach: Reach,
-    /// The turn that the prompt goes on from within a chunk: keys that both have, and its last one.
+    /// Keys of the previous turn that the prompt continues from within a chunk: the shared ones, and its last one.
     ended: Vec<PrefixHash>,
     to_end: Reach,
 }
@@ -167,24 +168,22 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// What is asked of one worker.
+/// One worker's part of a lookup.
 struct Asked<'a> {
     chain: &'a Chain,
     scale: &'a Scale,
     tail: Option<Tail>,
     /// See [`Scratch::ended`].
     ended: &'a [PrefixHash],
-    /// Leading keys that the mirror holds.
     mirrored: usize,
-    /// Whether it holds the end of the turn before as well.
+    /// Whether the mirror also holds the end of the previous turn.
     mirrored_to_end: bool,
-    /// Tokens of the prompt.
     prompt: u64,
 }
 
 impl Asked<'_> {
-    /// If a match of so many keys reaches the chunk in which the turn before ended: that turn's last key, and the tokens
-    /// that are held if that is.
+    /// Returns the previous turn's last key, and the tokens held if that key is, when a match of `keys` keys reaches
+    /// the chunk in which that turn ended.
     fn past(&self, keys: usize) -> Option<(Option<PrefixHash>, u64)> {
         let tail = self.tail.filter(|tail| tail.keys == keys)?;
         Some((tail.end, tail.tokens.saturating_sub(1)))
@@ -192,7 +191,7 @@ impl Asked<'_> {
 }
 
 impl Knowledge {
-    /// Nothing learned, for workers of these capacities and block sizes. Conversations are counted over `window`.
+    /// Creates an empty state for workers of these capacities and block sizes. Conversations are counted over `window`.
     #[must_use]
     pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64, window: Millis) -> Self {
         let capacities: Vec<Tokens> = workers
@@ -217,8 +216,8 @@ impl Knowledge {
         }
     }
 
-    /// A worker takes a slot: the next free one, or one whose last holder is gone and has nothing in flight any more. Nothing
-    /// is known of it.
+    /// Registers a worker without any knowledge in a slot: the next free one, or one whose previous worker was removed
+    /// and has nothing in flight.
     pub fn admit(&self, worker: WorkerId, capacity: Tokens, block_size: u32) {
         self.told.set(worker, || Told::new(block_size));
         self.held.set(worker, || AtomicU64::new(0));
@@ -228,7 +227,7 @@ impl Knowledge {
         });
     }
 
-    /// Looks a prompt up. Writes nothing.
+    /// Looks up a prompt without changing anything.
     #[must_use]
     pub fn look_up(&self, model: &str, fingerprint: &Fingerprint, workers: usize) -> Match {
         let mut found = Match::default();
@@ -236,7 +235,8 @@ impl Knowledge {
         found
     }
 
-    /// [`Self::look_up`] in place of an earlier answer, whose memory is kept: nothing is allocated where that was as large.
+    /// Like [`Self::look_up`], but overwrites an earlier result and reuses its memory; nothing is allocated where that
+    /// suffices.
     pub fn look_up_into(&self, model: &str, fingerprint: &Fingerprint, workers: usize, found: &mut Match) {
         let chain = &fingerprint.chain;
         let tail = self.scale(fingerprint, model, &mut found.scale);
@@ -283,7 +283,8 @@ impl Knowledge {
         });
     }
 
-    /// From a prompt's units to tokens, and where the turn ended that it goes on from within a chunk.
+    /// Builds the scale from a prompt's units to tokens. Returns where the turn ended that the prompt continues from
+    /// within a chunk.
     fn scale(&self, fingerprint: &Fingerprint, model: &str, scale: &mut Scale) -> Option<Tail> {
         let chain = &fingerprint.chain;
         if let Extent::Tokens(_) = fingerprint.extent {
@@ -296,8 +297,8 @@ impl Knowledge {
         Some(tail)
     }
 
-    /// A worker counted a turn's tokens: from now on its keys have their places, and are bound to blocks. Returns where the
-    /// prompt's keys are.
+    /// Records the positions of a turn's keys from its counted tokens and binds the keys to cache blocks. Returns the
+    /// positions of the prompt's keys.
     pub fn turn_over(&self, turn: &Counted<'_>) -> Scale {
         let ratio = self.models.of(turn.model);
         let places = self.places.counted(turn, ratio);
@@ -310,7 +311,7 @@ impl Knowledge {
         places
     }
 
-    /// Binds a turn's keys to the blocks that its worker tells of.
+    /// Binds a turn's keys to the blocks that its worker's events name.
     fn bind(&self, told: &Told, session: [u64; 2], turn: &Counted<'_>, ratio: Ratio) {
         let all = turn.reply.map_or_else(
             || turn.prompt.clone(),
@@ -320,8 +321,8 @@ impl Knowledge {
         told.turn_over(turn, session, &all, &scale);
     }
 
-    /// A worker reported what it found of a prompt, which is still held in its mirror. Returns how many keys of other
-    /// prompts the mirror no longer believes to be there.
+    /// Compares a worker's report of cached tokens with its mirror, which still holds the prompt. Returns how many keys
+    /// of other prompts were removed from the mirror.
     pub fn reported(&self, report: &Reported<'_>) -> usize {
         let block = self.told.get(report.worker).map_or(1, |told| told.block_size());
         let &Reported {
@@ -358,13 +359,13 @@ impl Knowledge {
         })
     }
 
-    /// If all blocks of the first keys were there, the text that they share with this prompt ends elsewhere in tokens
-    /// than was believed. A mirror may be wrong about the blocks instead, so what it says only moves places that nobody
-    /// has counted.
+    /// Corrects token positions. If all blocks of the first keys were cached, their text ends elsewhere in tokens than
+    /// was believed. A mirror may instead be wrong about the blocks, so a prediction from it moves only positions that
+    /// were not counted.
     fn misplaced(&self, report: &Reported<'_>, block: u64) {
         let (edge, told) = match report.source {
             Source::Events { edge: Some(edge) } => (edge, true),
-            // If the text after them is known too, then the cache ends there and not the text.
+            // If the following text is known too, the cache ends there and not the text.
             Source::Mirror { edge } if !self.places.knows_past(report.prompt, edge) => (edge, false),
             Source::Mirror { .. } | Source::Events { edge: None } => return,
         };
@@ -372,10 +373,10 @@ impl Knowledge {
             return;
         };
         let off = report.predicted.abs_diff(report.cached);
-        // A block more than was believed is there whoever believed it; a block less may have been evicted.
+        // A surplus block is certain whatever the source; a missing block may have been evicted.
         if off == block && (told || report.cached > report.predicted) {
             let more = self.places.correct(key, report.cached, block, told);
-            // Where its place had been counted, it is the template that goes on a little farther.
+            // For a counted position, the surplus belongs to the template.
             if report.cached > report.predicted {
                 self.models.widen(report.model, more);
             }
@@ -386,18 +387,18 @@ impl Knowledge {
         }
     }
 
-    /// Reads or changes what a worker's events tell.
+    /// Reads or changes the evidence from a worker's events; `None` for an unknown slot.
     pub fn evidence<T>(&self, worker: WorkerId, apply: impl FnOnce(&mut WorkerEvidence) -> T) -> Option<T> {
         Some(self.told.get(worker)?.change(apply))
     }
 
-    /// Store events of a worker so far, if its events are coming.
+    /// Returns the number of store events of a worker, if its event stream is live.
     #[must_use]
     pub fn stored(&self, worker: WorkerId) -> Option<u64> {
         self.told.get(worker)?.stored()
     }
 
-    /// A worker's events are coming.
+    /// Marks a worker's event stream as live.
     pub fn evidence_live(&self, worker: WorkerId) {
         if let Some(told) = self.told.get(worker) {
             told.set_live(true);
@@ -405,14 +406,14 @@ impl Knowledge {
         self.emptied.heard(worker);
     }
 
-    /// A worker's events are not coming at the moment: the mirror speaks until they are again.
+    /// Marks a worker's event stream as paused: the mirror is used until it is live again.
     pub fn evidence_paused(&self, worker: WorkerId) {
         if let Some(told) = self.told.get(worker) {
             told.set_live(false);
         }
     }
 
-    /// Tokens believed held by a worker.
+    /// Returns the tokens believed held by a worker.
     #[must_use]
     pub fn held(&self, worker: WorkerId) -> Tokens {
         Tokens(
@@ -422,13 +423,13 @@ impl Knowledge {
         )
     }
 
-    /// Applies what happened on a worker to the picture of what lives where.
+    /// Applies a change to the residency of a worker.
     pub fn update<T>(&self, worker: WorkerId, apply: impl FnOnce(&mut Residency) -> T) -> T {
         let mut residency = self.residency.lock();
         let before = residency.refused().count();
         let result = apply(&mut residency);
         let refused = residency.refused();
-        // At the first, the second, the fourth: whoever reads the log sees it, and the log stays small.
+        // Logged at every doubling of the count, so that the log stays small.
         if let Some(error) = refused.last
             && refused.count().ilog2() != before.checked_ilog2().unwrap_or(u32::MAX)
         {
@@ -445,33 +446,34 @@ impl Knowledge {
         result
     }
 
-    /// A worker's cache drops what is not marked in this order.
+    /// Sets the eviction order of a worker's cache for unmarked blocks.
     pub fn set_order(&self, worker: WorkerId, order: Order) {
         self.update(worker, |residency| residency.set_order(worker, order));
     }
 
-    /// Whether it is known how many tokens a model's template puts between a reply and the user's next message.
+    /// Returns whether the number of template tokens between a reply and the user's next message is known for a model.
     #[must_use]
     pub fn knows_template(&self, model: &str) -> bool {
         self.models.was_told_gap(model)
     }
 
-    /// A worker said how many tokens a model's template puts there.
+    /// Sets the number of template tokens between a reply and the next message, as measured by a worker.
     pub fn template(&self, model: &str, gap: u64) {
         self.models.told_gap(model, gap);
     }
 
-    /// A worker said that it cleared its cache. It does so while it is idle, so what is in flight came after.
+    /// Removes a worker's residency after it reported a cleared cache. Workers clear when idle, so turns in flight are
+    /// kept.
     pub fn cleared(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.cleared(worker));
     }
 
-    /// A worker holds nothing any more.
+    /// Removes all residency of a worker.
     pub fn forget(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.forget(worker));
     }
 
-    /// Where the prefixes that were used last end, of so many that are looked at; and whether these were all. Writers
+    /// Returns the ends of the most recently used prefixes among `most` examined, and whether these were all. Writers
     /// wait meanwhile.
     #[must_use]
     pub fn newest_prefixes(
@@ -483,60 +485,61 @@ impl Knowledge {
         self.residency.lock().newest(most, worker, copies)
     }
 
-    /// Tokens up to a key on a worker that is believed to hold it. Writers wait for one walk along a prompt.
+    /// Returns the tokens up to a key on a worker that is believed to hold it. Writers wait for one walk along a
+    /// prompt.
     #[must_use]
     pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
         self.residency.lock().tokens_up_to(worker, key)
     }
 
-    /// Counts of the index.
+    /// Returns the counts of the index.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
         self.residency.lock().stats()
     }
 
-    /// What the index would not take, and lookups that were cut short, ever.
+    /// Returns the prefixes that the index refused, and the number of incomplete lookups, since start.
     #[must_use]
     pub fn losses(&self) -> (Refused, u64) {
         let refused = self.residency.lock().refused();
         (refused, self.incomplete.load(Ordering::Relaxed))
     }
 
-    /// Tokens per byte of a model's prompts.
+    /// Returns the tokens per byte of a model's prompts.
     #[must_use]
     pub fn ratio(&self, model: &str) -> f64 {
         self.models.of(model).ratio
     }
 
-    /// A worker counted the tokens of a prompt.
+    /// Learns a model's tokens per byte from a counted prompt.
     pub fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
         self.models.counted(model, bytes, tokens);
     }
 
-    /// Where a conversation's last turn went.
+    /// Returns the worker of a conversation's last turn.
     #[must_use]
     pub fn last_worker(&self, session: u64) -> Option<WorkerId> {
         self.conversations.last_worker(session)
     }
 
-    /// A worker is gone: no conversation's last turn was there any more.
+    /// Removes a worker from the last turns of all conversations.
     pub fn left(&self, worker: WorkerId) {
         self.conversations.left(worker);
     }
 
-    /// A conversation's turn went to a worker. Returns where the one before went, if elsewhere.
+    /// Records the worker of a conversation's turn. Returns the previous turn's worker, if it was another one.
     pub fn moved(&self, now: Millis, session: u64, worker: WorkerId) -> Option<WorkerId> {
         self.conversations.moved(now, session, worker)
     }
 
-    /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
-    /// From now on the conversation is known by this prompt.
+    /// Returns the conversation that this prompt continues, or a new one; `None` for a prompt without keys. Further
+    /// turns find the conversation by this prompt.
     #[must_use]
     pub fn conversation(&self, chain: &Chain) -> Option<u64> {
         self.conversations.of(chain)
     }
 
-    /// A prompt was answered with this reply.
+    /// Records the reply to a prompt, by which the next turn finds the conversation.
     pub fn answered(&self, prompt: &Chain, reply: &ChainBuilder) {
         let (parent, goes_on) = (reply.parent(), reply.goes_on());
         self.conversations
@@ -544,7 +547,7 @@ impl Knowledge {
     }
 }
 
-/// How many of a prompt's leading tokens a worker would not compute: whole blocks, and never the last token.
+/// Returns how many leading tokens of a prompt are cached on a worker: whole blocks, and never the last token.
 fn resident(told: Option<&Told>, asked: &Asked<'_>) -> (Tokens, Source) {
     let &Asked { chain, mirrored, .. } = asked;
     let mirror = match asked.past(mirrored) {
@@ -557,7 +560,7 @@ fn resident(told: Option<&Told>, asked: &Asked<'_>) -> (Tokens, Source) {
     };
     let (resident, block) = told.resident(chain.hashes());
     let (tokens, source) = match resident {
-        // The mirror knows of keys that the events do not know yet: a turn that is being computed.
+        // The mirror also has keys that the events lack so far: those of a turn being computed.
         Some(Resident {
             whole: true, known, ..
         }) if mirrored > known => (mirror, believed),
@@ -580,7 +583,7 @@ fn resident(told: Option<&Told>, asked: &Asked<'_>) -> (Tokens, Source) {
     (Tokens(whole_blocks), source)
 }
 
-/// The block that a running request has begun to fill holds nothing that can be found again.
+/// Subtracts one block: the block that a running request is filling cannot be matched.
 fn usable(capacity: Tokens, block_size: u32) -> Tokens {
     capacity.saturating_sub(Tokens(block_size.into()))
 }

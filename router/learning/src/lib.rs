@@ -1,5 +1,5 @@
-//! What the router knows: which prefixes live on which worker ([`knowledge`]), what answers teach of costs, conversations
-//! and the tail ([`feedback`]), and how both are written down over a restart ([`format`]).
+//! What the router learns: the prefixes that each worker holds ([`knowledge`]), costs, conversations and the value of
+//! their ends from responses ([`feedback`]), and the format that persists both over a restart ([`format`]).
 
 pub mod feedback;
 pub mod format;

@@ -1,5 +1,4 @@
-//! What reading and looking up a request allocates, counted by the allocator itself: what the turn keeps, whatever its
-//! length.
+//! Allocations of reading and looking up a request, counted by the allocator: only what the turn keeps, at any length.
 
 #![allow(
     unsafe_code,
@@ -25,22 +24,22 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call is the system allocator's; a counter of this thread is raised beside it.
+// SAFETY: every call goes to the system allocator; beside it, a thread-local counter is increased.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: upheld by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: upheld by the caller.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: upheld by the caller.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -51,7 +50,7 @@ fn allocations_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (ALLOCATIONS.with(Cell::get) - before, result)
 }
 
-/// A chat of so many messages of this text, with tools and tool calls.
+/// Returns a chat with `messages` messages of this text, with tools and tool calls.
 fn body(messages: usize, text: &str) -> String {
     let text = serde_json::to_string(text).unwrap();
     let user = format!(r#"{{"role":"user","content":[{{"type":"text","text":{text}}}]}}"#);
@@ -63,7 +62,7 @@ fn body(messages: usize, text: &str) -> String {
     )
 }
 
-/// The chain's keys, their ends, which of them end messages, and where all that see the turn share these.
+/// The chain's keys, their ends, the marks of message ends, and the reference count that shares them.
 const KEPT: u64 = 4;
 
 #[test]
@@ -92,7 +91,7 @@ fn matching_allocates_nothing() {
         });
     }
     let short = parse(Endpoint::Completions, br#"{"prompt":"x"}"#).unwrap();
-    // A turn that was counted has a place in tokens, which the next one's scale is pinned to.
+    // A counted turn has a position in tokens, to which the next one's scale is pinned.
     knowledge.turn_over(&Counted {
         model: "m",
         worker: WorkerId(0),
@@ -106,7 +105,7 @@ fn matching_allocates_nothing() {
         reply_tokens: 1,
         ended: false,
     });
-    // The first walk of a thread makes the room that the later ones use again.
+    // The first lookup of a thread allocates buffers that later ones reuse.
     let mut found = Match::default();
     knowledge.look_up_into("m", &parsed.fingerprint, 64, &mut found);
     assert!(found.prompt > Tokens(1000));

@@ -1,7 +1,7 @@
-//! What a client is told when its request is not answered by a worker.
+//! Error responses of the router to its clients.
 //!
-//! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, because that is what their client
-//! libraries parse. It says what to do next and nothing about the inside: addresses and causes go to the log.
+//! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, which their client libraries parse.
+//! It tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::names;
 use crate::routes::Family;
 use tailroute_http::body::{self, Body};
 
-/// Marks an answer as the router's own, with the error's code; see also `serve::answer`.
+/// Header that marks a response as the router's own, with the error's code; see also `serve::answer`.
 pub const ERROR_HEADER: &str = "x-tailroute-error";
 
-/// A request that the router answers itself.
+/// A request that the router answers itself with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The body is not JSON.
     #[error("the request body is not valid JSON: {0}")]
     MalformedJson(String),
-    /// A form that readers of forms could read in several ways.
+    /// A form that different parsers could read differently.
     #[error(
         "the form has a part whose head is too long, or names the part in an encoding; name it as in `name=\"model\"`"
     )]
@@ -37,34 +37,34 @@ pub enum ApiError {
     /// No worker serves this model.
     #[error("the model `{model}` is not served here; served are: {known}")]
     UnknownModel {
-        /// The model that was asked for.
+        /// Requested model.
         model: String,
-        /// The models that are served.
+        /// Served models.
         known: String,
     },
-    /// A name that is too long, or not printable.
+    /// A name is too long, or not printable.
     #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
     UnfitName(&'static str),
-    /// A field or header steers an engine from within.
+    /// A field or header would control an engine's internals.
     #[error(
         "`{0}` steers an engine from within, which is the router's to do: leave it out, or have `http.transfer_fields` set"
     )]
     Steering(&'static str),
-    /// It asks for a policy that it cannot have.
+    /// The request asks for a policy that it may not use.
     #[error("the header x-tailroute-policy {0}")]
     UnfitPolicy(String),
-    /// Nothing lives at this path.
+    /// No endpoint has this path.
     #[error("there is nothing at this path")]
     NotFound,
-    /// No response of this id was made for whoever asks.
+    /// The caller has no response of this id.
     #[error("no response of this id is known here; send the whole conversation in `input` instead")]
     UnknownResponse,
-    /// What one tenant does here could be noticed by another.
+    /// The engine's cache of this input cannot be divided between tenants.
     #[error("what engines cache of {what} cannot be kept apart between tenants; {instead}")]
     Unsalted {
-        /// What.
+        /// Input that is cached.
         what: &'static str,
-        /// What to do about it.
+        /// What the client can do instead.
         instead: &'static str,
     },
     /// The path takes other methods.
@@ -82,33 +82,33 @@ pub enum ApiError {
     /// The URI is longer than the limit.
     #[error("the request target is longer than this router takes")]
     UriTooLong,
-    /// It shows no API key that is known here.
+    /// The request has no valid API key.
     #[error("no valid API key was given; send it as `Authorization: Bearer KEY`")]
     Unauthorized,
-    /// Its key is used up for now.
+    /// The key's limit is reached.
     #[error("this API key's limit of {what} is reached; try again in {}", seconds(*.after))]
     RateLimited {
-        /// What of: `requests` or `tokens`.
+        /// Limit that is reached: `requests` or `tokens`.
         what: &'static str,
-        /// How long until there are enough again.
+        /// Time until the request would be admitted.
         after: Duration,
     },
-    /// It would miss its objective on every worker.
+    /// The turn would miss its objective on every worker.
     #[error("the time to first token that this turn is to meet cannot be met now; try again in a moment")]
     ObjectiveOutOfReach,
-    /// Too many wait.
+    /// Too many requests are waiting.
     #[error("too many requests wait here already; try again in a moment")]
     QueueFull,
-    /// It waited too long.
+    /// The request waited too long.
     #[error("no worker had room for this request in time ({})", seconds(*.0))]
     QueueTimeout(Duration),
-    /// Too much is in flight.
+    /// Too many requests are in flight.
     #[error("the router is at its limit of requests in flight; try again in a moment")]
     Overloaded,
-    /// No worker may be given work.
+    /// No worker is ready.
     #[error("no worker is ready to take this request; try again in a moment")]
     NoWorkerReady,
-    /// Somebody holds them all.
+    /// Operator overrides keep every worker from taking requests.
     #[error(
         "whoever operates this router has taken all of its workers out of use for now; nothing has failed"
     )]
@@ -116,13 +116,13 @@ pub enum ApiError {
     /// The router is draining.
     #[error("this router is shutting down; try again at another replica")]
     Draining,
-    /// The worker failed before it answered.
+    /// The worker failed before it responded.
     #[error("the worker failed before it answered")]
     WorkerFailed,
     /// The request's own deadline has passed.
     #[error("the request was not answered before its deadline ({})", seconds(*.0))]
     DeadlineExceeded(Duration),
-    /// The worker did not answer in time.
+    /// The worker did not respond in time.
     #[error("the worker did not answer in time ({})", seconds(*.0))]
     WorkerTimeout(Duration),
 }
@@ -132,7 +132,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 impl ApiError {
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -163,7 +163,7 @@ impl ApiError {
         }
     }
 
-    /// The error's code: stable, for programs and metric labels.
+    /// Returns the error's code, which is stable, for programs and metric labels.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -197,7 +197,7 @@ impl ApiError {
         }
     }
 
-    /// What admission did with the request, if it is its doing.
+    /// Returns the outcome of admission, for errors that come from it.
     #[must_use]
     pub fn admission(&self) -> Option<&'static str> {
         match self {
@@ -211,7 +211,7 @@ impl ApiError {
         }
     }
 
-    /// The field that is at fault.
+    /// Returns the invalid field.
     fn field(&self) -> Option<&'static str> {
         match self {
             Self::UnfitName(field) | Self::Steering(field) => Some(field),
@@ -232,7 +232,7 @@ impl ApiError {
         }
     }
 
-    /// Anthropic's name for the kind of error.
+    /// Returns Anthropic's name for the type of error.
     fn anthropic_kind(&self) -> &'static str {
         match self.status().as_u16() {
             401 => "authentication_error",
@@ -247,13 +247,13 @@ impl ApiError {
         }
     }
 
-    /// The JSON body, as OpenAI's clients read it.
+    /// Returns the JSON body in OpenAI's format.
     #[must_use]
     pub fn json(&self) -> Bytes {
         self.json_for(Family::OpenAi)
     }
 
-    /// The JSON body, as a family's clients read it.
+    /// Returns the JSON body in the format of an API family.
     #[must_use]
     pub fn json_for(&self, family: Family) -> Bytes {
         let message = self.to_string();
@@ -268,7 +268,7 @@ impl ApiError {
         Bytes::from(value.to_string())
     }
 
-    /// The whole answer, as a family's clients read it.
+    /// Returns the complete response in the format of an API family.
     #[must_use]
     pub fn response_for(&self, family: Family) -> Response<Body> {
         let mut response = Response::new(body::full(self.json_for(family)));
@@ -284,7 +284,7 @@ impl ApiError {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             Self::RateLimited { after, .. } => {
-                // Whole seconds, and never too early.
+                // Rounded up to whole seconds.
                 headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
             }
             Self::Overloaded
@@ -307,7 +307,7 @@ impl ApiError {
                 | Self::Draining
                 | Self::Unauthorized
         ) {
-            // What is left of the request body will not be read.
+            // The rest of the request body will not be read.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response

@@ -1,21 +1,21 @@
-//! Names that strangers choose: clients' models, workers' lists. Each is bounded before it becomes a label, a key of a map, a
-//! field of a log line, a span's attribute, or an entry of a capture or snapshot.
+//! Bounds on names from outside, such as models named by clients and workers, before they become labels, map keys,
+//! log fields, span attributes, or entries of captures and snapshots.
 //!
-//! A request that names something absurd is refused, so that what is kept of requests is fit already. What workers, other
-//! replicas and files name comes under [`OTHER`].
+//! A request with an unfit name is refused, so names from requests are fit. Unfit names from workers, replicas and
+//! files are replaced by [`OTHER`].
 
-/// Longest name that is kept.
+/// Longest name that is kept, in bytes.
 pub const MAX_BYTES: usize = 256;
-/// What every name that is not fit is kept as.
+/// Replacement for unfit names.
 pub const OTHER: &str = "other";
 
-/// Whether a name may be kept: it is short enough and has no control characters.
+/// Returns whether a name is short enough and has no control characters.
 #[must_use]
 pub fn is_fit(name: &str) -> bool {
     name.len() <= MAX_BYTES && !name.chars().any(char::is_control)
 }
 
-/// The name as it is kept.
+/// Returns the name, or [`OTHER`] if it is unfit.
 #[must_use]
 pub fn kept(name: &str) -> &str {
     if is_fit(name) { name } else { OTHER }

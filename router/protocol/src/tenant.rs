@@ -1,12 +1,12 @@
-//! Tenants: names and salts that keep the prefixes of one from speeding up, or revealing, another's.
+//! Tenants: names and salts that isolate the cached prefixes and conversations of one tenant from the others.
 //!
-//! Whatever a tenant names (its conversations, the namespaces of its prompts) goes through the tenant's own HMAC-SHA256
-//! (RFC 2104) before a worker or a table of the router sees it. So no tenant can write, guess or collide with a name of
-//! another, and engines are always given a short hexadecimal text. What a client gives as a salt goes into the tenant's,
-//! so that it can still divide what is its own.
+//! Every name that a tenant uses (conversations, namespaces of prompts) is replaced by its HMAC-SHA256 (RFC 2104) under
+//! the tenant's own key before a worker or a table of the router sees it. So no tenant can name, guess or collide with
+//! another one's names, and engines always get a short hexadecimal text. A client's own salt is hashed into the
+//! tenant's, so that it still divides the tenant's own cache.
 //!
-//! Rejected: the tenant's name in clear (anybody can write another's, and engines refuse some characters and lengths); a
-//! random key for each process (replicas would not share what engines cache, and a restart would lose it).
+//! Rejected: the tenant's name in clear (anyone could send another's, and engines refuse some characters and lengths);
+//! a random key for each process (replicas would not share what engines cache, and a restart would lose it).
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
@@ -15,17 +15,17 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::routes::Endpoint;
 use crate::{headers, splice, steering};
 
-/// Bytes of a name that is told to workers: too many for two to be alike.
+/// Bytes of a name that is sent to workers, long enough to rule out collisions.
 const NAME_BYTES: usize = 16;
 
-/// Divides engines' caches.
+/// Body field that divides engines' caches.
 const SALT: &str = "cache_salt";
 
-/// By which tenants could overtake one another in an engine's queue: vLLM's header.
+/// vLLM's header by which tenants could overtake one another in an engine's queue.
 const VLLM_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
-/// A member that a tenant's body may not have: it names what other requests have left in an engine (SGLang's sessions).
-/// Where [steering](super::steering) is allowed, its fields are no tenant's either.
+/// A member that a tenant's body may not have: it names state of other requests in an engine (SGLang's sessions). Where
+/// [steering](super::steering) is allowed, its fields are not limited to a tenant either.
 const SESSIONS: &str = "session_params";
 
 /// One tenant.
@@ -36,7 +36,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A tenant of this name, among those that are told apart by this secret.
+    /// Creates a tenant whose key is derived from its name and `secret`.
     #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
@@ -47,31 +47,31 @@ impl Tenant {
         seed.copy_from_slice(&made.as_ref()[..8]);
         Self {
             key,
-            // 0 is everybody, where there are no tenants.
+            // 0 is the seed without tenants.
             seed: u64::from_le_bytes(seed) | 1,
         }
     }
 
-    /// What divides engines' caches and the router's fingerprints, within what the client divides them by itself: 64
+    /// Returns the salt that divides engines' caches and the router's fingerprints, combined with the client's own: 64
     /// hexadecimal digits.
     #[must_use]
     pub fn salt(&self, own: Option<&str>) -> String {
         hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
     }
 
-    /// What a conversation of this name is called: 32 hexadecimal digits.
+    /// Returns the name of a conversation: 32 hexadecimal digits.
     #[must_use]
     pub fn session(&self, own: &[u8]) -> String {
         hex(&self.name("session", own).as_ref()[..NAME_BYTES])
     }
 
-    /// What a response is called that the client wants called so.
+    /// Returns the id of a response for the id that the client requested.
     #[must_use]
     pub fn response(&self, own: &[u8]) -> String {
         format!("resp_{}", hex(&self.name("response", own).as_ref()[..NAME_BYTES]))
     }
 
-    /// Seeds hashes of what this tenant names; never 0.
+    /// Returns the seed for hashes of the tenant's names; never 0.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
@@ -80,23 +80,23 @@ impl Tenant {
     fn name(&self, what: &str, own: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(what.as_bytes());
-        // No kind of name holds it, so none can be taken for another.
+        // No kind contains it, so no two inputs coincide.
         context.update(b"\0");
         context.update(own);
         context.sign()
     }
 }
 
-/// What becomes of a member of a body.
+/// A change of a body's member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// It is this text, whatever it was.
+    /// Set to this text.
     Set(&'static str, String),
-    /// It is taken out.
+    /// Removed.
     Remove(&'static str),
 }
 
-/// What a body gives that names something, as text.
+/// Names in a body, as text.
 #[derive(Debug, Default)]
 pub struct Given<'a> {
     /// `cache_salt`
@@ -105,7 +105,7 @@ pub struct Given<'a> {
     pub session: Option<&'a str>,
     /// `prompt_cache_key`
     pub cache_key: Option<&'a str>,
-    /// `request_id`, where the answer is kept by it.
+    /// `request_id`, where the response is stored under it.
     pub request_id: Option<&'a str>,
     /// `priority`: the number by which a request would overtake others in an engine, those of other tenants too.
     pub priority: bool,
@@ -113,13 +113,13 @@ pub struct Given<'a> {
     pub rid: bool,
 }
 
-/// The member of that name, if no tenant may have it.
+/// Returns the member of that name, if no tenant may have it.
 #[must_use]
 pub fn foreign(member: &[u8]) -> Option<&'static str> {
     (member == SESSIONS.as_bytes()).then_some(SESSIONS)
 }
 
-/// What a tenant's body has to say otherwise.
+/// Returns the changes that a tenant's body needs.
 #[must_use]
 pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit> {
     let session = |name: &str| tenant.session(name.as_bytes());
@@ -141,7 +141,7 @@ pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit
     .collect()
 }
 
-/// The body as engines get it. Without `salts`, `cache_salt` stays as it is.
+/// Applies the changes to a body. Without `salts`, `cache_salt` stays as it is.
 #[must_use]
 pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     for edit in edits {
@@ -157,8 +157,8 @@ pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     body
 }
 
-/// Names the conversation in a request's head as the tenant's own, and takes out what would make an engine prefer the
-/// request to others', or take it for another.
+/// Replaces the conversation's name in a request's head by the tenant's own, and removes headers that would make an
+/// engine prefer the request to others', or take it for another one.
 pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     let own = head.remove(headers::SESSION).filter(|own| !own.is_empty());
     if let Some(own) = own
@@ -175,7 +175,7 @@ pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Returns lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -203,7 +203,7 @@ mod tests {
             let (one, other) = (Tenant::new(&one, SECRET), Tenant::new(&other, SECRET));
             let (salt, its_salt) = (one.salt(Some(&own)), other.salt(Some(&its)));
             prop_assert_ne!(&salt, &its_salt);
-            // vLLM takes no more than 128 characters, and not all of them.
+            // vLLM accepts at most 128 characters, and not all of them.
             prop_assert!(salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit()));
             prop_assert_ne!(one.session(own.as_bytes()), other.session(own.as_bytes()));
             prop_assert_ne!(one.response(own.as_bytes()), other.response(own.as_bytes()));

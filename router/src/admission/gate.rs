@@ -1,19 +1,19 @@
 //! The gate between the router and the engines, and the queue in front of it.
 //!
-//! There is one queue per model, since a model's workers being busy is no reason to hold another model's turns; the bound
-//! on who waits is over all of them. A model that every worker serves shares the queue of requests that name none. What
-//! bounds the number inside is how many requests the model's workers have, whoever's they are: a worker that serves two
-//! models, or one under two names, has no room for twice as many. Queues that have room for one take turns.
+//! There is one queue per model, since busy workers of one model are no reason to hold another model's turns; the limit
+//! on waiting requests covers all of them. A model that every worker serves shares the queue of requests that name
+//! none. The number admitted is bounded by the requests that the model's workers have, of any model: a worker that
+//! serves two models, or one under two names, has no room for twice as many. Queues with room take turns.
 //!
-//! A request that was let in and has not been sent yet is invisible in any worker's predicted wait. So while the wait is
-//! what bounds, no more of those are let in than there are workers whose wait is short enough.
+//! An admitted request that is not sent yet is invisible in predicted waits. So while the wait is the bound, no more of
+//! those are admitted than there are workers with a short enough wait.
 //!
-//! What is shed teaches nothing. A cost that was learned too high, in a moment when everything was slow, would have every
-//! turn turned away and would stay as it is. So where nothing has been let in for [`PROBE_AFTER`] and a worker is idle,
-//! one turn goes through whatever is predicted of it.
+//! Shed turns teach nothing. A cost learned too high while everything was slow would shed every turn and never be
+//! corrected. So if nothing was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of
+//! its prediction.
 //!
-//! Room appears when a request ends, when a prefill does, and by mere passing of time; the first lets the next one in at
-//! once, the others are looked for every few milliseconds by [`keep_moving`], which sleeps while nobody waits.
+//! Room appears when a request ends, when a prefill ends, and as time passes. The first admits the next request at
+//! once; for the others [`keep_moving`] polls every few milliseconds, and sleeps while no request waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use fleet::clock;
 use fleet::hold::Hold;
 use protocol::error::ApiError;
 
-/// Between two looks for room while somebody waits.
+/// Interval of polling while requests wait.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Without a turn for so long, an idle worker is given one that is predicted to be late.
+/// Time without an admitted turn after which an idle worker gets one that is predicted to be late.
 const PROBE_AFTER: Millis = Millis(500.0);
-/// Of a request that names no model.
+/// Queue of requests that name no model.
 const NO_MODEL: &str = "";
-/// Models of which it is remembered when they were last let in.
+/// Models whose last admission is remembered.
 const MAX_MODELS: usize = 256;
 
 /// The gate.
@@ -50,21 +50,21 @@ pub struct Gate {
 #[derive(Debug)]
 struct Pools {
     of: HashMap<Arc<str>, Pool>,
-    /// When a turn of a model was let in last.
+    /// Time of the last admission, by model.
     let_in_at: HashMap<Arc<str>, Millis>,
     waiting: usize,
     capacity: usize,
-    /// How often somebody looked for room: where it begins to look.
+    /// Number of passes over the queues, which rotates the first one.
     looks: usize,
 }
 
-/// What is inside and what waits, of one model.
+/// Admitted and waiting requests of one model.
 #[derive(Debug)]
 struct Pool {
     queue: FairQueue<Waiter>,
-    /// Let in and not ended.
+    /// Admitted and not ended.
     inside: usize,
-    /// Let in and not sent to a worker yet.
+    /// Admitted and not sent to a worker yet.
     unsent: usize,
 }
 
@@ -74,33 +74,33 @@ struct Waiter {
     shed: Option<Shed>,
 }
 
-/// When a turn is too late.
+/// When a turn is too late to be served.
 #[derive(Clone, Copy, Debug)]
 pub struct Shed {
     /// When its first token is due.
     pub due: Millis,
-    /// What its own prefill takes on the worker where it takes least.
+    /// Its shortest predicted prefill over the workers.
     pub prefill: Millis,
 }
 
-/// A request that wants in.
+/// A request for admission.
 #[derive(Debug)]
 pub struct Ask {
-    /// The model; empty if it names none.
+    /// Model; empty if the request names none.
     pub model: Arc<str>,
-    /// With whom it shares its place.
+    /// Flow in the fair queue, shared by requests of the same key.
     pub flow: Flow,
-    /// Its share, and its priority.
+    /// Weight and priority.
     pub standing: (f64, i32),
-    /// Its work, in whatever unit all requests use.
+    /// Work, in the unit that all requests use.
     pub cost: f64,
-    /// When it is too late for it, if late turns are turned away.
+    /// When the request is too late, if late turns are shed.
     pub shed: Option<Shed>,
-    /// How long it may wait.
+    /// Longest wait.
     pub patience: Duration,
 }
 
-/// A place inside. Dropping it lets the next one in.
+/// An admitted request. Dropping it admits the next one.
 #[derive(Debug)]
 pub struct Permit {
     app: Arc<App>,
@@ -109,7 +109,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The request is on its way to a worker, where its work can be seen.
+    /// Records that the request was sent to a worker, where its work is visible.
     pub fn sent(&mut self) {
         if !std::mem::replace(&mut self.sent, true) {
             self.app.admission.gate.change(&self.app, &self.model, |pool| {
@@ -129,7 +129,7 @@ impl Drop for Permit {
     }
 }
 
-/// A place in the queue. Dropping it leaves the queue.
+/// A waiting request. Dropping it leaves the queue.
 struct Queued<'a> {
     gate: &'a Gate,
     model: Arc<str>,
@@ -149,17 +149,17 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// What room there is for a model's requests.
+/// Room for a model's requests.
 struct Room {
-    /// Requests inside; `None` is any number.
+    /// Largest number of admitted requests; `None` for no limit.
     inside: Option<usize>,
-    /// Requests that its ready workers have, of any model.
+    /// Requests of any model on its ready workers.
     busy: usize,
-    /// Requests on their way to a worker; `None` is any number.
+    /// Largest number of unsent requests; `None` for no limit.
     unsent: Option<usize>,
-    /// The shortest predicted wait of a ready worker.
+    /// Shortest predicted wait of a ready worker.
     wait: Millis,
-    /// Whether a ready worker has nothing to do.
+    /// Whether a ready worker is idle.
     idle: bool,
 }
 
@@ -180,7 +180,7 @@ impl Room {
             wait = wait.min(its);
         }
         if ready == 0 {
-            // Whoever comes in is told at once that nobody is there.
+            // Without ready workers the request is admitted and fails at once.
             return Self {
                 inside: None,
                 busy,
@@ -200,7 +200,8 @@ impl Room {
         }
     }
 
-    /// Whether one more may come in, when `others` of other models are on their way to workers that may be the same.
+    /// Returns whether one more may be admitted, given `others` unsent requests of other models, which may go to the
+    /// same workers.
     fn admits(&self, pool: &Pool, others: usize) -> bool {
         self.inside
             .is_none_or(|most| pool.inside < most && self.busy + pool.unsent + others < most)
@@ -213,13 +214,13 @@ impl Room {
 }
 
 impl Pools {
-    /// Whether a turn that is predicted to be late goes through to see whether that is true.
+    /// Returns whether a turn that is predicted to be late is admitted to verify the prediction.
     fn is_due(&self, model: &str, room: &Room, now: Millis) -> bool {
         let long_ago = |at: &Millis| now.saturating_sub(*at).0 >= PROBE_AFTER.0;
         room.idle && self.let_in_at.get(model).is_none_or(long_ago)
     }
 
-    /// A turn was let in.
+    /// Records the admission of a turn.
     fn note(&mut self, model: &Arc<str>, now: Millis) {
         if self.let_in_at.len() >= MAX_MODELS && !self.let_in_at.contains_key(model) {
             self.let_in_at.clear();
@@ -227,13 +228,13 @@ impl Pools {
         self.let_in_at.insert(Arc::clone(model), now);
     }
 
-    /// Requests of other models that are on their way to a worker.
+    /// Returns the unsent requests of other models.
     fn unsent_beside(&self, model: &str) -> usize {
         let others = self.of.iter().filter(|(name, _)| &***name != model);
         others.map(|(_, pool)| pool.unsent).sum()
     }
 
-    /// The models whose requests wait, each time another one first: one that always finds room first would have it all.
+    /// Returns the models with waiting requests, starting with another one each time, so that none takes all the room.
     fn in_turn(&mut self) -> Vec<Arc<str>> {
         let waiting = self.of.iter().filter(|(_, pool)| !pool.queue.is_empty());
         let mut models: Vec<Arc<str>> = waiting.map(|(model, _)| Arc::clone(model)).collect();
@@ -256,7 +257,7 @@ impl Pools {
 }
 
 impl Gate {
-    /// A gate with room for so many who wait.
+    /// Creates a gate with room for `capacity` waiting requests.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -271,22 +272,22 @@ impl Gate {
         }
     }
 
-    /// Another bound on who waits.
+    /// Sets the limit on waiting requests.
     pub fn set_capacity(&self, capacity: usize) {
         self.pools.lock().capacity = capacity;
     }
 
-    /// How many wait, and how many are inside.
+    /// Returns the numbers of waiting and of admitted requests.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let pools = self.pools.lock();
         (pools.waiting, pools.of.values().map(|pool| pool.inside).sum())
     }
 
-    /// Lets a request in as soon as it is its turn. `None` if nothing bounds what is inside.
+    /// Waits until a request is admitted. `None` if nothing limits admission.
     ///
     /// # Errors
-    /// If too many wait, it waits too long, or it would be late.
+    /// Fails if too many requests wait, the wait exceeds its limit, or the turn would be late.
     pub async fn enter(app: &Arc<App>, ask: Ask) -> Result<Option<Permit>, ApiError> {
         let gate = &app.admission.gate;
         let (patience, sheds) = (ask.patience, ask.shed.is_some());
@@ -298,11 +299,11 @@ impl Gate {
         gate.somebody_waits.notify_one();
         match tokio::time::timeout(patience, &mut told).await {
             Ok(Ok(answer)) => answer.map(Some),
-            // Nobody drops the other end without having said something.
+            // The sender is never dropped without a result.
             Ok(Err(_)) => Err(ApiError::Overloaded),
             Err(_) => {
                 drop(queued);
-                // It may have been let in just now.
+                // It may have been admitted just now.
                 match told.try_recv() {
                     Ok(answer) => answer.map(Some),
                     Err(_) if sheds && patience < app.admission.settings.load().queue_timeout => {
@@ -321,7 +322,7 @@ impl Gate {
             return Ok(Joined::Free);
         }
         let now = app.clock.now();
-        // What workers have is only known for as long as nobody else comes in.
+        // The load of the workers is valid only while no other request can be admitted.
         let mut pools = self.pools.lock();
         let room = Room::of(app, &ask.model);
         let others = pools.unsent_beside(&ask.model);
@@ -360,7 +361,7 @@ impl Gate {
         Ok(Joined::Waits(queued, told))
     }
 
-    /// Something changed inside: lets in whom there is room for now.
+    /// Applies a change to a model's pool, then admits requests for which there is room.
     fn change(&self, app: &Arc<App>, model: &str, change: impl FnOnce(&mut Pool)) {
         let mut pools = self.pools.lock();
         if let Some(pool) = pools.of.get_mut(model) {
@@ -373,11 +374,11 @@ impl Gate {
         }
         pools.forget_if_idle(model);
         drop(pools);
-        // A permit that nobody waited for any more is given back here, outside the lock.
+        // A permit whose request is gone is returned outside the lock.
         drop(refused);
     }
 
-    /// Looks once for room in every queue; whether anybody still waits.
+    /// Admits what it can from every queue. Returns whether requests still wait.
     fn move_on(&self, app: &Arc<App>) -> bool {
         self.change(app, NO_MODEL, |_| {});
         self.pools.lock().waiting > 0
@@ -385,7 +386,7 @@ impl Gate {
 }
 
 enum Joined<'a> {
-    /// Nothing bounds it.
+    /// Nothing limits admission.
     Free,
     Inside(Permit),
     Waits(Queued<'a>, oneshot::Receiver<Result<Permit, ApiError>>),
@@ -404,7 +405,7 @@ impl Pool {
 }
 
 impl Pools {
-    /// Lets in whom there is room for, and turns away who would be late. Returns what nobody took.
+    /// Admits requests for which there is room, and sheds those that would be late. Returns undeliverable results.
     fn let_in(&mut self, app: &Arc<App>, model: &Arc<str>) -> Vec<Result<Permit, ApiError>> {
         let mut refused = Vec::new();
         if self.of.get(model).is_none_or(|pool| pool.queue.is_empty()) {
@@ -423,7 +424,7 @@ impl Pools {
             if !late && !room.admits(pool, others) {
                 break;
             }
-            // One that is turned away, or has left, costs its key nothing of its share.
+            // A request that was shed or is gone costs its key no share.
             let gone = late || head.tell.is_closed();
             let waiter = if gone {
                 pool.queue.remove(ticket)
@@ -449,7 +450,7 @@ impl Pools {
     }
 }
 
-/// The model by whose queue a request for this one goes: every worker's is nobody's in particular.
+/// Returns the model whose queue a request for this one uses: that of unnamed requests, if every worker serves it.
 #[must_use]
 pub fn model<'a>(app: &App, model: &'a str) -> &'a str {
     let workers = app.fleet.workers();
@@ -461,7 +462,7 @@ pub fn model<'a>(app: &App, model: &'a str) -> &'a str {
     if everybodys { NO_MODEL } else { model }
 }
 
-/// Lets in whom there is room for by passing of time.
+/// Admits requests for which room appears as time passes.
 pub async fn keep_moving(app: Arc<App>) {
     loop {
         app.admission.gate.somebody_waits.notified().await;
@@ -471,7 +472,7 @@ pub async fn keep_moving(app: Arc<App>) {
     }
 }
 
-/// How long a request may wait here.
+/// Returns the longest wait of a request.
 #[must_use]
 pub fn patience(app: &App, shed: Option<Shed>) -> Duration {
     let settings = app.admission.settings.load();

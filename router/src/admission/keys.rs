@@ -1,8 +1,8 @@
-//! API keys: found by their hash, compared in constant time.
+//! API keys, found by their hash and compared in constant time.
 //!
-//! Only SHA-256 digests are in memory and on disk. A plain hash is enough because keys are 256 random bits: there is
-//! nothing to guess, so nothing that salt or a slow hash would protect. The map is keyed by the process's own random
-//! seed, and the comparison after it takes the same time whatever differs, so that time tells a caller nothing of a key.
+//! Only SHA-256 digests are in memory and on disk. A plain hash suffices because keys are 256 random bits, which cannot
+//! be guessed, so salt or a slow hash would add nothing. The map is keyed by the process's own random seed, and the
+//! comparison after it takes constant time, so that timing reveals nothing about a key.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -24,32 +24,31 @@ use super::tenants;
 use crate::operator::tokens::Named;
 use protocol::error::ApiError;
 
-/// What a key that the router made begins with: secret scanners look for such.
+/// Prefix of keys made by the router, which secret scanners recognise.
 const PREFIX: &str = "tr-";
-/// Random bytes of a key.
 const KEY_BYTES: usize = 32;
-/// Name of callers where there are no keys.
+/// Name of the caller where there are no keys.
 const ANONYMOUS: &str = "anonymous";
 
-/// The keys in force.
+/// Keys in force.
 #[derive(Debug, Default)]
 pub struct Keyring {
     required: bool,
     keys: HashMap<Sealed, Arc<Key>>,
 }
 
-/// A key, and what has been used of it.
+/// A key, and its usage.
 #[derive(Debug)]
 pub struct Key {
-    /// What was configured.
+    /// Configuration of the key.
     pub spec: config::Key,
     tenant: Arc<Tenant>,
-    /// Shared with the key of the same name in the configurations before and after, so that what is under way when one is
-    /// read again is settled with the one in force.
+    /// Shared with the key of the same name across reloads, so that charges in progress are settled with the key in
+    /// force.
     pub(super) used: Arc<Mutex<Used>>,
 }
 
-/// Whose a request is.
+/// Caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller(pub(super) Option<Arc<Key>>);
 
@@ -72,7 +71,7 @@ impl PartialEq for Sealed {
 impl Eq for Sealed {}
 
 impl Keyring {
-    /// The keys of a configuration; those of the same name take over what was used in `old`.
+    /// Reads the keys of a configuration; those of the same name keep their usage in `old`.
     #[must_use]
     pub fn new(config: &config::Config, old: &Self, now: Millis) -> Self {
         let tenants = tenants::all(config);
@@ -92,18 +91,18 @@ impl Keyring {
         }
     }
 
-    /// Charges that are not settled yet.
+    /// Returns the number of charges that are not settled yet.
     pub(super) fn unsettled(&self) -> usize {
         self.keys.values().map(|key| key.used.lock().unsettled()).sum()
     }
 
-    /// Tokens that the key of this name has left.
+    /// Returns the remaining tokens of the key of this name.
     pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         key.used.lock().tokens_left(now)
     }
 
-    /// What each key has left, by name.
+    /// Returns what remains of each key, by name.
     pub(super) fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
         let left = |key: &Arc<Key>| (key.spec.name.clone(), key.used.lock().left(now));
         let mut all: Vec<_> = self.keys.values().map(left).collect();
@@ -111,7 +110,8 @@ impl Keyring {
         all
     }
 
-    /// Gives the key of this name all back that it has used. What it had left before and has now; `None` if there is none.
+    /// Resets the usage of the key of this name. Returns what remained before and after; `None` if there is no such
+    /// key.
     pub(super) fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         let mut used = key.used.lock();
@@ -120,23 +120,23 @@ impl Keyring {
         Some([before, used.left(now)])
     }
 
-    /// Their names, each with what tells it from another of that name.
+    /// Returns the keys by name, with their digests, to detect changes.
     #[must_use]
     pub fn named(&self) -> Named {
         let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
         self.keys.values().map(named).collect()
     }
 
-    /// Whether a key has to be shown.
+    /// Returns whether a key is required.
     #[must_use]
     pub fn is_required(&self) -> bool {
         self.required
     }
 
-    /// Whose a request with these headers is.
+    /// Identifies the caller of a request.
     ///
     /// # Errors
-    /// [`ApiError::Unauthorized`] if a key has to be shown and none that is known was.
+    /// [`ApiError::Unauthorized`] if a key is required and the request has no valid one.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if !self.required {
             return Ok(Caller(None));
@@ -149,44 +149,44 @@ impl Keyring {
 }
 
 impl Caller {
-    /// The caller where there are no keys.
+    /// Returns the caller where there are no keys.
     #[must_use]
     pub fn anonymous() -> Self {
         Self(None)
     }
 
-    /// Its name, in metrics and logs.
+    /// Returns the name in metrics and logs.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or(ANONYMOUS, |key| &key.spec.name)
     }
 
-    /// Whose cached prefixes and conversations it shares; `None` if there are no tenants.
+    /// Returns the tenant, whose keys share cached prefixes and conversations; `None` if there are no tenants.
     #[must_use]
     pub fn tenant(&self) -> Option<&Tenant> {
         self.0.as_ref().map(|key| &*key.tenant)
     }
 
-    /// Seeds hashes of what it names; 0 if there are no tenants.
+    /// Returns the seed for hashes of names that the tenant uses; 0 if there are no tenants.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.tenant().map_or(0, Tenant::seed)
     }
 
-    /// Whether it may be told why its turns go where they go.
+    /// Returns whether the caller may request explanations of routing decisions.
     #[must_use]
     pub fn may_ask_why(&self) -> bool {
         self.0.as_ref().is_some_and(|key| key.spec.explain)
     }
 
-    /// With whom it shares its place in the queue.
+    /// Returns the caller's flow in the fair queue.
     #[must_use]
     pub fn flow(&self) -> Flow {
-        // The name and not the address, so that a reload does not give a key a second place.
+        // By name and not by address, so that a reload does not give a key a second flow.
         Flow(xxhash_rust::xxh3::xxh3_64(self.name().as_bytes()))
     }
 
-    /// Its share of places, and its priority.
+    /// Returns weight and priority.
     #[must_use]
     pub fn standing(&self) -> (f64, i32) {
         self.0
@@ -195,19 +195,18 @@ impl Caller {
     }
 }
 
-/// The key that a request shows.
+/// Returns the key of a request.
 fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
 }
 
-/// The bearer token that a request shows.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, key) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
-/// SHA-256 of a key.
+/// Returns the SHA-256 of a key.
 #[must_use]
 pub fn hash(key: &[u8]) -> KeyDigest {
     let mut bytes = [0; 32];
@@ -215,10 +214,10 @@ pub fn hash(key: &[u8]) -> KeyDigest {
     KeyDigest(bytes)
 }
 
-/// A new key.
+/// Generates a new key.
 ///
 /// # Errors
-/// If the system has no randomness.
+/// Fails if the system has no randomness.
 pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0; KEY_BYTES];
     rand::fill(&mut bytes)?;

@@ -1,12 +1,12 @@
-//! What a key may use: requests per second, tokens per minute.
+//! Rate limits of a key: requests per second, tokens per minute.
 //!
-//! Tokens are charged before they are known: the prompt's estimate when the request comes in, the difference to what the
-//! engine counted (prompt and answer) when it has answered. Where it counted nothing (a stream without usage, which is
-//! what clients get who do not ask for it, or one that broke off) what passed is counted here. So a key can be overdrawn
-//! by the error of its estimates and the length of its answers, and pays for it before its next request comes in. What
-//! was never sent, and an attempt that brought nothing, is given back; what was sent is not because its client left.
+//! Tokens are charged before they are known: the prompt's estimate when the request arrives, and the difference to the
+//! engine's count of prompt and response at the end. Where the engine reports no count (a stream without usage, or one
+//! that broke off), the router counts what passed. So a key can be overdrawn by the error of its estimates and the
+//! length of its responses, which delays its next request. Requests that were not sent and attempts that brought
+//! nothing are refunded; a request that was sent is not refunded because its client left.
 //!
-//! What an engine counted is [believed](protocol::claim) as far as it can be true, and the bucket bounds what is owed for it.
+//! Counts of an engine are accepted [within limits](protocol::claim), and the bucket bounds the debt from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::keys::Caller;
 use fleet::clock::{self, Clock};
 use protocol::error::ApiError;
 
-/// What has been used of a key.
+/// Usage of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     requests: Option<Bucket>,
@@ -38,7 +38,7 @@ impl Used {
         self.tokens.map(|bucket| bucket.remaining(now))
     }
 
-    /// What is left of requests and of tokens, where they are bounded.
+    /// Returns the remaining requests and tokens, where they are limited.
     pub(super) fn left(&self, now: Millis) -> [Option<Left>; 2] {
         [self.requests, self.tokens].map(|bucket| {
             bucket.map(|bucket| Left {
@@ -49,14 +49,13 @@ impl Used {
         })
     }
 
-    /// Gives all of it back.
     pub(super) fn reset(&mut self, now: Millis) {
         for bucket in [&mut self.requests, &mut self.tokens].into_iter().flatten() {
             bucket.fill(now);
         }
     }
 
-    /// Bounds it as `spec` says from now on; what was used stays used.
+    /// Applies the limits of `spec` and keeps the usage.
     pub(super) fn reshape(&mut self, spec: &config::Key, now: Millis) {
         let bucket = |rate: Option<config::Rate>, before: Option<Bucket>| {
             rate.map(|rate| match before {
@@ -69,23 +68,22 @@ impl Used {
     }
 }
 
-/// What is left of a limit.
+/// Remainder of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Left {
-    /// So much; below zero if it is overdrawn.
+    /// Remaining units; below zero if overdrawn.
     pub left: f64,
-    /// The most that it can be.
+    /// Largest remainder.
     pub burst: f64,
-    /// Until it is all there again.
+    /// Time until the limit is fully available.
     pub full_in: Millis,
 }
 
-/// Tokens that were charged to a key before they were known. Dropping it gives them back, unless the request was sent:
-/// then what was estimated stays charged until somebody knows better.
+/// Tokens charged to a key by estimate. Dropping it refunds them, unless the request was sent: then the estimate stays
+/// charged until it is corrected.
 #[derive(Debug, Default)]
 pub struct Charge(Option<Open>);
 
-/// A charge that is not settled.
 #[derive(Debug)]
 struct Open {
     used: Arc<Mutex<Used>>,
@@ -95,14 +93,14 @@ struct Open {
 }
 
 impl Charge {
-    /// The request is on its way to a worker: from here on it costs something, however it ends.
+    /// Records that the request was sent to a worker: from now on it is charged, however it ends.
     pub fn sent(&mut self) {
         if let Some(open) = &mut self.0 {
             open.sent = true;
         }
     }
 
-    /// What it really was.
+    /// Settles the charge with the actual tokens.
     pub fn correct(&mut self, actual: Tokens) {
         self.settle(Some(actual));
     }
@@ -116,13 +114,13 @@ impl Charge {
         }
     }
 
-    /// Nobody counted it: it was the estimate, and so many tokens of an answer.
+    /// Settles the charge with the estimate plus `answered` response tokens, for lack of a count.
     pub fn add(&mut self, answered: Tokens) {
         let estimated = self.0.as_ref().map_or(Tokens::ZERO, |open| open.estimated);
         self.correct(estimated + answered);
     }
 
-    /// Nothing was used.
+    /// Refunds the charge.
     pub fn give_back(&mut self) {
         self.correct(Tokens::ZERO);
     }
@@ -136,10 +134,10 @@ impl Drop for Charge {
 }
 
 impl Caller {
-    /// One more request.
+    /// Charges a request.
     ///
     /// # Errors
-    /// [`ApiError::RateLimited`] if its key's are used up.
+    /// [`ApiError::RateLimited`] if the key's requests are used up.
     pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
         let Some(key) = &self.0 else { return Ok(()) };
         match &mut key.used.lock().requests {
@@ -148,10 +146,10 @@ impl Caller {
         }
     }
 
-    /// So many tokens more, as far as is known.
+    /// Charges an estimate of tokens.
     ///
     /// # Errors
-    /// [`ApiError::RateLimited`] if its key's are used up.
+    /// [`ApiError::RateLimited`] if the key's tokens are used up.
     pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
         let Some(key) = &self.0 else {
             return Ok(Charge::default());
@@ -171,8 +169,8 @@ impl Caller {
         })))
     }
 
-    /// Says on an answer what its key may still use, in the headers of OpenAI's API. An engine's own give way: they would
-    /// speak of somebody else's limits.
+    /// Adds the key's remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine,
+    /// whose limits concern the router and not its caller.
     pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
         let Some(key) = &self.0 else { return };
         let used = *key.used.lock();
@@ -205,7 +203,7 @@ fn refusal(what: &'static str, after: Millis) -> ApiError {
     }
 }
 
-/// A time as OpenAI writes it in these headers, which is Go's way: `20ms`, `1.5s`, `6m0s`.
+/// Formats a time as OpenAI does in these headers, which is Go's format: `20ms`, `1.5s`, `6m0s`.
 fn go_duration(time: Millis) -> String {
     let ms = time.0.max(0.0).ceil();
     if ms < 1_000.0 {

@@ -1,16 +1,16 @@
 //! The tenants of a configuration.
 //!
-//! The key of a tenant's names ([`protocol::tenant`]) is made of `admission.salt_secret_file`, if there is one, which
-//! outlives keys. Without it the digests of the tenant's own keys take its place: restarts and replicas agree on them, and
-//! only a client with all the keys of a tenant knows them. A tenant whose keys change then begins with cold caches; other
-//! tenants do not notice.
+//! The key of a tenant's names ([`protocol::tenant`]) is derived from `admission.salt_secret_file`, if there is one,
+//! which outlives API keys. Without it the digests of the tenant's own API keys are used: restarts and replicas agree on
+//! them, and only a holder of all the tenant's keys could compute them. A tenant whose keys change then begins with cold
+//! caches; other tenants are not affected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use protocol::tenant::Tenant;
 
-/// The tenants of a configuration, by name.
+/// Returns the tenants of a configuration, by name.
 #[must_use]
 pub fn all(config: &config::Config) -> HashMap<&str, Arc<Tenant>> {
     let secret = config.admission.salt_secret.as_ref();

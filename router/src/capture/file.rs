@@ -1,8 +1,8 @@
-//! The file: never more than two of `max_bytes`.
+//! The capture's file: at most two of `max_bytes` each.
 //!
-//! When the file is full it becomes `PATH.1`, in place of the one before, and a new one begins; the same happens to a file
-//! that is there when the router starts. Each file is a whole trace. A write that fails is taken back, so that a full disk
-//! costs lines and not the file.
+//! A full file is renamed to `PATH.1`, replacing the previous one, and a new one begins; so is a file that exists when
+//! the router starts. Each file is a complete trace. A failed write is undone, so that a full disk loses lines and not
+//! the file.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -12,21 +12,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::numbers::BLOCK_TOKENS;
 
-/// The current file and the one before it.
+/// The current file, and its limit.
 #[derive(Debug)]
 pub struct Ring {
     path: PathBuf,
     max_bytes: u64,
     file: File,
-    /// Bytes that are whole lines.
+    /// Length of the complete lines.
     length: u64,
 }
 
 impl Ring {
-    /// Begins a file at `path`; one that is there already becomes `PATH.1`.
+    /// Creates a file at `path`; an existing one is renamed to `PATH.1`.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Fails if it cannot be created.
     pub fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let file = begin(path)?;
         let mut ring = Self {
@@ -39,10 +39,10 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Writes whole lines.
+    /// Writes complete lines.
     ///
     /// # Errors
-    /// If they were not written; then nothing of them was.
+    /// Fails if the lines were not written; then none of their bytes remain.
     pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length + lines.len() as u64 > self.max_bytes {
             let file = begin(&self.path)?;
@@ -76,7 +76,7 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// What the file says about itself: [`lab::trace`] reads the first two.
+/// Returns the file's metadata line, of which [`lab::trace`] reads the first two fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({

@@ -1,8 +1,8 @@
 //! A capture in memory: the newest turns, within a number of bytes.
 //!
-//! A turn is written down as it is, one after the other, in chunks of which the oldest goes as a whole; in order, numbered and
-//! as text it is when somebody reads it. To number a turn takes several times as long as to write it down, needs tables that
-//! push everything else out of the processor's caches, and most turns make room for others unread.
+//! Turns are appended as they are to chunks, of which the oldest is dropped as a whole. Sorting, numbering and
+//! formatting happen when the capture is read: numbering a turn takes several times as long as appending it and evicts
+//! everything else from the processor's caches, and most turns are dropped unread.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -15,37 +15,37 @@ use super::file::first_line;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
 use super::record::{Place, Record, micros};
 
-/// Chunks of a memory that is full.
+/// Chunks of a full capture.
 const CHUNKS: usize = 64;
-/// Least and most bytes of a chunk, as far as no turn is longer.
+/// Least and most bytes of a chunk; a longer turn has a chunk of its own.
 const CHUNK_BYTES: [usize; 2] = [4 << 10, 256 << 10];
-/// Least bytes of a memory.
+/// Least bytes of a capture.
 const LEAST_BYTES: usize = 16 << 10;
-/// Most keys, and blocks, that are remembered while turns are numbered: some 200 MB.
+/// Keys and blocks remembered while numbering: some 200 MB.
 const MOST_KEYS: usize = 2 << 20;
 
-/// The newest turns. Shared by who writes and who reads.
+/// The newest turns, shared between writer and readers.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Mutex<Held>>);
 
 #[derive(Debug)]
 struct Held {
-    /// Full ones, oldest first.
+    /// Full chunks, oldest first.
     full: VecDeque<Arc<Chunk>>,
-    /// The one that is written.
+    /// The chunk being written.
     open: Chunk,
-    /// Turns that had no room.
+    /// Turns that were too large.
     left_out: u64,
-    /// Turns ever written, which tells those of one microsecond apart.
+    /// Turns ever written, which orders those of the same microsecond.
     sequence: u64,
-    /// Of the full ones.
+    /// Turns in full chunks.
     turns: usize,
     bytes: usize,
     max_bytes: usize,
     chunk_bytes: usize,
 }
 
-/// Turns, one after the other.
+/// Encoded turns.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     turns: usize,
@@ -53,7 +53,7 @@ struct Chunk {
 }
 
 impl Memory {
-    /// Nothing yet, of at most so many bytes.
+    /// Creates an empty capture of at most `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         let [least, most] = CHUNK_BYTES;
@@ -70,13 +70,13 @@ impl Memory {
         })))
     }
 
-    /// Adds a turn that arrived then; the oldest go. Returns whether it has room.
+    /// Adds a turn and drops the oldest to make room. Returns whether it fits.
     #[must_use]
     pub fn write(&self, arrived: Millis, record: &Record<'_>) -> bool {
         let size = record.size();
         let held = &mut *self.0.lock();
         if size > held.max_bytes / 2 {
-            // It would leave no room for any other.
+            // Larger than half of the limit.
             held.left_out += 1;
             return false;
         }
@@ -93,20 +93,20 @@ impl Memory {
         true
     }
 
-    /// Turns and bytes that it holds.
+    /// Returns the number of turns held, and their bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         let held = self.0.lock();
         (held.turns + held.open.turns, held.size())
     }
 
-    /// Turns that were left out, as each would have taken half of it.
+    /// Returns the number of turns left out, each larger than half of the limit.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.0.lock().left_out
     }
 
-    /// The newest turns, as a trace. Takes a moment: not for a thread that serves requests.
+    /// Returns the newest turns as a trace. Too slow for a thread that serves requests.
     #[must_use]
     pub fn newest(&self, turns: usize) -> Vec<u8> {
         let chunks: Vec<Arc<Chunk>> = {
@@ -121,7 +121,7 @@ impl Memory {
             let Some((_, record)) = Record::read(&mut &chunks[chunk].bytes[start..]) else {
                 continue;
             };
-            // Numbered in any case: what came before says what is history of these.
+            // Earlier turns are numbered too, since they determine the history of these.
             let line = numbers.line(arrived_us as f64 / 1e6, &record);
             if at >= skip {
                 line.write(&mut trace);
@@ -131,8 +131,8 @@ impl Memory {
     }
 }
 
-/// Where the turns are, in the order in which they came (they were written when they ended): chunk, and byte of it. And
-/// numbers that will forget nothing of them, unless they are very many.
+/// Returns the positions of the turns (chunk, and byte in it) by arrival, since they were written by end; and a
+/// numbering large enough to remember all of them, up to [`MOST_KEYS`].
 fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
     let (mut order, mut keys) = (Vec::new(), 0);
     for (number, chunk) in chunks.iter().enumerate() {
@@ -161,7 +161,6 @@ impl Held {
         self.bytes + self.open.bytes.len()
     }
 
-    /// Nothing more is written to the open chunk.
     fn close(&mut self) {
         let full = std::mem::take(&mut self.open);
         if full.turns > 0 {
@@ -171,7 +170,7 @@ impl Held {
         }
     }
 
-    /// The oldest chunks go until what is held is within its bound; the open one is less than half of that.
+    /// Drops the oldest chunks until the limit is met; the open chunk is less than half of it.
     fn make_room(&mut self) {
         while self.size() > self.max_bytes
             && let Some(oldest) = self.full.pop_front()

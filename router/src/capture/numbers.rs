@@ -1,16 +1,16 @@
-//! From text keys to the blocks of a trace.
+//! Converts text keys to the blocks of a trace.
 //!
-//! A prompt's keys end where its messages and chunks of text do, at so many bytes; a trace has blocks of equally many
-//! tokens, each named by an id that stands for the whole prefix. So every key gets a place in tokens, and a block the
-//! number of the first key that reaches its end.
+//! A prompt's keys end at bytes where its messages and chunks of text do; a trace has blocks of equal size in tokens,
+//! each named by an id that stands for the whole prefix. So every key gets a position in tokens, and a block the number
+//! of the first key that reaches its end.
 //!
-//! The place of a key must not depend on who asks: prompts that share a prefix would otherwise disagree about it and
-//! share no block. So it is fixed when the key is first seen, in proportion between the last known key and the prompt's
-//! end, whose place the worker has counted. A block's number is looked up under that of the block before it, so that a
-//! trace in which an id follows two others cannot come about, whatever was forgotten in between.
+//! The position of a key must not depend on the prompt: prompts that share a prefix would otherwise disagree about it
+//! and share no block. It is fixed when the key is first seen, in proportion between the last known key and the
+//! prompt's end, whose position the worker counted. A block's number is looked up under that of the block before it, so
+//! that no id can follow two different ones, whatever was evicted in between.
 //!
-//! What is remembered is bounded, and least recently used entries go first. A conversation that was forgotten and comes
-//! back is a new one; its blocks have new numbers.
+//! Memory is bounded, and the least recently used entries are evicted first. An evicted conversation that returns is a
+//! new one, with new block numbers.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -22,27 +22,26 @@ use serde::Serialize;
 
 use super::Record;
 
-/// Tokens per block of a capture: about as many as a chunk of text has, as what is finer cannot be told apart.
+/// Tokens per block of a capture: about those of a chunk of text, below which nothing can be distinguished.
 pub const BLOCK_TOKENS: u32 = 64;
-/// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// Keys whose place is remembered, and blocks whose number is: 30 million tokens of distinct text.
+/// Keys whose position is remembered, and blocks whose number is: 30 million tokens of distinct text.
 const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
-/// Models that are told apart; any more are `other`.
+/// Distinct models; any others are named `other`.
 const MODELS: usize = 256;
-/// Longest name of a model.
+/// Longest name of a model in bytes.
 pub(super) const MODEL_BYTES: usize = 64;
-/// What those are called that are not told apart.
+/// Name of all further models.
 pub(super) const OTHER_MODEL: &str = "other";
 
-/// Tokens of a prompt beyond what its text can have: of images and the like.
+/// Most tokens of a prompt beyond one per byte of its text, for images and the like.
 const MOST_UNSEEN: u64 = 1 << 20;
 
-/// Stands before the first block.
+/// Parent of the first block.
 const ROOT: u64 = u64::MAX;
 
-/// Tokens of a record's prompt. A worker that counts more than there can be, one for each byte and some of media, is not
-/// believed: each block takes time and room.
+/// Returns the tokens of a record's prompt, capped at one per byte plus [`MOST_UNSEEN`], since each block takes time
+/// and memory.
 pub(super) fn prompt_tokens(record: &Record<'_>) -> u64 {
     record.tokens[0].min(record.units.saturating_add(MOST_UNSEEN))
 }
@@ -52,51 +51,51 @@ pub(super) fn prompt_tokens(record: &Record<'_>) -> u64 {
 pub struct Line {
     /// Arrival, in seconds since the router started.
     pub ts: f64,
-    /// The conversation, by number.
+    /// Number of the conversation.
     pub conv: u64,
-    /// The turn's number within it.
+    /// Number of the turn in the conversation.
     pub turn: u32,
     /// Tokens that the prompt adds to the history.
     pub prompt_tokens: u64,
-    /// Tokens of the prompt that were said before.
+    /// Tokens of the prompt that repeat earlier turns.
     pub history_tokens: u64,
-    /// Tokens of the answer.
+    /// Tokens of the response.
     pub response_tokens: u64,
     /// The prompt's full blocks: first number, count, first number, count, …
     pub block_runs: Vec<u64>,
-    /// The class of the turn's objective; absent for the configured one.
+    /// Class of the turn's objective; absent for the configured one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
-    /// What it was to meet.
+    /// Objective for the time to first token.
     pub objective_ms: f64,
-    /// The model that it asked for.
+    /// Requested model.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
-    /// The worker that answered.
+    /// Worker that served the turn.
     pub worker: String,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// From its arrival to the answer's end.
+    /// Time from arrival to the end of the response.
     pub took_ms: f64,
-    /// What was predicted for the time to first token.
+    /// Predicted time to first token.
     pub predicted_ttft_ms: f64,
     /// Cached tokens, as the worker reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
-    /// What was predicted for them.
+    /// Predicted cached tokens.
     pub predicted_cached_tokens: u64,
-    /// Whether the tokens of prompt and answer are estimates, because the worker did not count them.
+    /// Whether the tokens of prompt and response are estimates, because the worker did not count them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// How the answer ended: ok, broken (the worker's), aborted (the client's).
+    /// How the response ended: ok, broken (by the worker), aborted (by the client).
     pub outcome: String,
 }
 
 impl Line {
-    /// Adds it to a trace, as it is written there.
+    /// Appends the line to a trace.
     pub(super) fn write(&self, trace: &mut Vec<u8>) {
         let start = trace.len();
-        // Numbers and text are always JSON.
+        // Numbers and text always serialise.
         if serde_json::to_writer(&mut *trace, self).is_err() {
             trace.truncate(start);
             return;
@@ -112,13 +111,13 @@ struct Conversation {
     total: u64,
 }
 
-/// What was seen so far.
+/// Numbers assigned so far.
 #[derive(Debug)]
 pub struct Numbers {
     conversations: LruCache<u64, Conversation>,
-    /// Where in tokens a key ends.
+    /// End of a key in tokens.
     ends: Recent<PrefixHash, u64>,
-    /// A block's number, by that of the block before it and the key that covers it.
+    /// Number of a block, by that of the block before it and the key that covers it.
     blocks: Recent<(u64, PrefixHash), u64>,
     models: BTreeSet<String>,
     next_conversation: u64,
@@ -132,7 +131,7 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Remembers at most so many conversations, and so many keys and blocks.
+    /// Creates a numbering that remembers at most so many conversations, and so many keys and blocks.
     #[must_use]
     pub fn remembering(conversations: NonZeroUsize, keys: NonZeroUsize) -> Self {
         Self {
@@ -145,7 +144,7 @@ impl Numbers {
         }
     }
 
-    /// The line of a turn that arrived `ts` seconds after the start. Turns come in the order of their arrival.
+    /// Returns the line of a turn that arrived `ts` seconds after the start. Turns must be passed in order of arrival.
     pub fn line(&mut self, ts: f64, record: &Record<'_>) -> Line {
         let (prompt, response) = (prompt_tokens(record), record.tokens[1]);
         let (ends, known) = self.places(record, prompt);
@@ -174,8 +173,8 @@ impl Numbers {
         }
     }
 
-    /// Where the prompt's keys end in tokens, and up to where they were known before. Fixes the places of new ones, the
-    /// reply's included: the next turn repeats them.
+    /// Returns where the prompt's keys end in tokens, and up to where they were already known. Fixes the positions of
+    /// new keys, including the reply's, which the next turn repeats.
     fn places(&mut self, record: &Record<'_>, prompt: u64) -> (Vec<u64>, u64) {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
@@ -212,7 +211,7 @@ impl Numbers {
             let fresh = self.next_block;
             let number = match record.prompt.hashes().get(covering) {
                 Some(key) => self.blocks.touch_or_put((before, *key), fresh),
-                // Text behind the last key is nobody else's.
+                // Text after the last key is shared with no other prompt.
                 None => fresh,
             };
             self.next_block += u64::from(number == fresh);
@@ -225,7 +224,7 @@ impl Numbers {
         runs
     }
 
-    /// Number, turn and history.
+    /// Returns the conversation's number, the turn's number and the history.
     fn conversation(&mut self, key: Option<u64>, known: u64, total: u64) -> (u64, u32, u64) {
         if let Some(conversation) = key.and_then(|key| self.conversations.get_mut(&key)) {
             let history = known.min(conversation.total);
@@ -247,7 +246,7 @@ impl Numbers {
         (number, 0, 0)
     }
 
-    /// The model, unless there are too many: names come from clients.
+    /// Returns the model's name, or `other` for too many: names come from clients.
     fn model(&mut self, name: &str) -> String {
         if !self.models.contains(name) {
             if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
@@ -259,7 +258,7 @@ impl Numbers {
     }
 }
 
-/// The place in tokens of `unit`, in proportion between two places that are known: `(unit, tokens)`.
+/// Interpolates the position in tokens of `unit` between two known ones, each `(unit, tokens)`.
 fn between((unit_from, from): (u64, u64), (unit_to, to): (u64, u64), unit: u64) -> u64 {
     let span = unit_to.saturating_sub(unit_from);
     if span == 0 {

@@ -1,4 +1,4 @@
-//! A turn that was answered, as its request hands it in; and as bytes, where many are held and few are read.
+//! The record of a completed turn, and its encoding in memory.
 
 use std::borrow::Cow;
 
@@ -9,56 +9,56 @@ use policy::units::{Millis, Tokens};
 
 use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 
-/// Numbers of a record.
+/// Numeric fields of an encoded record.
 const NUMBERS: usize = 12;
 
-/// When a turn arrived, in microseconds of the router's clock, and a number that tells turns of one microsecond apart.
+/// Arrival in microseconds of the router's clock, and a sequence number for turns of the same microsecond.
 pub(super) type Place = (u64, u64);
 
-/// Of the router's clock.
+/// Returns microseconds of the router's clock.
 pub(super) fn micros(arrived: Millis) -> u64 {
     (arrived.0.max(0.0) * 1e3) as u64
 }
 
-/// A turn that was answered, as far as its answer came.
+/// A turn whose response was received, at least in part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record<'a> {
-    /// The conversation's key; a turn without one is a conversation of its own.
+    /// Key of the conversation; a turn without one is a conversation of its own.
     pub conversation: Option<u64>,
-    /// The class of the objective that it was held to; empty for the configured one.
+    /// Class of the objective that applied; empty for the configured one.
     pub class: Cow<'a, str>,
-    /// The model that it asked for.
+    /// Requested model.
     pub model: Cow<'a, str>,
-    /// Time to first token that it was to meet.
+    /// Objective for the time to first token.
     pub objective: Millis,
-    /// The prompt's keys.
+    /// Keys of the prompt.
     pub prompt: Cow<'a, Chain>,
-    /// What the keys' ends count, all in all: bytes or tokens of the prompt.
+    /// Length of the prompt in the unit of the keys' ends: bytes or tokens.
     pub units: u64,
-    /// The reply's keys, where the next turn can repeat it.
+    /// Keys of the reply, where the next turn can repeat it.
     pub reply: Option<Cow<'a, Chain>>,
-    /// Tokens of the prompt and of the answer.
+    /// Tokens of prompt and response.
     pub tokens: [u64; 2],
-    /// Whether the worker counted these tokens; else they are estimated.
+    /// Whether the worker counted these tokens; otherwise they are estimated.
     pub counted: bool,
-    /// The worker that answered.
+    /// Worker that served the turn.
     pub worker: Cow<'a, str>,
-    /// From the turn's last byte in to its first token out.
+    /// Time from the request's last byte to its first token.
     pub ttft: Millis,
-    /// From the same moment to the end of the answer.
+    /// Time from the request's last byte to the end of the response.
     pub took: Millis,
-    /// What was predicted for the time to first token.
+    /// Predicted time to first token.
     pub predicted_ttft: Millis,
-    /// Cached tokens, as predicted.
+    /// Predicted cached tokens.
     pub predicted_cached: Tokens,
     /// Cached tokens, as the worker reported.
     pub reported_cached: Option<u64>,
-    /// How the answer ended.
+    /// How the response ended.
     pub outcome: Cow<'a, str>,
 }
 
 impl Record<'_> {
-    /// With all that it refers to.
+    /// Copies all borrowed data.
     #[must_use]
     pub fn into_owned(self) -> Record<'static> {
         let chain = |chain: Cow<'_, Chain>| Cow::Owned(chain.into_owned());
@@ -83,7 +83,6 @@ impl Record<'_> {
         }
     }
 
-    /// Bytes that it takes when it is held.
     pub(super) fn size(&self) -> usize {
         let chain = |chain: &Chain| size_of::<u32>() + chain.len() * 2 * size_of::<u64>();
         let text = |text: &str| size_of::<u32>() + text.len();
@@ -98,7 +97,7 @@ impl Record<'_> {
             + self.reply.as_ref().map_or(0, |reply| chain(reply))
     }
 
-    /// A model whose name is not numbered either is held by none.
+    /// Returns the text fields, with a model name that is too long replaced.
     fn texts(&self) -> [&str; 4] {
         let model = if self.model.len() > MODEL_BYTES {
             OTHER_MODEL
@@ -108,7 +107,7 @@ impl Record<'_> {
         [&self.class, model, &self.worker, &self.outcome]
     }
 
-    /// Adds it to what is held: numbers in little endian, text and keys with their lengths before them.
+    /// Appends the encoded record: numbers in little endian, text and keys prefixed by their lengths.
     pub(super) fn write(&self, (arrived_us, sequence): Place, to: &mut Vec<u8>) {
         let numbers: [u64; NUMBERS] = [
             arrived_us,
@@ -144,7 +143,6 @@ impl Record<'_> {
         }
     }
 
-    /// Takes the next one of what is held.
     pub(super) fn read(from: &mut &[u8]) -> Option<(Place, Record<'static>)> {
         let mut numbers = [0; NUMBERS];
         for number in &mut numbers {

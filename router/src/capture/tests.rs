@@ -12,7 +12,7 @@ use super::numbers::{BLOCK_TOKENS, Line, Numbers};
 use super::*;
 use lab::trace_file::TraceFile;
 
-/// A chat, as the path fingerprints it, with four bytes per token.
+/// A chat, fingerprinted as on the request path, with four bytes per token.
 struct Chat(Vec<(&'static str, String)>);
 
 impl Chat {
@@ -355,7 +355,7 @@ fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
         let keys = |chain: &Chain| (chain.hashes().to_vec(), chain.ends().to_vec());
         assert_eq!(keys(&read.prompt), keys(&turn.prompt));
         assert_eq!(read.reply.as_deref().map(keys), turn.reply.as_deref().map(keys));
-        // Which keys end messages is no part of a trace.
+        // A trace does not say which keys end messages.
         let (prompt, reply) = (turn.prompt.clone(), turn.reply.clone());
         assert_eq!(
             Record {
@@ -423,7 +423,7 @@ fn a_worker_that_counts_more_tokens_than_there_can_be_is_not_believed() {
     assert_eq!(numbers.line(1.0, &picture).prompt_tokens, 70_000);
 }
 
-/// What a client may do in its next turn.
+/// A client's next turn.
 #[derive(Clone, Debug)]
 enum Move {
     Say(usize),
@@ -443,7 +443,7 @@ fn moves() -> impl Strategy<Value = (u64, Move)> {
 }
 
 proptest! {
-    /// Whatever clients do, and however little is remembered, the reader takes every line.
+    /// Whatever clients do, and however little is remembered, the reader accepts every line.
     #[test]
     fn every_line_is_a_turn_that_the_reader_takes(moves in prop::collection::vec(moves(), 1..60), keys in 1usize..60, ratio in 1u64..9) {
         let few = NonZeroUsize::new(keys).unwrap();
@@ -460,7 +460,7 @@ proptest! {
                 Move::Restart(seed) => *chat = vec![("system", text(seed, 900))],
             }
             let (prompt, units) = Chat(chat.clone()).chain();
-            // A ratio that wobbles, as tokenizers' do.
+            // A varying ratio, as of real tokenizers.
             let tokens = units / ratio + at as u64 % 5;
             let line = numbers.line(at as f64, &record(Some(conversation), prompt, units, [tokens, 7]));
             let json = serde_json::to_string(&line).unwrap();

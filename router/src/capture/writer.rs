@@ -1,4 +1,4 @@
-//! The thread behind a capture: puts turns in order, numbers them, writes them.
+//! The writer thread of a capture: sorts turns, numbers and writes them.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,18 +20,16 @@ use crate::supervise;
 const HELD_KEYS: usize = 2 << 20;
 /// Most records that are held back.
 const HELD_RECORDS: usize = 8192;
-/// A turn that comes so much later than one that was written is taken to have come at that one's time: it was tried
-/// elsewhere first, or its thread was interrupted.
+/// A turn that arrived at most this long before one already written is written with that one's time; an earlier one is
+/// left out. Turns that were first tried on another worker, or whose thread was interrupted, come late.
 const TOLERANCE_US: u64 = 5_000_000;
-/// From one look at the queue to the next. Who hands in a turn wakes the thread only where nothing has come for so long: to
-/// be woken for each turn costs more than the turn, and takes the processor from those who serve others.
+/// Interval at which the queue is polled. A turn wakes the thread only after the queue was empty for so long: a wake-up
+/// per turn costs more than the turn and takes processor time from requests.
 const REST: Duration = Duration::from_millis(20);
-/// Turns that are written at once.
 const AT_ONCE: usize = 512;
-/// Bytes of a line, as long as its prompt is not cut into many runs of blocks.
+/// Typical bytes of a line whose prompt is not split into many runs of blocks.
 const USUAL_BYTES: usize = 512;
 
-/// Its state.
 #[derive(Debug)]
 pub(super) struct Writer {
     ring: Ring,
@@ -59,7 +57,7 @@ impl Writer {
         }
     }
 
-    /// Until nobody can hand in anything any more. A panic costs the turns that were being written.
+    /// Runs until all senders are dropped. A panic loses the turns that were being written.
     pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>, restarts: &Counter) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(&mut messages))) {
             restarts.inc();
@@ -75,7 +73,7 @@ impl Writer {
 
     fn run(&mut self, messages: &mut mpsc::Receiver<Message>) {
         loop {
-            // Where nothing is held there is nothing to look after.
+            // With nothing held back, the thread can block.
             let mut next = if self.held.is_empty() {
                 match messages.blocking_recv() {
                     None => return,
@@ -85,7 +83,8 @@ impl Writer {
                 None
             };
             rest();
-            // Read before the queue is emptied: what is not open by now, and earlier, is in the queue or was dropped.
+            // Read before the queue is drained: every earlier turn that is not in flight is in the queue or was
+            // dropped.
             let oldest = self.open.lock().first().copied();
             let mut waiting = Vec::new();
             let is_over = loop {
@@ -113,7 +112,7 @@ impl Writer {
         self.held.insert(place, record);
     }
 
-    /// Writes what no turn under way came before, and more if too much is held.
+    /// Writes held turns that arrived before every turn in flight, and more if too many are held.
     fn release(&mut self, oldest: Option<Place>) {
         let mut lines = Vec::new();
         while let Some((place, record)) = self.held.pop_first() {
@@ -131,7 +130,7 @@ impl Writer {
         self.write(&mut lines);
     }
 
-    /// Writes the lines; none are left.
+    /// Writes and clears the lines.
     fn write(&mut self, lines: &mut Vec<Line>) {
         if lines.is_empty() {
             return;
@@ -155,7 +154,7 @@ impl Writer {
         }
     }
 
-    /// The turn's line, unless it is too late for it.
+    /// Returns the turn's line, unless it is too late.
     fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
             self.turns.with_label_values(&["late"]).inc();

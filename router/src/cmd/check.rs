@@ -1,4 +1,4 @@
-//! `tailroute check FILE`: everything that is wrong with a configuration, at once.
+//! `tailroute check FILE`: reports every problem of a configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,19 +12,18 @@ use crate::budget::Budget;
 
 /// Check a configuration file and name every problem in it
 ///
-/// Says what memory the router may take at most, and which keys bound it.
-/// Reads the file as `serve` would, the environment's TAILROUTE_SECTION__KEY variables included.
-/// Exit code 0: it is good; 1: it is not.
+/// Prints the router's memory bound and the keys that set it. Reads the file as `serve` would, including the
+/// environment's TAILROUTE_SECTION__KEY variables. Exit code 0: no problem; 1: any problem.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  tailroute check /etc/tailroute/tailroute.toml")]
 pub struct Args {
     /// The file to check.
     file: PathBuf,
-    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}], memory: {bytes, parts: [{what, bytes,
-    /// keys}]}}`.
+    /// Print the result as JSON: `{ok, file, problems: [{origin, path, what, hint}],
+    /// memory: {bytes, parts: [{what, bytes, keys}]}}`.
     #[arg(long)]
     json: bool,
-    /// Leave the environment out of it.
+    /// Ignore the environment.
     #[arg(long)]
     no_env: bool,
 }
@@ -32,7 +31,7 @@ pub struct Args {
 /// Runs the check.
 ///
 /// # Errors
-/// If the file cannot be read, or the result cannot be written.
+/// Fails if the file cannot be read, or the result cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = if args.no_env {
         BTreeMap::new()

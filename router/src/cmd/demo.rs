@@ -1,4 +1,4 @@
-//! `tailroute demo`: see what the router is for, without a GPU.
+//! `tailroute demo`: compares routing policies without a GPU.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -18,13 +18,13 @@ pub struct Args {
     /// Print the rows as JSON.
     #[arg(long)]
     json: bool,
-    /// Leave a fleet under `tail` running afterwards.
+    /// Keep a fleet under `tail` running afterwards.
     #[arg(long)]
     keep: bool,
     /// Seed of the workload and its text.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Workloads to play, of seeds that follow each other; the table shows medians.
+    /// Workloads to play, with consecutive seeds; the table shows medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
 }
@@ -32,7 +32,7 @@ pub struct Args {
 /// Plays the workload against each contender and prints the table.
 ///
 /// # Errors
-/// If a fleet cannot be started.
+/// Fails if a fleet cannot be started.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! `tailroute key`: API keys, and what is written down of them.
+//! `tailroute key`: creates API keys and tokens, and hashes existing ones.
 
 use std::io::Read as _;
 use std::process::ExitCode;
@@ -8,12 +8,12 @@ use anyhow::{Context as _, bail};
 use crate::admission::keys::{hash, make};
 use protocol::tenant::hex;
 
-/// Shortest key whose hash may be written down; what is shorter could be guessed from it.
+/// Shortest key whose hash may be stored; a shorter one could be guessed from it.
 const SHORTEST: usize = 20;
-/// Longest key that a request could carry.
+/// Longest key that fits into a request.
 const LONGEST: usize = 4_096;
 
-/// Make an API key or a token of the admin port, or the hash of one.
+/// Make an API key or a token of the admin API, or the hash of one.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  tailroute key new team-a >> keys.toml\n  printf %s \"$KEY\" | tailroute key hash team-a >> keys.toml\n  tailroute key new --role operate alice >> tokens.toml"
@@ -25,11 +25,11 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Make a new key: the key goes to standard error, once; its section of the configuration to standard output.
+    /// Make a new key. The key goes to standard error, once; its section of the configuration to standard output.
     New {
         /// Name of the key in metrics and logs; of a token, in the audit log.
         name: String,
-        /// Make a token of the admin port instead, which may do this: read, operate or admin.
+        /// Make a token of the admin API with this role instead: read, operate or admin.
         #[arg(long)]
         role: Option<RoleArg>,
     },
@@ -37,18 +37,18 @@ enum What {
     Hash {
         /// Name of the key in metrics and logs; of a token, in the audit log.
         name: String,
-        /// It is a token of the admin port, which may do this: read, operate or admin.
+        /// The key is a token of the admin API with this role: read, operate or admin.
         #[arg(long)]
         role: Option<RoleArg>,
     },
 }
 
-/// What a token may do, as it is typed.
+/// Role of a token, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum RoleArg {
-    /// Look.
+    /// Read only.
     Read,
-    /// Take workers out and back, and try weights.
+    /// Cordon and drain workers, and preview weights.
     Operate,
     /// Change the policy.
     Admin,
@@ -65,10 +65,10 @@ impl RoleArg {
     }
 }
 
-/// Makes it.
+/// Runs the command.
 ///
 /// # Errors
-/// If there is no randomness, or no key to read.
+/// Fails if there is no randomness, or no key to read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::New { name, role } => {
@@ -107,7 +107,7 @@ fn section(name: &str, role: Option<RoleArg>, key: &str) -> anyhow::Result<Strin
     ))
 }
 
-/// Visible ASCII as a TOML string.
+/// Formats visible ASCII as a TOML string.
 fn toml_string(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,11 +1,11 @@
-//! `tailroute replay`: what would have been, under another policy or other weights.
+//! `tailroute replay`: evaluates another policy or other weights on captured traffic.
 //!
-//! The capture is played twice through the fleet simulator, which runs the router's own code: once under the settings in
-//! force, once under the proposed ones. Both runs see the same arrivals, so every turn has a twin to be compared with.
-//! The few turns that change most are then played once more, to keep every term of their two decisions: keeping those of
+//! The capture is played twice through the fleet simulator, which runs the router's own code: once under the settings
+//! in force, once under the proposed ones. Both runs see the same arrivals, so turns can be compared one by one. The
+//! few turns that change most are then played once more to record every term of their two decisions: recording those of
 //! all turns would take more memory than the trace.
 //!
-//! It is a simulation of the workers, by what the configuration says of them; what the router does is no simulation.
+//! Only the workers are simulated, from their configuration; routing is the real code.
 
 mod compare;
 mod figures;
@@ -40,10 +40,10 @@ use lab::trace_source::{Trace, TraceSource};
 /// Share of captured turns, from the first, that fill the caches and are not counted.
 const PREVIEW_WARM_UP: f64 = 0.2;
 
-/// What a capture or trace would have got under other weights
+/// Evaluate other weights on a capture or trace
 ///
 /// Plays it twice, with the router's own code in front of simulated workers: under the settings in force and under the
-/// proposed ones. Reports both, by traffic class too, and the turns that change most with what decided.
+/// proposed ones. Reports both, also by traffic class, and the turns that change most with the deciding term.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute replay --capture capture.jsonl --config tailroute.toml --weights proposed.toml\n  \
@@ -66,14 +66,14 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// What workers drop first, by the names of `sim fleet --cache`, such as lru, tail, t-lru or belady. Unless given,
-    /// tail where the configuration has workers told, and without a configuration.
+    /// Eviction order of the workers' caches, by the names of `sim fleet --cache`, such as lru, tail, t-lru or belady.
+    /// The default is tail where hints are enabled in the configuration, and without a configuration.
     #[arg(long)]
     cache: Option<CacheRule>,
     /// Share of turns, from the start, that fill the caches and are not counted.
     #[arg(long, default_value = "0.1", value_parser = share)]
     warmup_share: f64,
-    /// Turns to replay: all of a file, 2000 of a generator unless given.
+    /// Turns to replay; the default is all of a file, 2000 of a generator.
     #[arg(long)]
     turns: Option<usize>,
     /// Report as JSON, with every worker's terms for the turns that change most.
@@ -81,14 +81,14 @@ pub struct Args {
     json: bool,
 }
 
-/// How fast, in one of its two ways.
+/// Speed of the replay, in one of two forms.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 struct PaceArgs {
-    /// Times the capture's own speed. 1 unless given.
+    /// Factor on the capture's own speed; the default is 1.
     #[arg(long, value_parser = positive)]
     speed: Option<f64>,
-    /// ρ of the workers' capacity without a cache.
+    /// Load as ρ: the share of the workers' capacity, without caches, that the turns take.
     #[arg(long, value_parser = positive)]
     load: Option<f64>,
 }
@@ -96,7 +96,7 @@ struct PaceArgs {
 /// Replays and reports.
 ///
 /// # Errors
-/// If the capture or a settings file cannot be read, or the report cannot be written.
+/// Fails if the capture or a settings file cannot be read, or the report cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fleet = args.fleet.load()?;
     let proposed = config::load_routing(&args.weights)?;
@@ -138,7 +138,7 @@ impl Args {
                 (Some(load), _) => Pace::Load(load),
                 (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),
             },
-            // The arrivals are the capture's own.
+            // Arrivals come from the capture without jitter.
             jitter_s: 0.0,
             warm_up: self.warmup_share,
             per_turn: true,
@@ -147,7 +147,7 @@ impl Args {
     }
 }
 
-/// The trace as the simulator takes it: each turn with its class and what it has to meet.
+/// Converts the trace to a workload with the class and objective of each turn.
 fn workload(trace: &Trace, fleet: &Fleet, block_tokens: u32) -> Result<Workload, WorkloadError> {
     let workload = Workload::new(&trace.turns, block_tokens)?;
     let classes: Vec<Arc<str>> = trace
@@ -164,8 +164,8 @@ fn workload(trace: &Trace, fleet: &Fleet, block_tokens: u32) -> Result<Workload,
         .with_classes(class_of))
 }
 
-/// How long answers take, by what the capture says of those that streamed: policies that count requests in flight count
-/// those as well that are past their first token, and the next turn comes after the answer.
+/// Estimates the decoding time per token from the streamed responses of the capture. Policies that count requests in
+/// flight count decoding ones too, and the next turn follows the response.
 fn decode(trace: &Trace) -> Decode {
     let per_token = |turn: &Turn| {
         let (ttft, took) = (turn.captured.ttft?, turn.captured.took?);
@@ -183,28 +183,27 @@ fn decode(trace: &Trace) -> Decode {
     }
 }
 
-/// Why there is no preview.
+/// Reason why there is no preview.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPreview {
-    /// What was captured is no trace.
+    /// The captured turns are not a valid trace.
     #[error("the captured turns cannot be read")]
     Unreadable(#[from] TraceFileError),
-    /// It cannot be played.
+    /// The trace cannot be played.
     #[error("the captured turns cannot be played")]
     Unplayable(#[from] WorkloadError),
-    /// It takes too long.
+    /// The time limit was exceeded.
     #[error("it was cut off after {:.0} s", .0.as_secs_f64())]
     TooLong(Duration),
-    /// The report is no JSON.
+    /// The report cannot be serialised.
     #[error("the report cannot be written")]
     Unwritable(#[from] serde_json::Error),
 }
 
-/// What captured turns would get under the second settings instead of the first, on this fleet: the report of
-/// `tailroute replay --json`.
+/// Compares two settings on captured turns and this fleet. Returns the report of `tailroute replay --json`.
 ///
 /// # Errors
-/// If they are no trace, cannot be played, or take longer than `limit`.
+/// Fails if the turns are not a valid trace, cannot be played, or take longer than `limit`.
 pub fn preview(
     capture: &[u8],
     fleet: &Fleet,
@@ -239,7 +238,7 @@ pub fn preview(
     Ok(serde_json::to_value(report)?)
 }
 
-/// Plays both settings, then once more for the decisions of the turns that change most; `None` if a `step` says so.
+/// Plays both settings, then once more for the decisions of the turns that change most; `None` if a `step` breaks off.
 fn replay(
     trace: &Trace,
     fleet: &Fleet,

@@ -1,4 +1,4 @@
-//! `tailroute schema`: the configuration's JSON schema, its reference page, or a file to begin with.
+//! `tailroute schema`: prints the configuration's JSON schema, its reference page, or an example file.
 
 use std::process::ExitCode;
 
@@ -16,10 +16,10 @@ pub struct Args {
     example: bool,
 }
 
-/// Prints it.
+/// Prints the requested document.
 ///
 /// # Errors
-/// If it cannot be written.
+/// Fails if it cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.markdown {
         config::reference()

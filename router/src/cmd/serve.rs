@@ -1,4 +1,4 @@
-//! `tailroute serve`: the router.
+//! `tailroute serve`: runs the router.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -19,9 +19,9 @@ use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
 use crate::supervise::{Task, forever};
 
-/// For tasks and threads to end after the drain.
+/// Time limit for tasks and threads to end after the drain.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
-/// For the log's last lines to be written.
+/// Time limit for the log's last lines.
 const LOG_LIMIT: Duration = Duration::from_secs(1);
 
 /// Serve: route requests to workers.
@@ -46,11 +46,11 @@ pub struct Args {
     policy: Option<String>,
 }
 
-/// Runs the router until it is told to stop (SIGTERM or SIGINT), or another process has taken over, then drains. SIGHUP
-/// makes it read its configuration again.
+/// Runs the router until SIGTERM, SIGINT or a hand-over to another process, then drains. SIGHUP reloads the
+/// configuration.
 ///
 /// # Errors
-/// If the configuration is wrong or a port cannot be bound.
+/// Fails if the configuration is wrong or a port cannot be bound.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen,
@@ -69,14 +69,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     budget::report(&config);
     let runtime = runtime().context("no runtime")?;
     let ended = runtime.block_on(serve(config, source));
-    // What still blocks, on a file system that hangs or otherwise, holds nothing that is worth waiting for.
+    // What still blocks, for example on a stalled file system, need not be waited for.
     runtime.shutdown_timeout(SHUTDOWN_LIMIT);
     logs::writer::flush(LOG_LIMIT);
     ended
 }
 
-/// As many threads as there are processors for it. With a single one, as a sidecar is often given, there is nobody to hand
-/// work over to: a runtime of one thread spares what that would take.
+/// Creates a runtime with a thread per processor. With one processor, as sidecars often have, a single-threaded runtime
+/// saves the cost of moving work between threads.
 fn runtime() -> io::Result<Runtime> {
     let processors = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
     let mut builder = if processors == 1 {
@@ -88,7 +88,8 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
-    // Handled and then ignored: a write beyond RLIMIT_FSIZE fails, as one to a full disk does, instead of ending the process.
+    // With the signal handled, a write beyond RLIMIT_FSIZE fails, like one to a full disk, instead of ending the
+    // process.
     let _beyond_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -107,7 +108,7 @@ async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
         }
     }
     reloading.abort();
-    // A second signal means: now.
+    // A second signal ends the drain.
     tokio::select! {
         cut = server.drain() => Ok(if cut == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         _ = terminate.recv() => Ok(ExitCode::FAILURE),

@@ -1,4 +1,4 @@
-//! One decision, in a place of fixed size.
+//! One decision in a slot of fixed size.
 
 use policy::ids::WorkerId;
 use policy::route::{Overridden, PolicyName, Reason, Terms};
@@ -8,10 +8,10 @@ use policy::units::{Millis, Tokens};
 use super::Made;
 use telemetry::context::TraceId;
 
-/// Workers of which all terms are kept, the chosen one among them.
+/// Workers whose terms are kept, including the chosen one.
 pub const ROWS: usize = 16;
 
-/// A text that is cut to fit.
+/// A text, truncated to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Short<const N: usize> {
     length: u8,
@@ -27,7 +27,7 @@ impl<const N: usize> Short<N> {
     fn set(&mut self, text: &[u8]) {
         let length = text.len().min(N).min(usize::from(u8::MAX));
         self.bytes[..length].copy_from_slice(&text[..length]);
-        // Cut to what a byte holds just before.
+        // Truncated above to what a byte holds.
         self.length = length as u8;
     }
 
@@ -35,7 +35,7 @@ impl<const N: usize> Short<N> {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// The text; a character that was cut in two is left out.
+    /// Returns the text without a partial last character.
     pub(super) fn text(&self) -> String {
         let text = String::from_utf8_lossy(self.as_bytes());
         text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
@@ -99,7 +99,7 @@ impl Row {
         }
     }
 
-    /// Predicted time to first token there.
+    /// Returns the predicted time to first token on this worker.
     #[must_use]
     pub fn predicted_ttft_ms(&self) -> f32 {
         self.wait_ms + self.marginal_ms + self.fixed_ms + self.overhead_ms
@@ -110,35 +110,35 @@ fn narrow(tokens: Tokens) -> u32 {
     u32::try_from(tokens.0).unwrap_or(u32::MAX)
 }
 
-/// Of the workers whose terms are not kept.
+/// Summary of the workers whose terms are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest {
-    /// How many there are.
+    /// Number of workers.
     pub workers: u32,
-    /// How many of them were ready.
+    /// Number of ready workers among them.
     pub ready: u32,
-    /// The one that holds most of the prompt, and how many tokens.
+    /// The worker that holds most of the prompt, and its tokens.
     pub holder: Option<(u32, u32)>,
 }
 
-/// What came of a decision, as far as it is known.
+/// Outcome of a decision, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Came {
-    /// How the attempt ended; `None` as long as it has not.
+    /// How the attempt ended; `None` while it is running.
     pub outcome: Option<&'static str>,
-    /// From the turn's arrival to its end.
+    /// Time from the turn's arrival to its end.
     pub took: Millis,
-    /// From its arrival to its first token.
+    /// Time from the turn's arrival to its first token.
     pub ttft: Option<Millis>,
-    /// Tokens of prompt and answer, as the worker counted them.
+    /// Tokens of prompt and response, as the worker counted them.
     pub counted: Option<[u64; 2]>,
     /// Cached tokens, as the worker reported them.
     pub cached: Option<u64>,
-    /// Where the time went.
+    /// Components of the time to first token.
     pub parts: Option<Parts>,
-    /// Why it was late, if it was.
+    /// Cause of a missed objective.
     pub cause: Option<Cause>,
-    /// Prompt tokens that another worker held, and those that were predicted here and were not there.
+    /// Computed prompt tokens that another worker held, and those that were wrongly predicted to be cached here.
     pub avoidable: [u64; 2],
 }
 
@@ -158,7 +158,7 @@ impl Came {
 /// One decision.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Where it is in the ring's history; `u64::MAX` as long as there is none.
+    /// Position in the ring's history; `u64::MAX` for an empty slot.
     position: u64,
     pub(super) sequence: u64,
     pub(super) request: Short<128>,
@@ -177,7 +177,7 @@ pub struct Slot {
     kept: u8,
     rows: [Row; ROWS],
     pub(super) rest: Rest,
-    /// What came of it.
+    /// Outcome.
     pub came: Came,
 }
 
@@ -265,19 +265,19 @@ impl Slot {
         }
     }
 
-    /// The workers whose terms are kept: the chosen one, then those that could be chosen, the best first.
+    /// Returns the kept workers: the chosen one, then those that could be chosen, the best first.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows[..usize::from(self.kept).min(ROWS)]
     }
 
-    /// The worker that was chosen.
+    /// Returns the chosen worker.
     #[must_use]
     pub fn chosen(&self) -> Option<&Row> {
         self.rows().first()
     }
 
-    /// The worker that would have been chosen without that one.
+    /// Returns the worker that would have been chosen without the chosen one.
     #[must_use]
     pub fn runner_up(&self) -> Option<&Row> {
         self.rows()
@@ -285,14 +285,14 @@ impl Slot {
             .filter(|row| row.ready && row.score.is_finite())
     }
 
-    /// Whether its first token came after its objective.
+    /// Returns whether the first token missed the objective.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.came.ttft.is_some_and(|ttft| ttft > self.objective)
     }
 }
 
-/// Finds the workers that came closest to being chosen. Returns how many.
+/// Finds the workers with the best scores after the chosen one. Returns how many.
 fn closest(terms: &[Terms], chosen: usize, best: &mut [usize; ROWS - 1]) -> usize {
     let before = |one: usize, other: usize| {
         let (one, other) = (&terms[one], &terms[other]);

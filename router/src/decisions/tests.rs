@@ -118,7 +118,7 @@ fn pages_follow_each_other_without_gap_or_repetition() {
     loop {
         let (page, next) = ring.page(&Filter::default(), before, 3);
         seen.extend(requests(&page));
-        // What comes meanwhile moves nothing.
+        // New decisions do not shift pages.
         record(&ring, "new", &decision(99, vec![terms(0, 1.0, 0)]));
         before = next;
         if next.is_none() {

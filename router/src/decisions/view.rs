@@ -1,4 +1,4 @@
-//! A decision as people and programs read it: `GET /admin/v1/decisions`, and `x-tailroute-explain` on an answer.
+//! The public form of a decision: `GET /admin/v1/decisions`, and `x-tailroute-explain` in a response.
 
 use http::HeaderValue;
 use policy::route::{Decision, Overridden, PolicyName, Reason, Terms};
@@ -10,73 +10,73 @@ use serde::Serialize;
 use super::slot::{Came, Row, Slot};
 use crate::app::App;
 
-/// Workers whose terms fit into an answer's header.
+/// Workers whose terms fit into a response header.
 const IN_HEADER: usize = 8;
 
 /// A page of decisions.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Page {
-    /// The newest first.
+    /// Decisions, the newest first.
     pub decisions: Vec<Explained>,
-    /// `before` of the next page; `null` if there is none.
+    /// Value of `before` for the next page; `null` if there is none.
     pub next: Option<u64>,
-    /// Decisions that are kept at most.
+    /// Largest number of decisions kept.
     pub capacity: usize,
 }
 
 /// One decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explained {
-    /// `x-tailroute-decision` of the answer.
+    /// `x-tailroute-decision` of the response.
     pub decision: u64,
     /// `x-request-id`.
     pub request: String,
-    /// The trace that it belongs to, as exemplars name it.
+    /// Id of the trace, as in exemplars.
     pub trace: Option<String>,
-    /// When the turn's last byte was here, in milliseconds since 1970.
+    /// Time at which the request's last byte arrived, in milliseconds since 1970.
     pub arrived_unix_ms: f64,
-    /// From then until it was sent to this worker.
+    /// Time from then until the turn was sent to this worker.
     pub held_ms: f64,
-    /// The conversation's name, hashed.
+    /// Hash of the conversation's name.
     pub conversation: Option<String>,
-    /// The model asked for.
+    /// Requested model.
     pub model: String,
-    /// The class of the objective.
+    /// Class of the objective.
     pub class: String,
-    /// The time to first token that it was to meet.
+    /// Objective for the time to first token.
     pub objective_ms: f64,
-    /// Tokens of the prompt, as far as they could be told.
+    /// Tokens of the prompt, counted or estimated.
     pub prompt_tokens: u64,
-    /// The policy that made it.
+    /// Policy that made the decision.
     #[schemars(with = "String")]
     pub policy: PolicyName,
-    /// Whose settings it was made under, where not everybody's.
+    /// Overrides of the policy that applied, if any.
     pub overridden: Option<OverriddenBy>,
-    /// The rule of it that decided.
+    /// Rule of the policy that decided.
     #[schemars(with = "String")]
     pub reason: Reason,
-    /// The worker that was chosen.
+    /// Chosen worker.
     pub worker: String,
-    /// Each worker's terms: the chosen one's, then those of the others that could be chosen, the best first.
+    /// Terms of each worker: the chosen one, then the others that could be chosen, the best first.
     pub terms: Vec<WorkerTerms>,
-    /// The workers whose terms were not kept.
+    /// Summary of the workers whose terms were not kept.
     pub left_out: Option<LeftOut>,
-    /// What the second best would have cost.
+    /// Second best worker.
     pub runner_up: Option<RunnerUp>,
-    /// What came of it.
+    /// Outcome of the decision.
     pub outcome: Option<Outcome>,
 }
 
-/// Which overrides of the policy acted on a decision.
+/// Overrides of the policy that applied to a decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OverriddenBy {
-    /// That of this class.
+    /// Class whose override applied.
     pub class: Option<String>,
-    /// What the request asked for, as it was written.
+    /// Override in the request, as written.
     pub request: Option<String>,
 }
 
-/// One worker's terms.
+/// Terms of one worker.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[allow(missing_docs, reason = "as in `policy::route::Terms`")]
 pub struct WorkerTerms {
@@ -93,65 +93,65 @@ pub struct WorkerTerms {
     pub home_ms: f64,
     pub affinity_ms: f64,
     pub spread_ms: f64,
-    /// What the policy minimised; `null` where it would not take the worker at all.
+    /// Value that the policy minimised; `null` for a worker that it would not use.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
 }
 
-/// The workers whose terms were not kept.
+/// Summary of the workers whose terms were not kept.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeftOut {
-    /// How many.
+    /// Number of workers.
     pub workers: u32,
-    /// How many of them could have been chosen.
+    /// Number of workers among them that could have been chosen.
     pub ready: u32,
-    /// The one of them that holds most of the prompt.
+    /// The worker among them that holds most of the prompt.
     pub holder: Option<String>,
-    /// How much it holds.
+    /// Tokens that it holds.
     pub holder_cached_tokens: u32,
 }
 
-/// The worker that would have been chosen without the one that was.
+/// The worker that would have been chosen without the chosen one.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunnerUp {
-    /// Its name.
+    /// Name of the worker.
     pub worker: String,
-    /// Its score less the chosen one's: what the choice saved, by the policy's own measure.
+    /// Its score less that of the chosen worker: the saving by the policy's own measure.
     pub score_more: f64,
-    /// Time to first token that was predicted there.
+    /// Predicted time to first token on it.
     pub predicted_ttft_ms: f64,
-    /// That, less what then happened on the chosen one: below zero, the other might have been faster.
+    /// Predicted less actual time to first token: below zero, this worker might have been faster.
     pub than_actual_ms: Option<f64>,
 }
 
-/// What came of a decision.
+/// Outcome of a decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Outcome {
-    /// How the attempt ended; `answering` as long as it has not.
+    /// How the attempt ended; `answering` while it is running.
     pub state: &'static str,
-    /// From the turn's arrival to the end of its answer.
+    /// Time from the turn's arrival to the end of the response.
     pub took_ms: Option<f64>,
-    /// To its first token.
+    /// Time from the turn's arrival to the first token.
     pub ttft_ms: Option<f64>,
-    /// That, less the time that the router held it and what was predicted from then on.
+    /// Time to first token less the time held in the router and the prediction.
     pub ttft_error_ms: Option<f64>,
     /// Whether it met its objective.
     pub met: Option<bool>,
-    /// Why not.
+    /// Cause of a missed objective.
     #[schemars(with = "Option<String>")]
     pub cause: Option<Cause>,
-    /// Where the time to first token went.
+    /// Components of the time to first token.
     #[schemars(with = "Option<std::collections::BTreeMap<String, f64>>")]
     pub parts: Option<Parts>,
-    /// Tokens of the prompt, as the worker counted them.
+    /// Prompt tokens, as the worker counted them.
     pub prompt_tokens: Option<u64>,
-    /// Tokens of the answer.
+    /// Response tokens.
     pub completion_tokens: Option<u64>,
-    /// Tokens of the prompt found in the worker's cache.
+    /// Prompt tokens found in the worker's cache.
     pub cached_tokens: Option<u64>,
-    /// Tokens computed that a worker which was passed over held.
+    /// Computed tokens that another worker held.
     pub avoidable_elsewhere_tokens: u64,
-    /// Tokens computed that were predicted to be here.
+    /// Computed tokens that were predicted to be cached here.
     pub avoidable_mistaken_tokens: u64,
 }
 
@@ -159,7 +159,7 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-/// Who held the slot then.
+/// Returns the name of the worker that had the slot at that time.
 fn name(app: &App, worker: u32, then: Millis) -> String {
     let workers = app.fleet.workers();
     let found = workers.get(worker as usize).filter(|known| known.joined <= then);
@@ -190,7 +190,7 @@ impl WorkerTerms {
 }
 
 impl Explained {
-    /// A decision in words and numbers.
+    /// Returns the public form of a recorded decision.
     #[must_use]
     pub fn of(app: &App, slot: &Slot) -> Self {
         let rest = slot.rest;
@@ -227,7 +227,7 @@ impl Explained {
                     worker: name(app, second.worker, slot.arrived),
                     score_more: round(f64::from(second.score) - f64::from(chosen.score)),
                     predicted_ttft_ms: round(predicted),
-                    // What is predicted begins when the turn is sent.
+                    // A prediction begins when the turn is sent.
                     than_actual_ms: slot.came.ttft.map(|ttft| round(slot.held.0 + predicted - ttft.0)),
                 }
             }),
@@ -292,7 +292,7 @@ fn rounded(parts: Parts) -> Parts {
     }
 }
 
-/// What an answer's header says.
+/// Content of the response header.
 #[derive(Serialize)]
 struct InHeader<'a> {
     decision: u64,
@@ -301,12 +301,11 @@ struct InHeader<'a> {
     overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
-    /// How many workers there are.
     workers: usize,
     terms: Vec<WorkerTerms>,
 }
 
-/// `x-tailroute-explain` of an answer: the terms of the choice in one line of JSON, the chosen worker's first.
+/// Returns the `x-tailroute-explain` header: the terms of the decision as one line of JSON, the chosen worker's first.
 #[must_use]
 pub fn header(app: &App, decision: &Decision) -> Option<HeaderValue> {
     let now = app.clock.now();

@@ -1,9 +1,9 @@
-//! The demo's conversations: assistants with shared system prompts, and users who come back after a while.
+//! The demo's conversations: assistants with shared system prompts, and users who pause between turns.
 //!
 //! Conversations arrive as a Poisson process. Each belongs to one of a few assistants, whose system prompts are long
-//! and whose popularity falls off as 1/rank; it has a geometric number of turns, lognormal prompts and replies, and
-//! exponential pauses between a reply and the next prompt. The caches hold about a third of what is alive at a time, so
-//! that it matters both where a turn goes and what was evicted.
+//! and whose popularity falls off as 1/rank. It has a geometric number of turns, lognormal prompts and replies, and
+//! exponential pauses between a reply and the next prompt. The caches hold about a third of the live conversations, so
+//! that both routing and eviction matter.
 
 use lab::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
@@ -22,20 +22,20 @@ const ASSISTANTS: u64 = 12;
 const SPAN_S: f64 = 55.0;
 /// New conversations per second.
 const ARRIVALS_PER_S: f64 = 6.0;
-/// Chance that a turn is the last.
+/// Probability that a turn is the last.
 const LAST_TURN: f64 = 0.16;
 /// Mean pause between turns in seconds.
 const PAUSE_S: f64 = 6.0;
-/// Share of turns that warm the caches up and are not counted.
+/// Share of turns that warm up the caches and are not counted.
 const WARM_UP: f64 = 0.15;
 
-/// The workload of a seed, played at `time_scale` times its own pace.
+/// Returns the workload of a seed, played at `time_scale` times its own pace.
 #[must_use]
 pub fn plan(seed: u64, time_scale: f64) -> Plan {
     Plan::new(turns(seed), Some(BLOCK as u32), time_scale, WARM_UP)
 }
 
-/// The workload's turns in order of time.
+/// Returns the workload's turns in order of time.
 #[must_use]
 pub fn turns(seed: u64) -> Vec<Turn> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
@@ -66,7 +66,7 @@ impl Sampler {
         Self {
             prompt: LogNormal::new(140f64.ln(), 1.0).ok(),
             reply: LogNormal::new(45f64.ln(), 0.6).ok(),
-            // Ids below belong to the system prompts.
+            // Lower ids belong to the system prompts.
             next_block: ASSISTANTS << 32,
         }
     }
@@ -116,7 +116,7 @@ impl Sampler {
     }
 }
 
-/// A rank below `count`, with probability proportional to 1/(rank + 1).
+/// Draws a rank below `count`, with probability proportional to 1/(rank + 1).
 fn zipf(rng: &mut Pcg64Mcg, count: u64) -> u64 {
     let total: f64 = (1..=count).map(|rank| 1.0 / rank as f64).sum();
     let mut left = rng.random::<f64>() * total;

@@ -1,10 +1,10 @@
-//! What people do to the router while it serves.
+//! Metrics of administration.
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
-/// Administration. Its labels come from the table of operations and from fixed lists.
+/// Administration. Labels come from the table of operations and from fixed lists.
 #[derive(Debug)]
 pub(super) struct Admin {
     requests: Labelled<Counter>,
@@ -29,13 +29,13 @@ impl Admin {
 }
 
 impl Metrics {
-    /// The admin port was asked something.
+    /// Counts a request to the admin API.
     pub fn admin_request(&self, operation: &str, status: u16) {
         let status = status.to_string();
         self.admin.requests.with_label_values(&[operation, &status]).inc();
     }
 
-    /// Another policy is in force.
+    /// Counts a change of the policy.
     pub fn policy_changed(&self, source: &str) {
         self.admin.changes.with_label_values(&[source]).inc();
     }

@@ -1,10 +1,11 @@
-//! Who came in, who did not, and who waited.
+//! Metrics of admission and configuration.
 
 use super::labelled::{Counter, Histogram, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
-/// Admission. Its label `key` is a name of the configuration, `anonymous` without keys, or empty for who had none.
+/// Admission. The label `key` is a configured name, `anonymous` without keys, or empty for a request without a valid
+/// key.
 #[derive(Debug)]
 pub(super) struct Admission {
     requests: Labelled<Counter>,
@@ -33,12 +34,12 @@ impl Admission {
 }
 
 impl Metrics {
-    /// Admission turned a request away.
+    /// Counts a refused request.
     pub fn admission(&self, key: &str, outcome: &str) {
         self.admission.requests.with_label_values(&[key, outcome]).inc();
     }
 
-    /// A turn was let in.
+    /// Counts an admitted turn and its wait.
     pub fn admitted(&self, key: &str, waited_s: f64) {
         self.admission(key, "admitted");
         self.admission
@@ -47,13 +48,13 @@ impl Metrics {
             .observe(waited_s);
     }
 
-    /// The configuration was read again.
+    /// Counts a reload of the configuration.
     pub fn reloaded(&self, applied: bool) {
         let outcome = if applied { "applied" } else { "refused" };
         self.admission.reloads.with_label_values(&[outcome]).inc();
     }
 
-    /// A connection to the data port that was to be encrypted did not come up.
+    /// Counts a failed TLS handshake on the data port.
     pub fn no_tls(&self) {
         self.admission.no_tls.inc();
     }

@@ -1,11 +1,11 @@
-//! What replicas of the router tell each other.
+//! Metrics of the exchange between replicas.
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 use crate::bus::Bus;
 
-/// What goes over the bus.
+/// Counters of the bus.
 #[derive(Clone, Debug)]
 pub struct BusCounters {
     messages: Labelled<Counter>,
@@ -14,7 +14,7 @@ pub struct BusCounters {
     lost: Labelled<Counter>,
 }
 
-/// What is true of the bus at one moment.
+/// Gauges of the bus at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct BusGauges {
     connected: bool,
@@ -23,7 +23,7 @@ pub struct BusGauges {
     in_flight: usize,
 }
 
-/// All of it.
+/// Counters and gauges of the bus.
 #[derive(Debug)]
 pub(super) struct Replicas {
     counters: BusCounters,
@@ -34,7 +34,7 @@ pub(super) struct Replicas {
 }
 
 impl BusGauges {
-    /// Of this bus, now.
+    /// Reads the gauges of a bus.
     #[must_use]
     pub fn of(bus: &Bus) -> Self {
         let (peers, in_flight) = bus.peers.count();
@@ -91,18 +91,18 @@ impl Replicas {
 }
 
 impl BusCounters {
-    /// A message of so many bytes was sent, or received.
+    /// Counts a message that was sent or received.
     pub fn message(&self, direction: &str, bytes: usize) {
         self.messages.with_label_values(&[direction]).inc();
         self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
     }
 
-    /// So much happened, here or elsewhere.
+    /// Counts events of this or another replica.
     pub fn events(&self, direction: &str, count: u64) {
         self.events.with_label_values(&[direction]).inc_by(count);
     }
 
-    /// So much did not get through.
+    /// Counts what was not delivered.
     pub fn lost(&self, what: &str, count: u64) {
         if count > 0 {
             self.lost.with_label_values(&[what]).inc_by(count);
@@ -111,7 +111,7 @@ impl BusCounters {
 }
 
 impl Metrics {
-    /// The counters of the bus.
+    /// Returns the counters of the bus.
     #[must_use]
     pub fn bus(&self) -> BusCounters {
         self.replicas.counters.clone()

@@ -1,4 +1,4 @@
-//! How well it is known what workers' caches hold, and how their streams of cache events do.
+//! Metrics of predicted cache contents, and of workers' cache events.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
 
-/// Predictions held against reports, and cache events.
+/// Predicted and reported cached tokens, and cache events.
 #[derive(Debug)]
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
@@ -37,7 +37,7 @@ impl Caches {
 }
 
 impl Metrics {
-    /// A prompt's tokens were counted by a worker.
+    /// Counts the prompt tokens that a worker reported.
     pub fn tokens(&self, worker: &str, prompt: u64, predicted_cached: u64, reported_cached: Option<u64>) {
         let add = |kind, tokens| {
             self.caches
@@ -52,7 +52,7 @@ impl Metrics {
         }
     }
 
-    /// A worker reported how many of a prompt's tokens were cached, of which so many were predicted.
+    /// Compares the cached tokens that a worker reported with the prediction.
     pub fn agreement(&self, worker: &str, evidence: &str, predicted: u64, reported: u64, block: u64) {
         let error = predicted.abs_diff(reported);
         let agreement = match error {
@@ -71,12 +71,12 @@ impl Metrics {
             .observe(error as f64);
     }
 
-    /// An answer showed that part of what was believed to be in a worker's cache is not there.
+    /// Counts a response that showed part of the believed cache contents to be missing.
     pub fn mirror_corrected(&self, worker: &str) {
         self.caches.corrected.with_label_values(&[worker]).inc();
     }
 
-    /// Cache events of a worker were applied.
+    /// Counts applied cache events of a worker.
     pub fn kv_events(&self, worker: &str, events: &[Event]) {
         let mut counts = [("stored", 0), ("copied", 0), ("removed", 0), ("cleared", 0)];
         for event in events {
@@ -96,7 +96,7 @@ impl Metrics {
         }
     }
 
-    /// So many batches of a worker's cache events are known to be missing.
+    /// Sets the number of missing batches of a worker's cache events.
     pub fn kv_behind(&self, worker: &str, batches: u64) {
         self.caches
             .kv_behind
@@ -104,15 +104,15 @@ impl Metrics {
             .set(clamp(batches));
     }
 
-    /// A batch that was made at this time, in seconds since 1970, was applied now.
+    /// Sets the lag of a batch that was created at this time, in seconds since 1970, and applied now.
     pub fn kv_lag(&self, worker: &str, made_s: f64) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let lag = now.map_or(0.0, |now| now.as_secs_f64()) - made_s;
-        // Clocks of two hosts differ by more than most lags.
+        // Clocks of two hosts may differ by more than the lag.
         self.caches.kv_lag.with_label_values(&[worker]).set(lag.max(0.0));
     }
 
-    /// Something happened to a worker's stream of cache events.
+    /// Counts an event of a worker's event stream itself.
     pub fn kv_stream(&self, worker: &str, what: &str) {
         self.caches.kv_streams.with_label_values(&[worker, what]).inc();
     }

@@ -1,4 +1,4 @@
-//! What finds workers.
+//! Metrics of discovery.
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
@@ -6,7 +6,7 @@ use super::{Metrics, clamp};
 use crate::discovery::board::SourceState;
 use fleet::source::Source;
 
-/// How it is with each source.
+/// State of each source.
 #[derive(Debug)]
 pub(super) struct Discovery {
     up: Labelled<IntGauge>,
@@ -25,7 +25,6 @@ impl Discovery {
         })
     }
 
-    /// Sets the gauges.
     pub(super) fn set(&self, standings: &[SourceState]) {
         for standing in standings {
             let source = standing.source.as_str();
@@ -42,14 +41,14 @@ impl Discovery {
                     .with_label_values(&[source, state])
                     .set(clamp(count as u64));
             }
-            // Shown as zero before the first.
+            // Exposed as zero before the first.
             self.failures.with_label_values(&[source]);
         }
     }
 }
 
 impl Metrics {
-    /// A source could not be heard or understood.
+    /// Counts a failure to read a source.
     pub fn discovery_failed(&self, source: Source) {
         self.discovery
             .failures

@@ -1,4 +1,4 @@
-//! The reference of metrics, docs/metrics.md, out of the table.
+//! Generates the reference of metrics, docs/metrics.md, from the table.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ those whose traces are kept where requests are [traced](observability.md#from-a-
 format, without exemplars.
 ";
 
-/// The whole page.
+/// Returns the page.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = HEAD.to_owned();

@@ -1,11 +1,11 @@
-//! The page as its reader asked for it: OpenMetrics, with exemplars, or Prometheus's older text format, without.
+//! Formats of the page: OpenMetrics with exemplars, or Prometheus's older text format without.
 
 use std::fmt;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-/// How the page is written.
+/// Format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`.
@@ -15,7 +15,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a reader takes, by its `Accept`: OpenMetrics if that is named, as Prometheus does.
+    /// Returns the format for an `Accept` header: OpenMetrics if that is named, as Prometheus does.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let mut kinds = accept
@@ -28,7 +28,7 @@ impl Format {
         }
     }
 
-    /// Its `Content-Type`.
+    /// Returns the `Content-Type`.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -37,10 +37,10 @@ impl Format {
         }
     }
 
-    /// The page.
+    /// Renders the page.
     ///
     /// # Errors
-    /// If a metric cannot be written.
+    /// Fails if a metric cannot be written.
     pub(super) fn write(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, registry)?;
@@ -51,8 +51,8 @@ impl Format {
     }
 }
 
-/// The same page in the older format: there a counter is called what its sample is called, and there are neither exemplars
-/// nor an end.
+/// Converts the page to the older format, in which a counter is named like its sample, and which has no exemplars and
+/// no end mark.
 fn older(page: &str) -> String {
     let mut older = String::with_capacity(page.len());
     let mut lines = page.lines().peekable();
@@ -66,7 +66,7 @@ fn older(page: &str) -> String {
                 "# HELP {name}{ending} {help}\n# TYPE {name}{ending} {kind}\n"
             ));
         } else if line != "# EOF" {
-            // Within a label's value a quotation mark has a backslash before it.
+            // The pattern cannot occur in a label's value, where quotation marks are escaped.
             let sample = line.rfind(" # {trace_id=\"").map_or(line, |at| &line[..at]);
             older.push_str(sample);
             older.push('\n');

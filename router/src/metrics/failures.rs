@@ -1,11 +1,11 @@
-//! What is done about workers that fail.
+//! Metrics of failing workers.
 
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use fleet::breaker::Standing;
 
-/// Retries that were refused, breakers, hedges, and counts that do not agree.
+/// Refused retries, breakers, hedges, and differing counts.
 #[derive(Debug)]
 pub(super) struct Failures {
     refused: Counter,
@@ -36,24 +36,24 @@ impl Failures {
 }
 
 impl Metrics {
-    /// A retry would have been possible, but the budget is used up.
+    /// Counts a retry that the budget refused.
     pub fn retry_refused(&self) {
         self.failures.refused.inc();
     }
 
-    /// A worker's breaker opened.
+    /// Counts a breaker that opened.
     pub fn breaker_opened(&self, worker: &str) {
         self.failures.opened.with_label_values(&[worker]).inc();
     }
 
-    /// So many open breakers were passed over.
+    /// Counts open breakers that were overridden.
     pub fn breakers_passed_over(&self, count: usize) {
         if count > 0 {
             self.failures.passed_over.inc_by(count as u64);
         }
     }
 
-    /// What a worker's breaker lets through now.
+    /// Sets the state of a worker's breaker.
     pub(super) fn breaker(&self, worker: &str, standing: Standing) {
         let value = match standing {
             Standing::Closed => 0,
@@ -61,7 +61,7 @@ impl Metrics {
             Standing::Open => 2,
         };
         self.failures.standing.with_label_values(&[worker]).set(value);
-        // Shown as zero before the first.
+        // Exposed as zero before the first.
         self.failures.opened.with_label_values(&[worker]);
         self.failures.drift.with_label_values(&[worker]);
         for what in ["prompt", "completion", "cached", "times"] {
@@ -69,17 +69,17 @@ impl Metrics {
         }
     }
 
-    /// A turn was, or would have been, sent to a second worker.
+    /// Counts a turn that was, or would have been, sent to a second worker.
     pub fn hedge(&self, what: &str) {
         self.failures.hedges.with_label_values(&[what]).inc();
     }
 
-    /// A worker has claimed more than can be.
+    /// Counts an implausible claim of a worker.
     pub fn clamped(&self, worker: &str, what: &str) {
         self.failures.clamped.with_label_values(&[worker, what]).inc();
     }
 
-    /// A worker knows of fewer requests than are counted here, and not for a moment only.
+    /// Counts a lasting difference between a worker's count of requests and the higher one here.
     pub fn in_flight_drift(&self, worker: &str) {
         self.failures.drift.with_label_values(&[worker]).inc();
     }

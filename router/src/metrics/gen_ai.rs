@@ -1,4 +1,4 @@
-//! Answered turns under the names of OpenTelemetry's semantic conventions for generative AI.
+//! Metrics of turns under the names of OpenTelemetry's semantic conventions for generative AI.
 
 use policy::units::Millis;
 
@@ -15,22 +15,22 @@ pub(super) struct GenAi {
     tokens: Labelled<Histogram>,
 }
 
-/// A turn that was answered whole.
+/// A complete response.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// What was asked for: `chat` or `text_completion`.
+    /// Operation: `chat` or `text_completion`.
     pub operation: &'static str,
-    /// The model asked for.
+    /// Requested model.
     pub model: &'a str,
-    /// From its last byte in to its first token out.
+    /// Time from the request's last byte to the first token.
     pub ttft: Millis,
-    /// And to its last byte out.
+    /// Time from the request's last byte to the response's last byte.
     pub took: Millis,
-    /// Whether it streamed.
+    /// Whether the response was streamed.
     pub streamed: bool,
-    /// Tokens of the prompt and of the answer, if its worker counted them.
+    /// Tokens of prompt and response, if the worker counted them.
     pub counted: Option<[u64; 2]>,
-    /// Its trace.
+    /// Trace of the request.
     pub trace: Option<TraceId>,
 }
 
@@ -46,7 +46,7 @@ impl GenAi {
 }
 
 impl Metrics {
-    /// A turn was answered whole.
+    /// Records a complete response.
     pub fn answered(&self, turn: &Answered<'_>) {
         let by = [turn.operation, turn.model];
         let metrics = &self.gen_ai;

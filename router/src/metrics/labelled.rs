@@ -1,7 +1,7 @@
 //! Metrics by label, bounded as the [table](super::table) says.
 //!
-//! A lookup is a hash of the label's values and one read lock; it allocates nothing. A value that has no series of its own is
-//! counted under `other`; a gauge of such is kept where nobody sees it, as the last of many would be no sum of them.
+//! A lookup is a hash of the label values and one read lock, and allocates nothing. A value without a series of its own
+//! is counted under `other`; a gauge of such a value is not exposed, since the last of many values is not their sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -20,42 +20,40 @@ use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
 
-/// Only grows.
+/// A counter.
 pub type Counter = counter::Counter;
-/// Whole numbers that go up and down.
+/// A gauge of whole numbers.
 pub(super) type IntGauge = gauge::Gauge;
-/// Real numbers that go up and down.
+/// A gauge of real numbers.
 pub(super) type Gauge = gauge::Gauge<f64, AtomicU64>;
 
-/// Ways to ask for series that lead to another one, or to `other`, that are remembered.
+/// Remembered label values that map to another series, such as `other`.
 const MAX_ALIASES: usize = 1 << 18;
 
-/// A distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     inner: HistogramWithExemplars<TraceLabel>,
     traced: bool,
 }
 
-/// The workers that have series of their own, the same for every metric.
+/// Workers that have series of their own, the same for every metric.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Workers(Arc<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     names: Mutex<HashSet<String>>,
-    /// The metrics by worker.
+    /// Metrics with a label for the worker.
     metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
 }
 
 /// A metric that has a label for the worker.
 trait ByWorker: fmt::Debug + Send + Sync {
-    /// Forgets the worker's series.
     fn left(&self, worker: &str);
 }
 
 impl Workers {
-    /// Whether a worker has series of its own. Who asks while there is room has from then on.
+    /// Returns whether a worker has series of its own. Admits it while there is room.
     pub(super) fn admit(&self, worker: &str) -> bool {
         let mut known = self.0.names.lock();
         if known.contains(worker) {
@@ -64,7 +62,7 @@ impl Workers {
         known.len() < MAX_WORKERS && known.insert(worker.to_owned())
     }
 
-    /// A worker has left the fleet: its series go, and there is room for another one's.
+    /// Removes the series of a worker that left the fleet, which frees room for another one.
     pub(super) fn left(&self, worker: &str) {
         for metric in self.0.metrics.lock().iter().filter_map(Weak::upgrade) {
             metric.left(worker);
@@ -73,11 +71,11 @@ impl Workers {
     }
 }
 
-/// What can be counted by label.
+/// A metric that can have labels.
 pub trait Made: Clone + fmt::Debug + Send + Sync + EncodeMetric + 'static {
-    /// One at zero.
+    /// Creates a metric at zero.
     fn made(spec: &Spec) -> Self;
-    /// What it is called on the page.
+    /// Type on the page.
     const TYPE: MetricType;
 }
 
@@ -121,12 +119,11 @@ impl Made for Histogram {
 }
 
 impl Histogram {
-    /// Another value.
     pub(super) fn observe(&self, value: f64) {
         self.inner.observe(value, None, None);
     }
 
-    /// Another value, of a request of this trace.
+    /// Records a value with the trace of its request.
     pub(super) fn observe_of(&self, value: f64, trace: Option<TraceId>) {
         self.inner
             .observe(value, trace.filter(|_| self.traced).map(TraceLabel), None);
@@ -153,7 +150,7 @@ impl EncodeLabelSet for TraceLabel {
     }
 }
 
-/// A hash that is its own.
+/// Hashes a hash to itself.
 #[derive(Default)]
 struct Itself(u64);
 
@@ -171,7 +168,7 @@ impl Hasher for Itself {
     }
 }
 
-/// A metric by its labels' values.
+/// A metric by its label values.
 #[derive(Debug)]
 pub struct Labelled<M> {
     shared: Arc<Shared<M>>,
@@ -192,24 +189,24 @@ struct Shared<M> {
     series: RwLock<Series<M>>,
 }
 
-/// Values that were asked for, and the series that they lead to.
+/// Requested label values, and their series.
 type Asked<M> = (Box<[Box<str>]>, M);
 
 #[derive(Debug)]
 struct Series<M> {
-    /// By the hash of what is asked for.
+    /// Series by the hash of the requested values.
     asked: HashMap<u64, Asked<M>, BuildHasherDefault<Itself>>,
-    /// What the page shows, in its order.
+    /// Exposed series, in the order of the page.
     shown: BTreeMap<Vec<String>, M>,
-    /// Names that a label has had, where others give them.
+    /// Values seen so far of each label with open values.
     names: Vec<HashSet<String>>,
 }
 
-/// What becomes of the values that were asked for.
+/// How requested label values map to a series.
 enum Folded {
     /// They have a series of their own.
     Not,
-    /// Some have not: they come under `other`. Whether that can be remembered by them.
+    /// Some map to `other`. `is_bounded` says whether the mapping may be remembered.
     Into { is_bounded: bool },
 }
 
@@ -232,7 +229,7 @@ impl<M: Made> Labelled<M> {
         Self { shared }
     }
 
-    /// The series with these values, one for each label; shown from now on, if only as zero.
+    /// Returns the series with these values, one for each label, and exposes it from now on.
     pub fn with_label_values(&self, values: &[&str]) -> M {
         let key = hash(values);
         if let Some((known, metric)) = self.shared.series.read().asked.get(&key)
@@ -243,14 +240,14 @@ impl<M: Made> Labelled<M> {
         self.first(key, values)
     }
 
-    /// The first time that these values are asked for.
+    /// Adds the series on the first request for these values.
     fn first(&self, key: u64, values: &[&str]) -> M {
         let Shared { spec, workers, .. } = &*self.shared;
         debug_assert_eq!(values.len(), spec.labels.len(), "{} {values:?}", spec.name);
         let mut series = self.shared.series.write();
         let (own, folded) = own(spec, workers, &mut series.names, values);
         let metric = match folded {
-            // Seen by nobody.
+            // Not exposed.
             Folded::Into { .. } if spec.kind == Kind::Gauge => M::made(spec),
             _ => series.shown.entry(own).or_insert_with(|| M::made(spec)).clone(),
         };
@@ -260,13 +257,12 @@ impl<M: Made> Labelled<M> {
         };
         if may_remember {
             let values = values.iter().map(|value| Box::from(*value)).collect();
-            // Two sets of values with one hash take turns.
+            // Two sets of values with the same hash replace each other.
             series.asked.insert(key, (values, metric.clone()));
         }
         metric
     }
 
-    /// How many series there are.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shared.series.read().shown.len()
@@ -291,7 +287,7 @@ impl<M: Made> ByWorker for Shared<M> {
     }
 }
 
-/// The values of the series that these are counted in.
+/// Returns the values of the series in which these are counted.
 fn own(
     spec: &Spec,
     workers: &Workers,

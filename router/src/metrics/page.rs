@@ -1,4 +1,4 @@
-//! What is true at the moment when the page is asked for: gauges that are set then, and only then.
+//! Gauges that are set when the page is rendered.
 
 use policy::cost::PrefillCost;
 use policy::estimate::{QueueFigure, Reconciled};
@@ -15,40 +15,40 @@ use crate::slo::{ClassState, TailState};
 use fleet::breaker::Standing;
 use telemetry::logs::writer::Dropped;
 
-/// What is true at one moment, for the page.
+/// Values of the gauges at one moment.
 #[derive(Debug)]
 pub struct Gauges {
-    /// Each worker.
+    /// Gauges of each worker.
     pub workers: Vec<WorkerGauges>,
-    /// The index.
+    /// Statistics of the index.
     pub index: IndexStats,
-    /// What it would not take, and lookups that were cut short.
+    /// Prefixes refused by the index, and incomplete lookups.
     pub losses: (Refused, u64),
     /// Share of turns that has to meet its objective.
     pub slo_share: f64,
-    /// What ends of silent conversations are worth.
+    /// Value of the ends of silent conversations.
     pub tail: TailState,
-    /// What conversations do, by class.
+    /// Habits of conversations, by class.
     pub habits: Vec<ClassState>,
-    /// Tasks that live in the runtime.
+    /// Live tasks of the runtime.
     pub tasks: u64,
-    /// Lessons lost to a full queue.
+    /// Observations dropped because the queue was full.
     pub lessons_dropped: u64,
-    /// The policy's revision.
+    /// Revision of the policy.
     pub policy_revision: u64,
     /// Entries of the audit log that could not be written.
     pub audit_failures: u64,
-    /// What finds workers.
+    /// State of each discovery source.
     pub discovery: Vec<SourceState>,
-    /// Requests that wait here, and those behind the gate.
+    /// Waiting requests, and admitted ones.
     pub admission: (usize, usize),
-    /// Other replicas, if there are to be any.
+    /// Other replicas, if configured.
     pub bus: Option<BusGauges>,
-    /// Lines of the log that were lost.
+    /// Dropped lines of the log.
     pub log_dropped: Dropped,
 }
 
-/// A worker at one moment.
+/// Gauges of one worker.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each name says what it is, as the metric's help does")]
 pub struct WorkerGauges {
@@ -71,7 +71,7 @@ pub struct WorkerGauges {
     pub queue: Option<(QueueFigure, Reconciled)>,
 }
 
-/// The gauges of the moment.
+/// The registered gauges.
 #[derive(Debug)]
 pub(super) struct Page {
     workers: Labelled<IntGauge>,
@@ -128,7 +128,6 @@ impl Page {
         })
     }
 
-    /// Sets them all.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
         for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {
@@ -246,7 +245,7 @@ impl Page {
             set("response_tokens", tokens(class.response_tokens));
             set("gap_seconds", (class.gap_ms.0 / 1e3, class.gap_ms.1 / 1e3));
             set("return_share", class.return_share);
-            // A rate is off by as much, in proportion, as the gap that it is the inverse of.
+            // The relative error of a rate equals that of the gap of which it is the inverse.
             let relative = class.gap_ms.1 / class.gap_ms.0.max(1.0);
             set(
                 "return_hazard_per_second",

@@ -1,4 +1,4 @@
-//! What gateways ask, and what they are told.
+//! Metrics of the endpoint picker.
 
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
@@ -29,7 +29,7 @@ impl Picker {
     }
 }
 
-/// A request that a gateway has open; it is counted until this is dropped.
+/// An open request of a gateway, counted until it is dropped.
 #[derive(Debug)]
 pub struct Open(IntGauge);
 
@@ -40,19 +40,19 @@ impl Drop for Open {
 }
 
 impl Metrics {
-    /// A gateway has opened a request.
+    /// Counts a request that a gateway opened.
     #[must_use]
     pub fn picker_opened(&self) -> Open {
         self.picker.streams.inc();
         Open(self.picker.streams.clone())
     }
 
-    /// What it was told.
+    /// Counts an answer to a gateway.
     pub fn picked(&self, outcome: &str) {
         self.picker.picks.with_label_values(&[outcome]).inc();
     }
 
-    /// Who served it.
+    /// Counts which endpoint served a request.
     pub fn served(&self, by: &str) {
         self.picker.served.with_label_values(&[by]).inc();
     }

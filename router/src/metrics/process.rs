@@ -1,4 +1,4 @@
-//! How the router itself fares: its tasks and its log.
+//! Metrics of the router's tasks and log.
 
 use parking_lot::Mutex;
 
@@ -8,12 +8,12 @@ use super::registrar::{MetricError, Registrar};
 use crate::supervise::TASKS;
 use telemetry::logs::writer::Dropped;
 
-/// Tasks that were started again, and lines of the log that were lost.
+/// Restarted tasks, and dropped lines of the log.
 #[derive(Debug)]
 pub(super) struct Process {
     restarts: Labelled<Counter>,
     lost: Labelled<Counter>,
-    /// What of the lines is counted already.
+    /// Dropped lines that are already counted.
     counted: Mutex<Dropped>,
 }
 
@@ -30,7 +30,7 @@ impl Process {
         })
     }
 
-    /// So many lines were lost since the process started.
+    /// Adds the lines dropped since the last call.
     pub(super) fn set_dropped(&self, dropped: Dropped) {
         let mut counted = self.counted.lock();
         let count = |why, before: u64, now: u64| {
@@ -45,7 +45,7 @@ impl Process {
 }
 
 impl Metrics {
-    /// How often a task of this kind was started again.
+    /// Returns the counter of restarts for this kind of task.
     #[must_use]
     pub fn task_restarts(&self, task: &str) -> Counter {
         self.process.restarts.with_label_values(&[task])

@@ -1,4 +1,4 @@
-//! Makes the metrics of the table, and registers each as it is made.
+//! Creates the metrics of the table and registers them.
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -6,16 +6,16 @@ use prometheus_client::registry::Registry;
 use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, Workers};
 use super::table::{self, Kind, Spec};
 
-/// A metric that cannot be made. A mistake of ours, that no configuration can bring about.
+/// A metric that cannot be created: a programming error, which no configuration can cause.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MetricError {
-    /// It is not in the table.
+    /// The metric is not in the table.
     #[error("`{0}` is not in the table of metrics")]
     Unknown(&'static str),
-    /// It is in the table as something else.
+    /// The metric is in the table with another type.
     #[error("`{0}` is in the table of metrics as something else")]
     OtherKind(&'static str),
-    /// It is there already.
+    /// The metric exists already.
     #[error("`{0}` is made twice")]
     Twice(&'static str),
 }
@@ -29,7 +29,7 @@ pub(super) struct Registrar {
 }
 
 impl Registrar {
-    /// The registry, filled, the names that it has, and who has series of their own.
+    /// Returns the registry, the names in it, and the workers that have series of their own.
     pub(super) fn done(self) -> (Registry, Vec<&'static str>, Workers) {
         (self.registry.into_inner(), self.made.into_inner(), self.workers)
     }
@@ -50,10 +50,10 @@ impl Registrar {
         made.push(name);
         let metric = Labelled::<M>::new(spec, self.workers.clone());
         if spec.labels.is_empty() {
-            // There from the start.
+            // Exposed from the start.
             drop(metric.with_label_values(&[]));
         }
-        // The library writes a counter's ending, and a help's full stop, itself.
+        // The library adds a counter's suffix and the help's full stop.
         let (name, help) = (name.trim_end_matches("_total"), spec.help.trim_end_matches('.'));
         self.registry.lock().register(name, help, metric.clone());
         Ok(metric)
@@ -63,12 +63,12 @@ impl Registrar {
         self.add(name, |kind| kind == Kind::Counter)
     }
 
-    /// Whole numbers.
+    /// Registers a gauge of whole numbers.
     pub(super) fn gauge(&self, name: &'static str) -> Result<Labelled<IntGauge>, MetricError> {
         self.add(name, |kind| kind == Kind::Gauge)
     }
 
-    /// Real numbers.
+    /// Registers a gauge of real numbers.
     pub(super) fn real(&self, name: &'static str) -> Result<Labelled<Gauge>, MetricError> {
         self.add(name, |kind| kind == Kind::Gauge)
     }
@@ -77,17 +77,17 @@ impl Registrar {
         self.add(name, |kind| matches!(kind, Kind::Histogram(_)))
     }
 
-    /// A counter without labels.
+    /// Registers a counter without labels.
     pub(super) fn plain_counter(&self, name: &'static str) -> Result<Counter, MetricError> {
         Ok(self.counter(name)?.with_label_values(&[]))
     }
 
-    /// One whole number.
+    /// Registers a gauge of a whole number without labels.
     pub(super) fn count(&self, name: &'static str) -> Result<IntGauge, MetricError> {
         Ok(self.gauge(name)?.with_label_values(&[]))
     }
 
-    /// One real number.
+    /// Registers a gauge of a real number without labels.
     pub(super) fn single(&self, name: &'static str) -> Result<Gauge, MetricError> {
         Ok(self.real(name)?.with_label_values(&[]))
     }

@@ -1,4 +1,4 @@
-//! What the request's way counts as it goes.
+//! Metrics of requests and turns.
 
 use policy::slo::Cause;
 use policy::units::Millis;
@@ -8,7 +8,7 @@ use super::registrar::{MetricError, Registrar};
 use super::{Metrics, yes_no};
 use telemetry::context::TraceId;
 
-/// Requests, turns, choices and hints.
+/// Requests, turns, decisions and hints.
 #[derive(Debug)]
 pub(super) struct Requests {
     requests: Labelled<Counter>,
@@ -45,7 +45,7 @@ impl Requests {
         })
     }
 
-    /// Shows what has happened to nobody yet as zero.
+    /// Exposes series with fixed labels as zero before their first event.
     pub(super) fn show_all(&self) {
         for why in ["elsewhere", "mistaken"] {
             self.avoidable.with_label_values(&[why]);
@@ -58,7 +58,7 @@ impl Requests {
         }
     }
 
-    /// Shows the worker's answers as zero before the first.
+    /// Exposes the worker's cost samples as zero before the first.
     pub(super) fn show(&self, worker: &str) {
         for told in ["engine", "clean", "predicted", "late", "none"] {
             self.cost_samples.with_label_values(&[worker, told]);
@@ -67,12 +67,12 @@ impl Requests {
 }
 
 impl Metrics {
-    /// A request ended.
+    /// Counts a completed request.
     pub fn request(&self, endpoint: &str, outcome: &str, seconds: f64) {
         self.request_of(endpoint, outcome, seconds, None);
     }
 
-    /// A request of this trace ended.
+    /// Counts a completed request with its trace.
     pub fn request_of(&self, endpoint: &str, outcome: &str, seconds: f64, trace: Option<TraceId>) {
         self.requests
             .requests
@@ -84,7 +84,7 @@ impl Metrics {
             .observe_of(seconds, trace);
     }
 
-    /// A first token left, so much later than the turn arrived and than was predicted, against this objective.
+    /// Records a first token: the time it took, its error against the prediction, and the objective.
     pub fn first_token(
         &self,
         worker: &str,
@@ -104,7 +104,7 @@ impl Metrics {
         self.requests.slo_turns.with_label_values(&[class, met]).inc();
     }
 
-    /// A turn that missed its objective has ended.
+    /// Counts a completed turn that missed its objective.
     pub fn violation(&self, class: &str, cause: Cause) {
         self.requests
             .violations
@@ -112,7 +112,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Prompt tokens were computed that another worker held, and that were predicted to be there.
+    /// Counts computed prompt tokens that another worker held, and those that were predicted to be cached.
     pub fn avoidable(&self, [elsewhere, mistaken]: [u64; 2]) {
         for (why, tokens) in [("elsewhere", elsewhere), ("mistaken", mistaken)] {
             if tokens > 0 {
@@ -121,14 +121,14 @@ impl Metrics {
         }
     }
 
-    /// Turns of a class that met their objective, and that did not.
+    /// Returns the turns of a class that met their objective, and those that did not.
     #[must_use]
     pub fn slo_turns(&self, class: &str) -> (u64, u64) {
         let count = |met| self.requests.slo_turns.with_label_values(&[class, met]).get();
         (count("true"), count("false"))
     }
 
-    /// An answer told what its prefill took, or did not.
+    /// Counts a response by the source of its prefill time.
     pub fn cost_sample(&self, worker: &str, told: &str) {
         self.requests
             .cost_samples
@@ -136,18 +136,18 @@ impl Metrics {
             .inc();
     }
 
-    /// A worker was chosen.
+    /// Counts a routing decision.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
         self.requests.decisions.with_label_values(&[policy, reason]).inc();
         self.requests.worker_turns.with_label_values(&[worker]).inc();
     }
 
-    /// An attempt is tried elsewhere.
+    /// Counts a retry on another worker.
     pub fn retry(&self, worker: &str) {
         self.requests.retries.with_label_values(&[worker]).inc();
     }
 
-    /// A hint was delivered, or not.
+    /// Counts a hint by whether it was delivered.
     pub fn hint(&self, worker: &str, kind: &str, delivered: bool) {
         self.requests
             .hints
@@ -155,7 +155,7 @@ impl Metrics {
             .inc();
     }
 
-    /// The counter of the capture, which counts where it writes.
+    /// Returns the capture's counter.
     #[must_use]
     pub fn captured(&self) -> Labelled<Counter> {
         self.requests.captured.clone()

@@ -1,7 +1,7 @@
-//! Every metric there is: what it counts, in what, by which labels, and how many series that can be.
+//! Definitions of all metrics: meaning, unit, labels, and largest number of series.
 //!
-//! The registry is made from this table, and so is docs/metrics.md. A metric that is not in it cannot be made, and a label's
-//! value that is not is a mistake that tests find ([`super::labelled`]).
+//! The registry and docs/metrics.md are generated from this table. A metric that is not in it cannot be created, and
+//! tests find label values that are not in it ([`super::labelled`]).
 
 mod admin;
 mod admission;
@@ -17,85 +17,85 @@ mod tail;
 mod traces;
 mod workers;
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only increases.
     Counter,
-    /// Goes up and down; set when the page is asked for.
+    /// A value that goes up and down; set when the page is rendered.
     Gauge,
-    /// A distribution, with these upper bounds.
+    /// A distribution over these buckets.
     Histogram(&'static Buckets),
 }
 
-/// Upper bounds of a histogram's buckets, and what they are for.
+/// Buckets of a histogram.
 #[derive(Debug, PartialEq)]
 pub struct Buckets {
-    /// The bounds, without infinity.
+    /// Upper bounds, without infinity.
     pub bounds: &'static [f64],
-    /// Whether its buckets name a trace each.
+    /// Whether buckets carry exemplars.
     pub exemplars: bool,
 }
 
 impl Eq for Buckets {}
 
-/// Which values a label can have.
+/// Possible values of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Names of workers: [`MAX_WORKERS`] of them, and `other` for the rest.
     Worker,
-    /// One of these.
+    /// One of a fixed set.
     Of(&'static [&'static str]),
-    /// Names that others give: what they are, and how many; what comes later is `other`.
+    /// Names from outside: their meaning and largest number; any others are `other`.
     Named(&'static str, usize),
 }
 
 /// A label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Its name.
+    /// Name of the label.
     pub name: &'static str,
-    /// What it can be.
+    /// Possible values.
     pub values: Values,
 }
 
 /// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// As Prometheus spells it.
+    /// Name in Prometheus's spelling.
     pub name: &'static str,
-    /// What it is.
+    /// Type.
     pub kind: Kind,
-    /// What it is in.
+    /// Unit.
     pub unit: &'static str,
-    /// By what.
+    /// Labels.
     pub labels: &'static [Label],
-    /// What it says.
+    /// Help text.
     pub help: &'static str,
-    /// What the OpenTelemetry semantic conventions for generative AI call it, or the nearest that they have.
+    /// Name in OpenTelemetry's semantic conventions for generative AI, or the nearest one there.
     pub gen_ai: Option<&'static str>,
 }
 
-/// Workers with series of their own: the first so many of the configuration, and those that are added while there is room.
+/// Workers with series of their own: the first ones of the configuration, and added ones while there is room.
 pub const MAX_WORKERS: usize = 64;
-/// Most series of one router, whatever its fleet.
+/// Largest number of series of one router, whatever its fleet.
 pub const MAX_SERIES: usize = 20_000;
-/// The label's value for what has no series of its own.
+/// Label value for everything without a series of its own.
 pub const OTHER: &str = protocol::names::OTHER;
 
-/// Times to first token: from a cached short prompt to a minute in a queue.
+/// Buckets of times to first token, from a cached short prompt to a minute in a queue.
 pub const SECONDS: Buckets = Buckets {
     bounds: &[
         0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     ],
     exemplars: false,
 };
-/// The same, each bucket with a trace.
+/// The same buckets with exemplars.
 pub const TRACED_SECONDS: Buckets = Buckets {
     exemplars: true,
     ..SECONDS
 };
-/// Tokens.
+/// Buckets of token counts.
 pub const TOKENS: Buckets = Buckets {
     bounds: &[0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0],
     exemplars: false,
@@ -117,7 +117,7 @@ const CLASS: Label = Label {
     values: Values::Named("`default`, `header`, or a configured class of objectives", 20),
 };
 
-/// A label with a fixed set of values.
+/// Returns a label with a fixed set of values.
 const fn of(name: &'static str, values: &'static [&'static str]) -> Label {
     Label {
         name,
@@ -125,7 +125,7 @@ const fn of(name: &'static str, values: &'static [&'static str]) -> Label {
     }
 }
 
-/// All metrics, by what they are about.
+/// All metrics, by topic.
 pub const TABLE: &[(&str, &[Spec])] = &[
     ("Requests and turns", requests::TABLE),
     ("Generative AI, by its semantic conventions", gen_ai::TABLE),
@@ -142,7 +142,7 @@ pub const TABLE: &[(&str, &[Spec])] = &[
     ("The process", process::TABLE),
 ];
 
-/// The metric of this name.
+/// Returns the metric of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Spec> {
     let mut all = TABLE.iter().flat_map(|(_, specs)| *specs);
@@ -150,7 +150,7 @@ pub fn find(name: &str) -> Option<&'static Spec> {
 }
 
 impl Values {
-    /// How many there are at most, `other` included.
+    /// Returns the largest number of values, including `other`.
     #[must_use]
     pub fn most(self) -> usize {
         match self {
@@ -162,7 +162,7 @@ impl Values {
 }
 
 impl Spec {
-    /// How many series it can be at most.
+    /// Returns the largest number of series.
     #[must_use]
     pub fn most_series(&self) -> usize {
         let each = match self.kind {

@@ -201,7 +201,7 @@ fn a_bucket_names_the_trace_of_its_last_request_to_those_who_read_openmetrics() 
 
 #[test]
 fn a_reader_gets_the_format_that_it_names() {
-    // As Prometheus asks.
+    // Prometheus's header.
     let prometheus =
         "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);

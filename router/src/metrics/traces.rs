@@ -1,4 +1,4 @@
-//! What became of traces.
+//! Metrics of traces.
 
 use telemetry::traces::Counters;
 
@@ -6,11 +6,11 @@ use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
 
-/// Traces by what became of them.
+/// Counters of traces by outcome.
 #[derive(Clone, Debug)]
 pub struct TraceCounters {
     ended: Labelled<Counter>,
-    /// Of `ended`, that of nearly all of them.
+    /// The series of `ended` for discarded traces, which are nearly all.
     discarded: Counter,
     lost: Labelled<Counter>,
     sent: Counter,
@@ -36,6 +36,7 @@ impl TraceCounters {
     }
 }
 
+    /// Counts a completed trace that is kept for this reason.
 impl Counters for TraceCounters {
     fn kept(&self, why: &str) {
         self.ended.with_label_values(&[why]).inc();
@@ -55,7 +56,7 @@ impl Counters for TraceCounters {
 }
 
 impl Metrics {
-    /// The counters of traces.
+    /// Returns the counters of traces.
     #[must_use]
     pub fn traces(&self) -> TraceCounters {
         self.traces.clone()

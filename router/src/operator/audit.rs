@@ -1,12 +1,12 @@
-//! What was changed, by whom, why, from what to what; and what somebody tried to change and was refused.
+//! Audit log of changes and of refused requests for changes.
 //!
-//! The newest entries are in memory, within a bound. Where a file is named each entry is a line of JSON there as well,
-//! written by a thread of its own and waited for by the answer: whoever reads that a change was made can read in the file
-//! that it was. A change is not held back by a full disk, since the way out of trouble is often a change; that an entry
-//! could not be written is in the log and in a metric.
+//! The newest entries are kept in memory, within a bound. With a configured file each entry is also a line of JSON
+//! there, written by a separate thread before the response is sent: a confirmed change is in the file. A full disk does
+//! not block a change, since a change is often the way to recover; an entry that could not be written is reported in
+//! the log and in a metric.
 //!
-//! Who may change nothing can still be refused as often as they like. So what was refused has a place of its own, in memory
-//! and on disk (`FILE.refused`), and [a bound for each name](refusals): it cannot push out what was changed.
+//! A caller without permission can cause refusals at will. Refusals are therefore kept apart from changes, in memory
+//! and on disk (`FILE.refused`), with [a bound for each name](refusals), so that they cannot displace changes.
 
 mod file;
 mod refusals;
@@ -28,38 +28,38 @@ use self::file::Lines;
 use self::refusals::Refusals;
 use super::revisions::Revision;
 
-/// For an entry to be on disk; an answer waits for it.
+/// Time limit for writing an entry; the response waits for it.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// Changes in memory, and refusals as well.
+/// Changes kept in memory, and as many refusals.
 const ENTRIES: usize = 1_000;
-/// Bytes of each in memory, as their JSON counts them.
+/// Bytes of each kept in memory, by the size of their JSON.
 const BYTES: usize = 4 << 20;
 
-/// One change, made or refused.
+/// A change that was made or refused.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Entry {
-    /// Its number since the start.
+    /// Number of the entry since the router's start.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Who.
+    /// Caller that requested the change.
     pub who: Who,
-    /// What was asked for: the operation's name in the OpenAPI document, `config.reload`, `policy.revert`, or `policy.adopt` for
-    /// a change of the policy that another replica has made.
+    /// Operation: its name in the OpenAPI document, `config.reload`, `policy.revert`, or `policy.adopt` for a policy
+    /// change made by another replica.
     pub action: String,
-    /// What of: a worker's name, or `policy`.
+    /// Target of the operation: a worker's name, or `policy`.
     pub target: String,
-    /// What became of it.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// Why, as whoever asked says.
+    /// Reason given by the caller.
     pub why: Option<String>,
-    /// What it was before.
+    /// State before the change.
     pub before: Option<Value>,
-    /// What it is now.
+    /// State after the change.
     pub after: Option<Value>,
-    /// Why it was refused.
+    /// Reason of the refusal.
     pub refused: Option<String>,
-    /// Refused requests of the same name that came before this one and were left out, because there were too many.
+    /// Refused requests of the same name before this one that were omitted because there were too many.
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(default)]
     pub left_out: u64,
@@ -69,19 +69,19 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Who did something.
+/// Caller that requested a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Who {
-    /// The token's name; `loopback` where there are none; `router` for what the router does by itself.
+    /// Name of the token; `loopback` where there are no tokens; `router` for actions of the router itself.
     pub name: String,
-    /// What it may do.
+    /// Role of the token.
     pub role: Option<config::Role>,
-    /// Where the request came from.
+    /// Address of the client.
     pub address: Option<String>,
 }
 
 impl Who {
-    /// The router itself.
+    /// Returns the identity of the router itself.
     #[must_use]
     pub fn router() -> Self {
         Self {
@@ -92,33 +92,33 @@ impl Who {
     }
 }
 
-/// What became of it.
+/// Outcome of a requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is in force.
+    /// The change is in force.
     Applied,
     /// Nothing changed.
     Refused,
 }
 
-/// What happened, before it has a number and a time.
+/// A change or refusal before it has a number and a time.
 #[derive(Clone, Debug)]
 pub struct Happened {
-    /// Who did it.
+    /// Caller.
     pub who: Who,
-    /// The operation.
+    /// Operation.
     pub action: String,
-    /// What of.
+    /// Target.
     pub target: String,
-    /// Why.
+    /// Reason given by the caller.
     pub why: Option<String>,
-    /// What it was and what it is, or why it was refused.
+    /// State before and after the change, or the reason of the refusal.
     pub outcome: Result<(Option<Value>, Option<Value>), String>,
 }
 
 impl Happened {
-    /// The router changed the policy by itself.
+    /// Returns a change of the policy by the router itself.
     #[must_use]
     pub fn by_router(action: &str, before: &Revision, after: &Revision) -> Self {
         Self {
@@ -134,7 +134,7 @@ impl Happened {
     }
 }
 
-/// The log.
+/// The audit log.
 #[derive(Debug)]
 pub struct Audit {
     recent: Mutex<Recent>,
@@ -142,14 +142,12 @@ pub struct Audit {
     failures: AtomicU64,
 }
 
-/// Where changes are written to, and where refusals.
 #[derive(Debug)]
 struct Files {
     applied: File,
     refused: File,
 }
 
-/// One of them.
 #[derive(Clone, Debug)]
 struct File {
     path: PathBuf,
@@ -157,7 +155,8 @@ struct File {
 }
 
 impl File {
-    /// Writes a line. A disk that does not answer is given up, and not waited for again until it does.
+    /// Writes a line. A write that exceeds the time limit is abandoned, and further ones fail at once until the disk
+    /// responds.
     fn write(self, line: Vec<u8>) -> io::Result<()> {
         let path = self.path;
         config::file::within(&path, WRITE_LIMIT, move || self.lines.lock().write(&line))
@@ -173,7 +172,7 @@ struct Recent {
     next: u64,
 }
 
-/// The newest entries of a kind.
+/// Newest entries of one kind.
 #[derive(Debug, Default)]
 struct Newest {
     entries: VecDeque<(Arc<Entry>, usize)>,
@@ -194,7 +193,7 @@ impl Newest {
 }
 
 impl Audit {
-    /// One that is kept in memory only.
+    /// Creates a log that is kept in memory only.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -204,10 +203,10 @@ impl Audit {
         }
     }
 
-    /// One that goes on at the end of a file, with refusals in `FILE.refused`.
+    /// Creates a log that appends to a file, with refusals in `FILE.refused`.
     ///
     /// # Errors
-    /// If a file cannot be opened.
+    /// Fails if a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let lines = |path: &Path| {
             let own = path.to_owned();
@@ -226,7 +225,7 @@ impl Audit {
         })
     }
 
-    /// Writes down what happened, unless it is one refusal too many. Ends when it is in the file, if there is one.
+    /// Records an entry, unless it exceeds the bound on refusals. Returns after it is in the file, if there is one.
     pub async fn record(&self, happened: Happened) {
         let Some(entry) = self.keep(happened) else {
             return;
@@ -240,7 +239,7 @@ impl Audit {
         };
         let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
         line.push(b'\n');
-        // Not on a thread that serves requests: a disk may take its time.
+        // On a blocking thread, since the disk may be slow.
         let written = tokio::task::spawn_blocking(move || file.write(line)).await;
         let failed = match written {
             Ok(Ok(())) => return,
@@ -302,7 +301,7 @@ impl Audit {
         Some(entry)
     }
 
-    /// The newest entries, newest first.
+    /// Returns the newest entries, newest first.
     #[must_use]
     pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
         let recent = self.recent.lock();
@@ -319,13 +318,13 @@ impl Audit {
         newest
     }
 
-    /// Refusals that were left out, because there were too many of a name.
+    /// Returns the number of refusals omitted because of the bound per name.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.recent.lock().left_out
     }
 
-    /// Entries that could not be written to the file.
+    /// Returns the number of entries that could not be written to the file.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
@@ -389,7 +388,7 @@ mod tests {
     async fn refusals_push_out_no_change_in_memory_or_on_disk_and_those_left_out_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
-        // As small as can be: a second line begins another file.
+        // As small as possible: a second line begins another file.
         let audit = Audit::to_file(&path, 1).unwrap();
         audit.record(happened("the change")).await;
         let refused = |who: &str| Happened {
@@ -412,7 +411,7 @@ mod tests {
         );
         assert_eq!(newest[0].who.name, "another");
         assert!(newest.windows(2).all(|pair| pair[0].number > pair[1].number));
-        // As a slow machine may find room for some of them meanwhile.
+        // A slow machine may have room for some more of them meanwhile.
         let of_reader = newest.iter().filter(|entry| entry.who.name == "reader").count() as u64;
         assert!(of_reader >= refusals::AT_ONCE, "{of_reader}");
         let told: u64 = newest.iter().map(|entry| entry.left_out).sum();
@@ -430,7 +429,7 @@ mod tests {
         let path = folder.path().join("audit.jsonl");
         let audit = Audit::to_file(&path, 1).unwrap();
         audit.record(happened("a")).await;
-        // The next one needs a new file, where there is no folder any more.
+        // The next entry needs a new file, but the folder is gone.
         std::fs::remove_dir_all(folder.path()).unwrap();
         audit.record(happened("b")).await;
         assert_eq!((audit.failures(), audit.newest(9).len()), (1, 2));

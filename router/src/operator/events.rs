@@ -1,6 +1,6 @@
-//! What changes, told to whoever listens as it happens: the policy, workers, breakers, reloads.
+//! Publishes changes of the policy, workers, breakers and the configuration as they happen.
 //!
-//! One bounded channel for all. Who listens too slowly misses events, and is told how many; nobody who publishes waits.
+//! All events share one bounded channel. A slow subscriber misses events and gets their number; publishing never waits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::broadcast;
 
-/// Events that wait for a listener.
+/// Events buffered for a subscriber.
 const WAITING: usize = 256;
 
-/// Something that has changed.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Event {
-    /// Its number since the start.
+    /// Number of the event since the router's start.
     pub number: u64,
-    /// When, in milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What kind of thing.
+    /// Kind of the change.
     pub kind: Kind,
-    /// Which: a worker's name, `policy`, `config`, a kind of task.
+    /// Subject of the change: a worker's name, `policy`, `config`, a kind of task.
     pub subject: String,
-    /// What it is now.
+    /// State after the change.
     pub now: Value,
 }
 
@@ -31,24 +31,24 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Another policy is in force: its revision.
+    /// Another policy is in force; carries its revision.
     Policy,
-    /// A worker may be given work, or may not any more.
+    /// A worker became eligible for turns, or ceased to be.
     Worker,
-    /// A worker's breaker has opened or closed.
+    /// A worker's breaker opened or closed.
     Breaker,
-    /// The configuration was read again.
+    /// The configuration was reloaded.
     Reload,
-    /// NATS, by which replicas hear of each other, came or went.
+    /// The connection to NATS, which links the replicas, was established or lost.
     Replicas,
-    /// A worker's cache events are followed, or are not any more and why.
+    /// The router started or stopped following a worker's cache events, with the reason.
     Evidence,
-    /// A long-lived task failed and is started again.
+    /// A long-lived task failed and is restarted.
     Task,
 }
 
 impl Kind {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// Where events are told.
+/// Channel of events.
 #[derive(Debug)]
 pub struct Events {
     sender: broadcast::Sender<Arc<Event>>,
@@ -80,7 +80,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Tells everybody who listens.
+    /// Publishes an event to all subscribers.
     pub fn tell(&self, kind: Kind, subject: &str, now: Value) {
         let event = Event {
             number: self.next.fetch_add(1, Ordering::Relaxed),
@@ -89,17 +89,17 @@ impl Events {
             subject: subject.to_owned(),
             now,
         };
-        // Nobody may listen.
+        // There may be no subscribers.
         let _ = self.sender.send(Arc::new(event));
     }
 
-    /// Listens from here on.
+    /// Subscribes to the events from now on.
     #[must_use]
     pub fn listen(&self) -> broadcast::Receiver<Arc<Event>> {
         self.sender.subscribe()
     }
 
-    /// Who listens.
+    /// Returns the number of subscribers.
     #[must_use]
     pub fn listeners(&self) -> usize {
         self.sender.receiver_count()

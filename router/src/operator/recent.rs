@@ -1,4 +1,4 @@
-//! The capture in memory that weights are tried on: started and stopped while the router serves.
+//! The capture in memory for previews, started and stopped while the router serves.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::capture::Record;
 use crate::capture::memory::Memory;
 use crate::metrics::{Counter, Labelled};
 
-/// Bytes of turns that are kept unless another number is asked for.
+/// Default size of the capture in bytes.
 pub const DEFAULT_BYTES: usize = 16 << 20;
 
-/// One that runs, or has run.
+/// A capture that is running or was stopped.
 #[derive(Debug)]
 pub struct Running {
-    /// What it holds.
+    /// Captured turns.
     pub memory: Memory,
-    /// Most bytes of it.
+    /// Largest size in bytes.
     pub max_bytes: usize,
     /// When it was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
@@ -26,7 +26,7 @@ pub struct Running {
     turns: Outcomes,
 }
 
-/// Turns by what became of them.
+/// Counters of turns by outcome.
 #[derive(Clone, Debug)]
 struct Outcomes {
     written: Counter,
@@ -34,13 +34,13 @@ struct Outcomes {
 }
 
 impl Running {
-    /// Whether turns are added.
+    /// Returns whether turns are added.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.is_running
     }
 
-    /// Adds a turn that arrived then, and is over.
+    /// Adds a completed turn.
     pub fn write(&self, arrived: Millis, record: &Record<'_>) {
         let has_room = self.memory.write(arrived, record);
         let outcome = if has_room {
@@ -52,16 +52,16 @@ impl Running {
     }
 }
 
-/// The newest turns, if they are captured.
+/// The most recent turns, if they are captured.
 #[derive(Debug, Default)]
 pub struct Recent {
     held: ArcSwapOption<Running>,
-    /// Held while one is started or stopped: neither may undo what the other has just done.
+    /// Locked while a capture is started or stopped, so that neither undoes the other.
     changing: Mutex<()>,
 }
 
 impl Recent {
-    /// Begins anew, counting turns in `turns`; what was held before is gone.
+    /// Starts an empty capture that counts turns in `turns`, replacing an earlier one.
     pub fn start(&self, max_bytes: usize, turns: &Labelled<Counter>) {
         let turns = Outcomes {
             written: turns.with_label_values(&["written"]),
@@ -77,7 +77,7 @@ impl Recent {
         })));
     }
 
-    /// Adds no more turns; what is held stays. Whether there was anything to stop.
+    /// Stops the capture and keeps its turns. Returns whether one was running.
     pub fn stop(&self) -> bool {
         let _changing = self.changing.lock();
         let Some(running) = self.held.load_full().filter(|running| running.is_running()) else {
@@ -93,13 +93,13 @@ impl Recent {
         true
     }
 
-    /// What is held.
+    /// Returns the capture.
     #[must_use]
     pub fn now(&self) -> Option<Arc<Running>> {
         self.held.load_full()
     }
 
-    /// Where turns are added, if they are.
+    /// Returns the capture if it is running.
     #[must_use]
     pub fn open(&self) -> Option<Guard<Option<Arc<Running>>>> {
         let running = self.held.load();

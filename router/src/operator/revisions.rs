@@ -1,17 +1,15 @@
-//! The policy in force, and those before it.
+//! The policy in force, and earlier revisions.
 //!
-//! A change makes a revision: all of the policy and its weights, with who made it, when and why. What is in force is one
-//! pointer that is swapped, so that every choice that begins afterwards, on whatever thread, reads the new one whole, and
-//! none reads half of it. A rollback puts the very settings of an earlier revision in force again, bit for bit, as a new
-//! revision: history only grows, until its oldest go.
+//! A change creates a revision: the policy with all weights, and who made it, when and why. The revision in force is
+//! one pointer that is swapped, so that every later decision on any thread reads it as a whole. A rollback applies the
+//! exact settings of an earlier revision as a new one: history only grows, until the oldest revisions are dropped.
 //!
-//! A change may be for a time only. Then what was in force before comes back by itself, unless somebody changes the
-//! policy in between: the last change counts. A change on top of one that was for a time goes back to where that one
-//! would have gone.
+//! A change may be temporary. The previous policy then returns by itself, unless the policy is changed in between: the
+//! last change counts. A change on top of a temporary one returns to where that one would have returned.
 //!
-//! Revisions are not kept over a restart, which begins with the configuration. So does a change of `[routing]` in the
-//! configuration: it is a revision like another, the latest. A reload that leaves `[routing]` as it was read last leaves
-//! the policy alone, whatever was changed live.
+//! Revisions are not kept over a restart, which begins with the configuration. A changed `[routing]` section in the
+//! configuration is a revision like any other, the latest. A reload with an unchanged `[routing]` leaves the policy
+//! alone, whatever was changed live.
 //!
 //! Where replicas share their policy, its revisions are those of a bucket ([`shared`]).
 
@@ -34,54 +32,54 @@ use tokio::sync::Notify;
 /// Revisions that are remembered.
 pub const HISTORY: usize = 200;
 
-/// What a choice reads.
+/// The part of a revision that a routing decision reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
-    /// The revision's number.
+    /// Number of the revision.
     pub revision: u64,
-    /// The policy and its weights.
+    /// Policy and weights.
     pub settings: Settings,
 }
 
-/// One policy that was or is in force.
+/// A policy that is or was in force.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Revision {
-    /// Its number since the start of the router, or of the bucket that replicas have it in; the first is 1.
+    /// Number since the start of the router, or of the bucket that replicas share; the first is 1.
     pub revision: u64,
-    /// The policy and all of its weights.
+    /// Policy and all of its weights.
     #[schemars(with = "config::PolicyDocument")]
     pub settings: Settings,
-    /// When it came into force, in milliseconds since 1970.
+    /// Time at which it came into force, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Who put it there: a token's name, or `router`.
+    /// Caller that applied it: a token's name, or `router`.
     pub by: String,
-    /// Why.
+    /// Reason given by the caller.
     pub reason: Option<String>,
-    /// How.
+    /// Kind of the change.
     pub source: Source,
-    /// By which replica, where several have their policy in common.
+    /// Replica that applied it, where several share their policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
 }
 
-/// How a revision came about.
+/// Kind of change that created a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// The configuration that the router was started with.
+    /// The configuration at the router's start.
     Start,
-    /// The admin port.
+    /// The admin API.
     Put,
-    /// A return to an earlier revision.
+    /// A rollback to an earlier revision.
     Rollback,
-    /// The end of a change that was for a time.
+    /// The end of a temporary change.
     Revert,
-    /// `[routing]` of the configuration has changed.
+    /// A changed `[routing]` section in the configuration.
     Reload,
 }
 
 impl Source {
-    /// The name in metrics.
+    /// Returns the name in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,23 +92,23 @@ impl Source {
     }
 }
 
-/// What is to change.
+/// A change to be applied.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// To this.
+    /// New settings.
     pub settings: Settings,
-    /// Who.
+    /// Caller.
     pub by: String,
-    /// Why.
+    /// Reason given by the caller.
     pub reason: Option<String>,
-    /// How.
+    /// Kind of the change.
     pub source: Source,
-    /// For so long only.
+    /// Time after which it reverts, for a temporary change.
     pub revert_after: Option<Millis>,
 }
 
 impl Change {
-    /// `[routing]` is another one.
+    /// Returns the change for a changed `[routing]` section.
     fn configured(settings: Settings) -> Self {
         Self {
             settings,
@@ -121,7 +119,7 @@ impl Change {
         }
     }
 
-    /// The end of a change that was for a time.
+    /// Returns the change that ends a temporary one.
     fn back_to(earlier: &Revision) -> Self {
         Self {
             settings: earlier.settings.clone(),
@@ -136,40 +134,40 @@ impl Change {
     }
 }
 
-/// A return that is due.
+/// A scheduled revert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pending {
-    /// When, by the router's clock.
+    /// Time at which it is due, by the router's clock.
     pub due: Millis,
-    /// To what.
+    /// Revision to return to.
     pub to: Arc<Revision>,
 }
 
-/// A change that was made, as it was when it was made: others may have followed.
+/// A change that was applied, with the state at that time; others may have followed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Made {
-    /// What was in force.
+    /// Revision in force before.
     pub before: Arc<Revision>,
-    /// What came into force.
+    /// Revision in force after.
     pub after: Arc<Revision>,
-    /// What it will be followed by.
+    /// Scheduled revert, if any.
     pub pending: Option<Pending>,
 }
 
-/// The revision that was to be changed is not the one in force any more.
+/// The revision to be changed is not the one in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("revision {0} is in force by now")]
 pub struct Stale(pub u64);
 
-/// All revisions.
+/// The policy in force and its history.
 #[derive(Debug)]
 pub struct Revisions {
     in_force: ArcSwap<InForce>,
     state: Mutex<State>,
     changed: Notify,
-    /// Tells the revisions of one process, or of one bucket, from those of another.
+    /// Identifies the process, or the bucket, that the revisions belong to.
     lineage: AtomicU32,
-    /// Whether they are those of a bucket.
+    /// Whether they belong to a bucket.
     is_shared: AtomicBool,
     reconfigured: Notify,
 }
@@ -177,24 +175,23 @@ pub struct Revisions {
 #[derive(Debug)]
 struct State {
     newest: Arc<Revision>,
-    /// Those before it, the oldest first.
+    /// Earlier revisions, the oldest first.
     older: VecDeque<Arc<Revision>>,
     pending: Option<Pending>,
-    /// `[routing]` as it was read last.
+    /// `[routing]` as last read.
     configured: Settings,
-    /// Whether that is to be put in force where all replicas have it.
+    /// Whether `configured` is yet to be applied to all replicas.
     is_to_configure: bool,
 }
 
 impl State {
-    /// Those that are remembered, the newest first.
     fn history(&self) -> impl Iterator<Item = &Arc<Revision>> {
         std::iter::once(&self.newest).chain(self.older.iter().rev())
     }
 }
 
 impl Revisions {
-    /// Begins with what is configured.
+    /// Begins with the configured settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let since_unix_ms = super::unix_ms();
@@ -228,33 +225,33 @@ impl Revisions {
         }
     }
 
-    /// What is in force, for one choice.
+    /// Returns the settings in force for one routing decision.
     #[must_use]
     pub fn load(&self) -> Guard<Arc<InForce>> {
         self.in_force.load()
     }
 
-    /// The revision in force, and what it will be followed by.
+    /// Returns the revision in force, and the scheduled revert.
     #[must_use]
     pub fn now(&self) -> (Arc<Revision>, Option<Pending>) {
         let state = self.state.lock();
         (Arc::clone(&state.newest), state.pending.clone())
     }
 
-    /// `[routing]` as it was read last.
+    /// Returns `[routing]` as last read.
     #[must_use]
     pub fn configured(&self) -> Settings {
         self.state.lock().configured.clone()
     }
 
-    /// A revision's entity tag: no two revisions have the same, not even of two processes. Those of a bucket have the same on
+    /// Returns a revision's entity tag, which is unique across processes. Revisions of a bucket have the same tag on
     /// each replica.
     #[must_use]
     pub fn tag(&self, revision: u64) -> String {
         format!("\"{:08x}-{revision}\"", self.lineage())
     }
 
-    /// The number of the revision that an entity tag names, whether it is remembered or not yet heard of.
+    /// Returns the number of the revision that an entity tag of this lineage names, whether or not it is remembered.
     #[must_use]
     pub fn number(&self, tag: &str) -> Option<u64> {
         let (lineage, number) = tag.strip_prefix('"')?.strip_suffix('"')?.split_once('-')?;
@@ -262,30 +259,30 @@ impl Revisions {
         (u32::from_str_radix(lineage, 16) == Ok(self.lineage()) && self.tag(number) == tag).then_some(number)
     }
 
-    /// What tells these revisions from those of another process, or of another bucket.
+    /// Returns the identifier of the process or bucket that the revisions belong to.
     #[must_use]
     pub fn lineage(&self) -> u32 {
         self.lineage.load(Ordering::Acquire)
     }
 
-    /// Those that are remembered, newest first.
+    /// Returns the remembered revisions, newest first.
     #[must_use]
     pub fn history(&self) -> Vec<Arc<Revision>> {
         self.state.lock().history().cloned().collect()
     }
 
-    /// The revision of this number, if it is remembered.
+    /// Returns the revision of this number, if it is remembered.
     #[must_use]
     pub fn find(&self, revision: u64) -> Option<Arc<Revision>> {
         let state = self.state.lock();
         state.history().find(|known| known.revision == revision).cloned()
     }
 
-    /// Puts a change in force, if `expected` is what it is made to, or nothing is expected. From here on every choice
-    /// reads the new one.
+    /// Applies a change if `expected` is `None` or the revision in force. Every later routing decision reads the new
+    /// settings.
     ///
     /// # Errors
-    /// If another revision is in force.
+    /// Fails if another revision is in force.
     pub fn apply(&self, now: Millis, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
         let mut state = self.state.lock();
         let before = Arc::clone(&state.newest);
@@ -300,7 +297,7 @@ impl Revisions {
         })
     }
 
-    /// `[routing]` was read again. Puts it in force if it is not what was read last; returns what was and is in force.
+    /// Applies `[routing]` if it differs from what was last read. Returns the previous and the new revision.
     pub fn configure(&self, now: Millis, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         if settings == state.configured {
@@ -310,7 +307,7 @@ impl Revisions {
         Some(self.push(&mut state, now, Change::configured(settings)))
     }
 
-    /// Goes back if that is due. Returns what was and is in force.
+    /// Applies a scheduled revert if it is due. Returns the previous and the new revision.
     pub fn revert(&self, now: Millis) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         let to = match &state.pending {
@@ -349,7 +346,7 @@ impl Revisions {
         while state.older.len() >= HISTORY {
             state.older.pop_front();
         }
-        // Under the lock, so that the pointer and the history agree on what came last.
+        // Under the lock, so that pointer and history agree on the latest revision.
         self.in_force.store(Arc::new(InForce {
             revision: after.revision,
             settings: after.settings.clone(),
@@ -357,7 +354,7 @@ impl Revisions {
         self.changed.notify_one();
     }
 
-    /// Waits until a return is due. Whatever changes meanwhile is taken into account.
+    /// Waits until a revert is due, taking changes in the meantime into account.
     pub async fn revert_due(&self, clock: fleet::clock::Clock) {
         loop {
             let due = self.state.lock().pending.as_ref().map(|pending| pending.due);

@@ -1,39 +1,40 @@
-//! A policy that scores the live traffic and steers none of it.
+//! Evaluates a policy on live traffic without affecting it.
 //!
-//! It is asked with the very snapshot and turn of each choice, so the two differ by their settings alone. What it says of a
-//! turn that it would have sent elsewhere is a prediction from the state that the policy in force has made: it shows where
-//! the two disagree, not how the fleet would be if the other had ruled for long. For that there is the preview.
+//! The shadow policy gets the snapshot and turn of each decision, so that the two differ only by their settings. Its
+//! result for a turn that it would have sent elsewhere is a prediction from the state that the policy in force has
+//! created: it shows where the two disagree, not how the fleet would behave under the other policy. The preview shows
+//! that.
 
 use parking_lot::Mutex;
 use policy::route::{self, Decision, Settings, Snapshot, Turn};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// It, and what it has seen.
+/// A shadow policy, and its results.
 #[derive(Debug)]
 pub struct Shadow {
-    /// The policy and its weights.
+    /// Policy and weights.
     pub settings: Settings,
-    /// Since when, in milliseconds since 1970.
+    /// When it was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     tally: Mutex<Tally>,
 }
 
-/// What it has seen.
+/// Results of a shadow policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Tally {
-    /// Turns that it was asked about.
+    /// Turns evaluated.
     pub turns: u64,
-    /// Of these, turns that it would have sent to another worker.
+    /// Turns that it would have sent to another worker.
     pub elsewhere: u64,
-    /// Of those, turns that it would have sent where less TTFT is predicted.
+    /// Of those, turns for which it predicted a shorter TTFT there.
     pub faster: u64,
-    /// Predicted TTFT there less that where they went, in ms, over all turns.
+    /// Sum over all turns of the predicted TTFT there less that of the policy in force, in ms.
     pub predicted_change_ms: f64,
 }
 
 impl Shadow {
-    /// Nothing seen yet.
+    /// Creates a shadow policy without results.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -43,7 +44,7 @@ impl Shadow {
         }
     }
 
-    /// A choice was made of this.
+    /// Evaluates the policy on a decision.
     pub fn see(&self, snapshot: &Snapshot<'_>, turn: &Turn<'_>, made: &Decision) {
         let snapshot = Snapshot {
             settings: &self.settings,
@@ -62,7 +63,7 @@ impl Shadow {
         }
     }
 
-    /// What it has seen.
+    /// Returns the results.
     #[must_use]
     pub fn tally(&self) -> Tally {
         *self.tally.lock()

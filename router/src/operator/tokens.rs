@@ -1,4 +1,4 @@
-//! Tokens of the admin port: as API keys they are known by their hash, and compared in constant time.
+//! Tokens of the admin API, stored by their hash like API keys, and compared in constant time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use http::HeaderMap;
 
 use crate::admission::keys::{Sealed, bearer, hash};
 
-/// Who asks.
+/// Identity of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// The token's name; `loopback` where there are no tokens.
+    /// Name of the token; `loopback` where there are no tokens.
     pub name: Arc<str>,
-    /// What it may do.
+    /// Role.
     pub role: Role,
 }
 
-/// Tokens or keys by their names.
+/// Tokens or keys by name: hash and role.
 pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
-/// The tokens in force.
+/// Tokens in force.
 #[derive(Debug, Default)]
 pub struct Tokens {
     required: bool,
@@ -29,7 +29,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Those of a configuration.
+    /// Reads the tokens of a configuration.
     #[must_use]
     pub fn new(admin: &config::Admin) -> Self {
         let token = |token: &config::Token| {
@@ -46,19 +46,19 @@ impl Tokens {
         }
     }
 
-    /// Whether a token has to be shown. If not, the port is on loopback, and whoever reaches it may do everything.
+    /// Returns whether a token is required. Otherwise the port is on loopback and every caller has all rights.
     #[must_use]
     pub fn is_required(&self) -> bool {
         self.required
     }
 
-    /// Whether the metrics page is shown without one.
+    /// Returns whether the metrics page needs no token.
     #[must_use]
     pub fn opens_metrics(&self) -> bool {
         self.open_metrics || !self.required
     }
 
-    /// Their names, each with what tells it from another of that name. For the audit log, which says names alone.
+    /// Returns the tokens by name, with hash and role, to detect changes. The audit log shows names only.
     #[must_use]
     pub fn named(&self) -> Named {
         let named = |(sealed, principal): (&Sealed, &Principal)| {
@@ -67,7 +67,7 @@ impl Tokens {
         self.known.iter().map(named).collect()
     }
 
-    /// Who a request with these headers is from; `None` if it has to show a token and shows none that is known.
+    /// Returns the caller of a request with these headers; `None` if a valid token is required and missing.
     #[must_use]
     pub fn identify(&self, headers: &HeaderMap) -> Option<Principal> {
         if !self.required {

@@ -6,7 +6,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 
-/// What was logged, a line each.
+/// The log, one line per message.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -122,7 +122,7 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     for turn in 1..=3_u64 {
         app.knowledge
             .counted(&format!("model-{turn}"), 1000, policy::units::Tokens(300));
-        // Time passes only while everything waits for it, and a blocking write is not waited for by the clock.
+        // Paused time advances only while all tasks wait, and it does not wait for a blocking write.
         let written = async {
             loop {
                 tokio::time::sleep(std::time::Duration::from_secs(60)).await;

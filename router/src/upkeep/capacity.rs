@@ -1,9 +1,10 @@
-//! How many tokens a worker's prefix cache holds, as it says itself.
+//! Capacity in tokens of a worker's prefix cache, as the worker reports it.
 //!
-//! Where the configuration does not say, the engine is asked: the capability document has `capacity_tokens`, SGLang's server
-//! info `max_total_num_tokens`, and vLLM's metrics count blocks and their size in the labels of
-//! `vllm:cache_config_info`. Data-parallel ranks have a cache each: a worker that is one rank goes by its own, and an
-//! endpoint as a whole by their sum. What is told is believed up to [`MOST`], since a mirror's memory grows with it.
+//! Queried where the configuration does not give it: the capability document has `capacity_tokens`, SGLang's server
+//! info `max_total_num_tokens`, and vLLM's metrics have the number and size of blocks in the labels of
+//! `vllm:cache_config_info`. Each data-parallel rank has its own cache: a worker that is one rank uses that rank's
+//! capacity, and a whole endpoint the sum. Reports are capped at [`MOST`], since a mirror's memory grows with the
+//! capacity.
 
 use bytes::Bytes;
 use http::Method;
@@ -17,11 +18,11 @@ use crate::app::App;
 use crate::control;
 use fleet::Worker;
 
-/// vLLM's gauge whose labels tell it.
+/// The gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";
 
-/// Finds out a worker's capacity, given what it has said so far, and has its mirror go by that. Returns whether it answered
-/// what it was asked, be it with no.
+/// Finds a worker's capacity, starting from the documents already fetched, and sets it in its mirror. Returns whether
+/// every query was answered, even if negatively.
 pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
     if worker.spec.capacity_is_known {
         return true;
@@ -57,7 +58,7 @@ pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>
     answered
 }
 
-/// Its mirror has this capacity from now on.
+/// Sets the capacity of the worker's mirror.
 fn take(app: &App, worker: &Worker, told: Tokens) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {
@@ -82,7 +83,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
     }
 }
 
-/// Of a capability document, or of SGLang's server info.
+/// Reads the capacity from a capability document, or from SGLang's server info.
 fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
     let said: Value = serde_json::from_slice(document).ok()?;
     if let Some(tokens) = said["capacity_tokens"].as_u64() {
@@ -96,7 +97,7 @@ fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
     Some(Tokens(of_a_rank.saturating_mul(ranks)))
 }
 
-/// Of vLLM's metrics.
+/// Reads the capacity from vLLM's metrics.
 fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {
     let caches = exposition::labelled(page, VLLM, ["num_gpu_blocks", "block_size"]);
     let of = |(engine, [blocks, size]): (Option<u32>, [Option<&str>; 2])| {

@@ -1,4 +1,4 @@
-//! Probes a worker, and acts on what they show.
+//! Health probes of a worker, and what follows from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         };
         let again = worker.is_well();
         if probe == Probe::Well && (!again || pause.is_over()) {
-            // Ask before it is given work: what it serves and what it understands decide what it is sent.
+            // Before the first turn: models and dialect decide what the worker is sent.
             pause.asked(introduce(&app, &worker).await, again);
         }
         app.note_health(&worker, probe);

@@ -1,4 +1,4 @@
-//! Delivers what workers should be told: one message in flight to each, never more.
+//! Delivers queued hints, at most one message in flight per worker.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use fleet::Worker;
 use fleet::dialect::Terms;
 use fleet::hints::Hint;
 
-/// Sends a worker what waits for it, for as long as the task lives.
+/// Sends a worker its queued hints for as long as the task lives.
 pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {
     loop {
         worker.hints.queued().await;
@@ -49,8 +49,8 @@ async fn send(app: &App, worker: &Worker, batch: &[Hint]) {
     }
 }
 
-/// Tells a worker the objective, if its dialect has a way and another one than it was told waits: ξ_w of an idle worker, and Q̂. What a request
-/// carries is more exact and comes first.
+/// Sends a worker the queued objective, if there is one and its dialect supports it: ξ_w of an idle worker, and Q̂.
+/// Hints in requests are more exact and take precedence.
 pub(super) async fn send_objective(app: &App, worker: &Worker) {
     let Some((objective, epoch)) = worker.hints.take_objective() else {
         return;
@@ -72,7 +72,7 @@ pub(super) async fn send_objective(app: &App, worker: &Worker) {
     app.metrics.hint(worker.name(), "objective", outcome.is_ok());
 }
 
-/// What other replicas tell the worker from now on comes after this.
+/// Shares the epoch with other replicas, so that their later hints have higher ones.
 fn tell_others(app: &App, worker: &Worker, epoch: u64) {
     if let Some(bus) = &app.bus {
         bus.hinted(worker, epoch);

@@ -1,8 +1,8 @@
-//! Meeting a worker, for the first time or again: which models does it serve, how is it told things, what does its cache
-//! drop first, what does it cost?
+//! Probes a new or restarted worker for its models, hint dialect, eviction order and cost.
 //!
-//! An engine in the middle of a long prompt may not answer in time. Until it has, it is told nothing, and it is asked again
-//! with growing pauses ([`Pause`]): one slow answer must not cost its hints until it goes down and comes back.
+//! An engine in the middle of a long prompt may not answer in time. Until it does, it gets no hints, and the queries
+//! are repeated with growing pauses ([`Pause`]), so that one slow response does not cost the worker its hints until it
+//! restarts.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use fleet::dialect::sglang;
 use fleet::{Worker, dialect};
 use protocol::names;
 
-/// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
-/// everything, be it with no.
+/// Finds a worker's models and dialect, and sends it the objective if the dialect supports that. Returns whether every
+/// query was answered, even if negatively.
 pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     let (models, mut answered) = match control::call(app, worker, Method::GET, "/v1/models", None).await {
         Ok(answer) => (models(&answer), true),
@@ -31,7 +31,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     };
     let says = ask(app, worker).await;
     answered &= !says.unanswered;
-    // Its last word stands while it does not answer, and it is asked again.
+    // An unanswered query keeps the previous value and is repeated.
     if says.told_info {
         worker.said_sharing(says.info.as_deref().is_some_and(sglang::caches_inputs));
     }
@@ -61,20 +61,18 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     answered
 }
 
-/// What a worker says of itself.
+/// Answers of a worker about itself.
 #[derive(Default)]
 struct Says {
-    /// Its capability document.
     capabilities: Option<Bytes>,
-    /// SGLang's server info.
     info: Option<Bytes>,
-    /// It was asked for that, and answered, be it that it has none.
+    /// Whether the server info was requested and answered, even if negatively.
     told_info: bool,
-    /// To some question it gave no answer, not even that it has none.
+    /// Whether any query got no answer at all.
     unanswered: bool,
 }
 
-/// Asks a worker what it understands and what it is, as far as that was not written down.
+/// Queries a worker for what its configuration leaves open.
 async fn ask(app: &App, worker: &Worker) -> Says {
     let spec = &worker.spec;
     let policy_is_open = spec.cache_policy == CachePolicy::Auto;
@@ -111,7 +109,6 @@ async fn fetch(app: &App, worker: &Worker, path: &str, unanswered: &mut bool) ->
     }
 }
 
-/// How it is told things.
 fn dialect(worker: &Worker, says: &Says) -> Arc<dyn dialect::Dialect> {
     let written = worker.spec.dialect;
     let capabilities = says.capabilities.as_deref();
@@ -128,7 +125,6 @@ fn dialect(worker: &Worker, says: &Says) -> Arc<dyn dialect::Dialect> {
     dialect::before_probe(&worker.spec)
 }
 
-/// What its cache drops first.
 fn policy(worker: &Worker, says: &Says) -> CachePolicy {
     if worker.spec.cache_policy != CachePolicy::Auto {
         return worker.spec.cache_policy;
@@ -154,10 +150,10 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
     CachePolicy::Lru
 }
 
-/// Between two attempts to be told by a worker that is up: 1, 2, 4 … 64 probes.
+/// Pause between attempts to query a worker that is up: 1, 2, 4 … 64 probes.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
-    /// Probes until it is asked again; `None` if it has answered.
+    /// Probes until the next attempt; `None` after a complete answer.
     left: Option<u32>,
     next: u32,
 }
@@ -165,14 +161,14 @@ pub(super) struct Pause {
 impl Pause {
     const LONGEST: u32 = 64;
 
-    /// It was asked anew after it had been away, or again.
+    /// Records an attempt: the first one after an outage, or `again`.
     pub(super) fn asked(&mut self, answered: bool, again: bool) {
         let pause = if again { self.next } else { 1 };
         self.left = (!answered).then_some(pause);
         self.next = (pause * 2).min(Self::LONGEST);
     }
 
-    /// A probe found it well. Whether to ask it again.
+    /// Records a successful probe. Returns whether to query again.
     pub(super) fn is_over(&mut self) -> bool {
         let Some(left) = &mut self.left else {
             return false;
@@ -182,10 +178,10 @@ impl Pause {
     }
 }
 
-/// Most models of one worker that are known: more than an engine has adapters.
+/// Models kept per worker: more than an engine has adapters.
 const MOST_MODELS: usize = 1024;
 
-/// The models that a worker lists, as many as may be known, each by a name that may be kept.
+/// Returns the models that a worker lists, up to the limit, with names that fit.
 fn models(answer: &[u8]) -> Option<Vec<Value>> {
     let mut answer: Value = serde_json::from_slice(answer).ok()?;
     let Some(Value::Array(mut models)) = answer.get_mut("data").map(Value::take) else {

@@ -1,4 +1,4 @@
-//! Applies lessons as they come, and looks now and then at what silence teaches.
+//! Applies queued observations, and periodically what follows from silence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,11 @@ use fleet::hints::Kind;
 use fleet::hold::Hold;
 use learning::feedback::{Counted, Late, Lesson, Sample, Taught, Turned};
 
-/// Between two looks at silent conversations, costs that nothing has renewed and objectives.
+/// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
-/// Lessons that are applied before others have their turn.
+/// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
-/// Learns for as long as the task lives.
 pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taught>>>) {
     let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
@@ -29,7 +28,7 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
-            // A sweep is rare, and what comes after it should not be learned before it.
+            // A sweep is rare, and later observations should not be applied before it.
             biased;
             _ = sweeps.tick() => sweep(&app),
             count = lessons.recv_many(&mut batch, BATCH) => {
@@ -51,7 +50,7 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
     }
 }
 
-/// The worker, unless it has left: there is nothing to learn of one that is gone.
+/// Returns the worker, unless it was removed.
 fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     let known = workers.get(worker.index())?;
     (known.hold() != Hold::Gone).then_some(known)
@@ -93,14 +92,14 @@ fn apply(app: &App, lesson: &Lesson) {
     room::make(app, worker);
 }
 
-/// A turn went to a worker that has little room left.
+/// Handles a turn that was sent to a worker with little room left.
 fn make_room(app: &App, worker: WorkerId) {
     if let Some(worker) = present(&app.fleet.workers(), worker) {
         room::make(app, worker);
     }
 }
 
-/// An answer that tells what its prefill took.
+/// Learns from a response whose prefill time is known.
 fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
     let told = match lesson.prefill {
         None => "none",
@@ -120,7 +119,7 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
         lesson.prefill.is_some(),
     );
     let mut costs = app.feedback.costs.lock();
-    // First, as an answer's prefill ends the time without one.
+    // First, since the prefill ends the time without a response.
     if let Some(beside) = lesson.beside {
         costs.beside(worker.id, beside);
     }
@@ -129,7 +128,6 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
     }
 }
 
-/// What an engine has counted of its prefills.
 pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
     if !app.config.learning.costs {
         return;
@@ -143,7 +141,7 @@ pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
     publish_costs(app);
 }
 
-/// A first token that could not wait for its answer's end.
+/// Learns from a late first token without waiting for the response's end.
 fn learn_late(app: &App, late: &Late) {
     let workers = app.fleet.workers();
     let Some(worker) = present(&workers, late.worker) else {
@@ -159,7 +157,7 @@ fn learn_late(app: &App, late: &Late) {
     }
 }
 
-/// A worker is met: it begins with what is known of its pool.
+/// Sets a new worker's cost to that of its pool.
 pub(super) fn introduce(app: &App, worker: WorkerId) {
     app.feedback.costs.lock().introduce(worker);
     publish_costs(app);
@@ -178,7 +176,7 @@ fn publish_costs(app: &App) {
     }
 }
 
-/// How much of a prompt's beginning many conversations share: keys, and tokens.
+/// Returns the leading keys of a prompt that many conversations share, and their tokens.
 fn shared(app: &App, lesson: &Lesson) -> (usize, Tokens) {
     let keys = lesson.chain.hashes();
     let mut shared = app.feedback.shared.lock();
@@ -190,7 +188,7 @@ fn shared(app: &App, lesson: &Lesson) -> (usize, Tokens) {
     (count, Tokens((units * lesson.tokens_per_unit).round() as u64))
 }
 
-/// A worker may drop what it holds of a conversation past what others share; its mirror does as it will.
+/// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
 fn give_up(app: &App, worker: &Worker, lesson: &Lesson, shared: usize, kind: Kind) {
     let Some((_, name)) = &lesson.conversation else {
         return;
@@ -204,7 +202,7 @@ fn give_up(app: &App, worker: &Worker, lesson: &Lesson, shared: usize, kind: Kin
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
-/// A beginning that many share is worth more than what any of them says about its own end.
+/// Removes marks from a shared prefix, which outlives any one of its conversations.
 fn protect(app: &App, worker: &Worker, lesson: &Lesson, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
         &lesson.conversation,

@@ -1,11 +1,11 @@
-//! What engines say of their own queues and of their prefills: asked on a timer, held against the books.
+//! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! vLLM and SGLang publish how many requests wait and how many run in `/metrics`; SGLang's `/v1/loads` also counts the
-//! uncached tokens that wait. A worker that is one rank of an endpoint goes by that rank's figures. The rule by which such
-//! a figure corrects the predicted wait is [`policy::estimate::PendingWork::reconcile`]'s. An engine that publishes neither
-//! is asked less and less often.
+//! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
+//! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
+//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
+//! is queried less and less often.
 //!
-//! The same pages count what prefills took, from which costs are learned where answers do not tell
+//! The same pages count prefill times, from which costs are learned where responses do not report them
 //! ([`learning::feedback::Counters`]).
 
 pub(super) mod exposition;
@@ -26,26 +26,26 @@ use crate::control;
 use fleet::Worker;
 use learning::feedback::Counted;
 
-/// Figures are believed for this many intervals: one that is lost does not matter, an engine that stops answering does.
+/// Figures are valid for this many intervals: one lost reading does not matter, an engine that stops responding does.
 const INTERVALS: f64 = 2.5;
-/// Looks in a row at which requests were missing from which on the counts do not agree.
+/// Consecutive readings with missing requests from which on the counts are reported as different.
 const DRIFTS: u32 = 3;
-/// An answer that takes more than a moment to read, in bytes.
+/// Response size in bytes above which parsing moves to another thread.
 const LONG_ANSWER: usize = 64 << 10;
-/// An engine without figures is asked again after so many intervals.
+/// Intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
 
-/// What an engine's page says.
+/// Figures on an engine's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     waiting: u32,
     running: u32,
     waiting_tokens: Option<Tokens>,
-    /// Its prefills since it started.
+    /// Prefill counters since the engine's start.
     prefills: Option<Counted>,
 }
 
-/// Asks one worker for as long as the task lives.
+/// Queries one worker for as long as the task lives.
 pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     let Some(interval) = app.config.health.queue_interval else {
         return;
@@ -113,10 +113,10 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     }
 }
 
-/// Our count of a worker's requests, held against its own.
+/// Comparison of the router's count of a worker's requests with the worker's own.
 ///
-/// For a moment ours is the higher one: a request is on its way, or its answer is. A client that reads slowly keeps it
-/// higher for longer, so this corrects nothing; a count that had leaked would stay too high for ever, and be seen here.
+/// The router's count is briefly higher while a request or its response is in transit, and longer for a client that
+/// reads slowly. So a difference corrects nothing; a leaked count would stay too high forever and is detected here.
 #[derive(Debug, Default)]
 struct Drift {
     before: u32,
@@ -124,8 +124,8 @@ struct Drift {
 }
 
 impl Drift {
-    /// The worker knows of `there` requests; when it was asked, `here` were counted. Returns whether that has differed for
-    /// longer than a request is on its way.
+    /// Compares the worker's count `there` with the router's count `here` when it was queried. Returns whether the
+    /// router's has been higher for longer than requests are in transit.
     fn looked(&mut self, here: u32, there: u32) -> bool {
         let all_along = here.min(std::mem::replace(&mut self.before, here));
         self.in_a_row = if all_along > there { self.in_a_row + 1 } else { 0 };
@@ -149,7 +149,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Counts> {
     Some(counts)
 }
 
-/// Reads an answer; a long one not on a thread that serves requests.
+/// Parses a response; a long one on a blocking thread.
 async fn beside<T: Send + 'static>(
     answer: Bytes,
     read: impl FnOnce(&[u8]) -> T + Send + 'static,
@@ -160,7 +160,7 @@ async fn beside<T: Send + 'static>(
     tokio::task::spawn_blocking(move || read(&answer)).await.ok()
 }
 
-/// The counts of a metrics page, all ranks' or one's, and whether it is SGLang's. `None` if it has none.
+/// Returns the figures of a metrics page, of all ranks or of one, and whether it is SGLang's. `None` if it has none.
 fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
     let page = std::str::from_utf8(page).ok()?;
     let families = [
@@ -180,7 +180,7 @@ fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
     })
 }
 
-/// What vLLM's histograms of finished requests come to.
+/// Returns the prefill counters from vLLM's histograms of finished requests.
 fn vllms_prefills(page: &str, rank: Option<u32>) -> Option<Counted> {
     let names = [
         "vllm:request_prefill_time_seconds_sum",
@@ -196,7 +196,7 @@ fn vllms_prefills(page: &str, rank: Option<u32>) -> Option<Counted> {
 }
 
 impl Counts {
-    /// What SGLang's `/v1/loads` adds.
+    /// Adds the figures of SGLang's `/v1/loads`.
     fn take_loads(&mut self, answer: &[u8], rank: Option<u32>) {
         let Ok(answer) = serde_json::from_slice::<Value>(answer) else {
             return;
@@ -215,7 +215,7 @@ impl Counts {
     }
 }
 
-/// A field of `/v1/loads`, of one rank or summed over what the answer lists.
+/// Returns a field of `/v1/loads`, of one rank or summed over the entries.
 fn sum(value: &Value, field: &str, rank: Option<u32>) -> Option<u64> {
     let all = |parts: &mut dyn Iterator<Item = &Value>| {
         parts
@@ -240,9 +240,9 @@ fn sum(value: &Value, field: &str, rank: Option<u32>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As vLLM 0.32 writes it with `--data-parallel-size 2`: of the page only what is about requests.
+    /// Page of vLLM 0.32 with `--data-parallel-size 2`, reduced to the request metrics.
     const VLLM: &str = include_str!("queues/vllm.prom");
-    /// As SGLang 0.5.23 writes it with `--dp-size 2 --tp-size 4 --enable-dp-attention`, metrics of all schedulers, and
+    /// Page of SGLang 0.5.23 with `--dp-size 2 --tp-size 4 --enable-dp-attention`, metrics of all schedulers, and
     /// priorities.
     const SGLANG: &str = include_str!("queues/sglang.prom");
 
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(read_queue(SGLANG.as_bytes(), Some(0)), Some((counts(5, 7), true)));
         assert_eq!(read_queue(SGLANG.as_bytes(), Some(1)), Some((counts(0, 4), true)));
         assert_eq!(read_queue(VLLM.as_bytes(), Some(2)), None);
-        // An engine that tells one figure of all its ranks tells nothing of any.
+        // A figure over all ranks is not that of any one rank.
         assert_eq!(read_queue(b"vllm:num_requests_waiting 9\n", Some(0)), None);
     }
 
@@ -315,7 +315,7 @@ mod tests {
             read(b"vllm:num_requests_waiting 9\n", None).unwrap().0.prefills,
             None
         );
-        // Word for word what a vLLM 0.32 said that had answered 13 requests.
+        // Verbatim output of a vLLM 0.32 that had answered 13 requests.
         let said = "vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 0.0\n\
             vllm:request_prefill_time_seconds_bucket{engine=\"0\",le=\"+Inf\",model_name=\"tiny\"} 13.0\n\
             vllm:request_prefill_time_seconds_count{engine=\"0\",model_name=\"tiny\"} 13.0\n\
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(found, counted(12.435_293_920_010_736, 10_106.0, 13.0));
     }
 
-    /// Of SGLang 0.5.23's `/v1/loads`.
+    /// Response of SGLang 0.5.23's `/v1/loads`.
     const LOADS: &str = r#"{"timestamp":"2026-11-21T20:15:00+00:00","version":"0.5.23","num_accelerators":4,"loads":[
         {"dp_rank":0,"num_waiting_uncached_tokens":70,"total_prefill_uncached_tokens":9000,"total_prefill_busy_us":812500},
         {"dp_rank":1,"num_waiting_uncached_tokens":5,"total_prefill_uncached_tokens":100,"total_prefill_busy_us":20000}]}"#;

@@ -1,4 +1,4 @@
-//! Ends what was changed for a time: the policy, and workers' α.
+//! Ends temporary changes of the policy and of workers' α.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::operator::audit::{Happened, Who};
 use fleet::Worker;
 use fleet::clock;
 
-/// Puts an earlier policy in force whenever that is due. Does not end.
+/// Restores an earlier policy whenever that is due. Does not end.
 pub(super) async fn policy(app: Arc<App>) {
     loop {
         app.policy.revert_due(app.clock).await;
@@ -25,7 +25,7 @@ pub(super) async fn policy(app: Arc<App>) {
     }
 }
 
-/// Takes workers' α for what is learned again whenever that is due. Does not end.
+/// Restores learned values of α whenever a pin expires. Does not end.
 pub(super) async fn alphas(app: Arc<App>) {
     loop {
         let workers = app.fleet.present();

@@ -1,4 +1,4 @@
-//! Makes room on workers just in time: what a turn taught of conversations that return, and the hints that follow.
+//! Makes room in workers' caches just in time, and learns from turns what that needs.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use fleet::Worker;
 use fleet::hints::Kind;
 use learning::feedback::{self, CopyKeys, Lesson, Turns};
 
-/// Conversations that are given up in a row.
+/// Copies trimmed in a row.
 const MOST: usize = 64;
 
-/// A stream began: its conversation has nothing to give up until it is over.
+/// Records the start of a stream: its conversation is active and has nothing to trim.
 pub(super) fn begun(app: &App, begun: &feedback::Begun) {
     app.feedback
         .tail
@@ -24,7 +24,7 @@ pub(super) fn begun(app: &App, begun: &feedback::Begun) {
         .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
 }
 
-/// A turn is over: teaches what its conversation does, and puts it among the silent ones.
+/// Learns from a completed turn, and adds its conversation to the silent ones.
 pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns) {
     let Some((_, name)) = &lesson.conversation else {
         return;
@@ -70,7 +70,7 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns
     tail.answered(turn, lesson.response);
 }
 
-/// Gives up the ends of least value on a worker that has too little room for the next prompts.
+/// Trims the ends of least value on a worker with too little room for the next prompts.
 pub(super) fn make(app: &App, worker: &Worker) {
     if !app.makes_room_on(worker) {
         return;
@@ -88,8 +88,8 @@ pub(super) fn make(app: &App, worker: &Worker) {
     }
 }
 
-/// Sets the price of room on a worker that takes hints in requests only and has stored this much: the value of the ends that
-/// it evicted for that.
+/// Sets the price of room on a worker that takes hints in requests only, after it stored this many tokens: the value of
+/// the ends that it evicted for them.
 pub(super) fn price(app: &App, worker: &Worker, stored: Tokens) {
     if !app.makes_room_on(worker) && wanted(app, worker).is_some() {
         app.feedback
@@ -109,7 +109,7 @@ fn wanted(app: &App, worker: &Worker) -> Option<Tokens> {
     app.feedback.tail.lock().wanted(worker.id, room)
 }
 
-/// Gives up one end. Returns whether there was one.
+/// Trims one end. Returns whether there was one.
 fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     let Some(trim) = app.feedback.tail.lock().next(now, worker.id, need) else {
         return false;
@@ -121,7 +121,7 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     if marked.is_none() {
         forget(app, worker.id, trim.conversation);
     }
-    // A turn of it may be under way, or the end within a piece.
+    // Nothing is marked while a turn of the conversation is running, or if the end lies within a piece.
     if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
         let keep = marked.keep;
         *trim.what.end.lock() = marked.end;
@@ -136,7 +136,7 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     true
 }
 
-/// Nothing of a conversation is left on a worker that could be given up.
+/// Removes a conversation's copy on a worker, of which nothing can be trimmed.
 pub(super) fn forget(app: &App, worker: WorkerId, conversation: u64) {
     app.feedback.tail.lock().forget(worker, conversation);
 }

@@ -1,4 +1,4 @@
-//! Who is looked after: each worker's tasks begin when it joins, and end when it has left.
+//! Starts each worker's tasks when it joins and ends them when it has left.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::supervise::{Task, forever};
 use fleet::Worker;
 use fleet::hold::Hold;
 
-/// Between two looks at whether those that are to leave have ended what they had.
+/// Interval at which leaving workers are checked for remaining requests.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A task that looks after a worker.
+/// A task of one worker.
 type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Keeps every worker looked after, for as long as the task lives.
+/// Runs every worker's tasks for as long as this task lives.
 pub(super) async fn keep(app: Arc<App>) {
     let mut changes = app.fleet.changes();
     let mut crews: Vec<(Arc<Worker>, JoinSet<()>)> = Vec::new();
@@ -31,7 +31,7 @@ pub(super) async fn keep(app: Arc<App>) {
                 crews.push((worker, crew));
             }
         }
-        // Its tasks first: whatever they learn of it has to be forgotten with the rest.
+        // The tasks end first, since whatever they learn has to be removed with the rest.
         for (worker, crew) in &mut crews {
             if worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0 {
                 crew.shutdown().await;
@@ -41,7 +41,7 @@ pub(super) async fn keep(app: Arc<App>) {
         crews.retain(|(worker, _)| worker.hold() != Hold::Gone);
         let leaving = crews.iter().any(|(worker, _)| worker.hold() == Hold::Leaving);
         tokio::select! {
-            // The other end is in the app, which outlives this.
+            // The sender is in the app, which outlives this task.
             _ = changes.changed() => {}
             () = tokio::time::sleep(LOOK), if leaving => {}
         }

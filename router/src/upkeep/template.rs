@@ -1,12 +1,12 @@
-//! What a model's chat template puts between a reply and the user's next message, asked of an engine that tokenises.
+//! Measures the tokens that a model's chat template puts between a reply and the user's next message.
 //!
-//! Two conversations that part after a reply still share the tokens of the template that follow it (`<|im_end|>`, a line
-//! break, `<|im_start|>user` …). Text keys know nothing of them, and where they end a block the engine finds one block
-//! more than the text shows. Engines with `POST /tokenize` (vLLM) are asked three short questions per model, once, when
-//! they are met; elsewhere the same is learned from reports that were off by a block.
+//! Two conversations that part after a reply still share the template's tokens that follow it (`<|im_end|>`, a line
+//! break, `<|im_start|>user` …). Text keys do not cover them, and where they end a block the engine finds one block
+//! more than the text shows. Engines with `POST /tokenize` (vLLM) are queried once per model for three short chats;
+//! elsewhere the same is learned from reports that differ by a block.
 //!
-//! Of the chats `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and the
-//! third differ in the reply alone: what lies between is the template's.
+//! Of the chats `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and
+//! the third differ only in the reply: what lies between is the template's.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -16,10 +16,9 @@ use crate::app::App;
 use crate::control;
 use fleet::Worker;
 
-/// Models of one worker that are asked about.
 const MODELS: usize = 8;
 
-/// Asks about the models that a worker lists and of which nothing is known yet.
+/// Measures the listed models whose template is unknown.
 pub(super) async fn learn(app: &App, worker: &Worker, models: &[Value]) {
     let names = models.iter().filter_map(|model| model["id"].as_str());
     for model in names.take(MODELS) {
@@ -61,7 +60,7 @@ async fn tokens(app: &App, worker: &Worker, model: &str, reply: &str, next: &str
     answer["tokens"].as_array()?.iter().map(Value::as_u64).collect()
 }
 
-/// Tokens between the reply and the user's text.
+/// Returns the number of tokens between the reply and the user's text.
 fn gap(first: &[u64], other_user: &[u64], other_reply: &[u64]) -> Option<u64> {
     let shared = |other: &[u64]| first.iter().zip(other).take_while(|(a, b)| a == b).count();
     let user_begins = shared(other_user);
@@ -85,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_the_template_puts_between_reply_and_user_is_counted() {
-        // As vLLM tokenised them with a ChatML template: the reply is one token, then seven of the template's.
+        // As vLLM tokenised them with a ChatML template: one token of reply, then seven of the template.
         let chat = |reply, next: &[u64]| {
             let head: &[u64] = &[
                 1, 87, 311, 84, 201, 67, 2, 201, 1, 67, 85, 331, 85, 357, 80, 86, 201,
@@ -96,7 +95,7 @@ mod tests {
         };
         let first = chat(68, &[69]);
         assert_eq!(gap(&first, &chat(68, &[25, 260]), &chat(71, &[69])), Some(7));
-        // A reply that the template drops, and one whose tokens run into the template's.
+        // A reply that the template drops, and one whose tokens merge with the template's.
         assert_eq!(gap(&first, &chat(68, &[25, 260]), &first), None);
         assert_eq!(gap(&first, &first[..17], &chat(71, &[69])), None);
         assert_eq!(gap(&[], &[], &[]), None);

@@ -1,7 +1,7 @@
-//! The log of this process, on standard error, and what of it is shown: by module, and changed while it runs.
+//! The process's log on standard error, with levels by module that can change at run time.
 //!
-//! There is one for all of the process, as the `tracing` crate has it; who embeds the router brings a log of its own, whose lines
-//! say of which request they are if it has the fields, or the lines, of [`request`].
+//! The log is global, as in the `tracing` crate. A program that embeds the router installs a log of its own; its lines
+//! name the request if it uses the fields or formats of [`request`].
 
 pub mod request;
 pub mod writer;
@@ -25,40 +25,39 @@ const TARGET: &str = "tailroute::logs";
 /// Puts another filter in force.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
-/// The log that was started.
 struct Log {
     swap: Swap,
     levels: Mutex<Levels>,
 }
 
-/// What is logged.
+/// Levels of the log.
 struct Levels {
     now: String,
-    /// As the configuration had it when it was last read.
+    /// Level in the configuration as last read.
     configured: String,
 }
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// For a panic's line to be written before the thread unwinds, in case the process does not outlive it.
+/// Time limit for writing a panic's line before the thread unwinds, in case the process does not survive.
 const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
-/// Why a level was not put in force.
+/// Reason why a level was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
-    /// It is none.
+    /// The level is invalid.
     #[error("{0}")]
     Wrong(String),
-    /// The log is not this module's.
+    /// The log was not started by this module.
     #[error("the log of this process was not started by the router")]
     NotOurs,
 }
 
-/// What is logged at this level. What other crates log at `trace` is only logged if their name is given: some of them show
-/// what passes over a connection, and what passes there is prompts and keys.
+/// Returns the filter for a level. Some crates log connection contents at `trace`, which include prompts and keys; they
+/// are limited to `debug` unless named.
 ///
 /// # Errors
-/// If the level is none.
+/// Fails if the level is invalid.
 pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(level).context("log.level")?;
     for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
@@ -69,7 +68,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
         }
     }
-    // It warns of every alert and every renegotiation that a client tries: lines that a stranger can write at will.
+    // `rustls` warns of every alert and renegotiation that a client sends, so clients could fill the log.
     let mut directives = level
         .split(',')
         .map(|directive| directive.trim().to_ascii_lowercase());
@@ -84,16 +83,16 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     Ok(filter)
 }
 
-/// Starts the log as it is configured. From then on panics are lines of it.
+/// Starts the log as configured. From then on panics are logged.
 ///
 /// # Errors
-/// If the level is none, or there is a log already.
+/// Fails if the level is invalid, or a log is already running.
 pub fn start(log: &config::Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let writer = writer::start(log.format == LogFormat::Json).context("no thread for the log")?;
     let builder = tracing_subscriber::fmt()
         .with_writer(writer)
-        // It would print them to standard error, and panic where that cannot be written to.
+        // The default prints internal errors to standard error, and panics if that fails.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     let (done, swap): (_, Swap) = match log.format {
@@ -118,9 +117,9 @@ pub fn start(log: &config::Log) -> anyhow::Result<()> {
         now: log.level.clone(),
         configured: log.level.clone(),
     });
-    // Whoever was first has the log, and then `done` was an error.
+    // `done` was an error if another log had been started first.
     let _ = LOG.set(Log { swap, levels });
-    // The standard hook writes to standard error itself, and would wait for a reader that stalls.
+    // The standard hook writes to standard error itself, and would block on a stalled reader.
     std::panic::set_hook(Box::new(panicked));
     Ok(())
 }
@@ -139,16 +138,16 @@ fn panicked(info: &PanicHookInfo<'_>) {
     writer::flush(PANIC_LIMIT);
 }
 
-/// What is logged now; `None` if the log is not the router's.
+/// Returns the current level; `None` if the log is not the router's.
 #[must_use]
 pub fn level() -> Option<String> {
     LOG.get().map(|log| log.levels.lock().now.clone())
 }
 
-/// Logs at another level from now on. Returns the one before.
+/// Sets the level. Returns the previous one.
 ///
 /// # Errors
-/// If it is none; then nothing has changed.
+/// Fails if the level is invalid; then nothing has changed.
 pub fn set_level(level: &str) -> Result<String, LevelError> {
     if let Some((what, hint)) = config::level_problem(level) {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -165,11 +164,11 @@ pub fn set_level(level: &str) -> Result<String, LevelError> {
     Ok(before)
 }
 
-/// The configuration was read again: its level is in force, if it differs from what was read last. Else what was set live
-/// stays.
+/// Applies the level of a reloaded configuration, if it differs from what was last read; otherwise a level that was set
+/// live is kept.
 ///
 /// # Errors
-/// If it is none, or the log is not this module's; then nothing has changed.
+/// Fails if the level is invalid, or the log is not this module's; then nothing has changed.
 pub fn configure(level: &str) -> Result<(), LevelError> {
     let log = LOG.get().ok_or(LevelError::NotOurs)?;
     if std::mem::replace(&mut log.levels.lock().configured, level.to_owned()) != level {

@@ -132,8 +132,8 @@ enum Step {
 }
 
 proptest! {
-    /// However answers, failures and silence interleave: never two trials at once, an open breaker always becomes half
-    /// open, and when every request has ended no trial is held.
+    /// However successes, failures and pauses interleave, there are never two trials at once, an open breaker always
+    /// becomes half-open, and no trial remains when every request has ended.
     #[test]
     fn there_is_never_more_than_one_trial_and_none_is_lost(
         steps in prop::collection::vec(prop_oneof![

@@ -1,7 +1,8 @@
-//! The envelope on which the engines are converging: `kv_hints {protocol_version, message_id, actions}`.
+//! The envelope that engines are converging on: `kv_hints {protocol_version, message_id, actions}`.
 //!
-//! Built to vLLM's RFC 53421, SGLang's RFC 36224 and TensorRT-LLM's RFC 18153 as they stood in November 2026. None of
-//! them has an action for an evict-first tail yet, so its type carries our name, and no engine acts on it today.
+//! Built from vLLM's RFC 53421, SGLang's RFC 36224 and TensorRT-LLM's RFC 18153 as of November 2026. None of them has
+//! an action for an evict-first tail yet, so the action's type is named after tailroute, and no engine acts on it
+//! today.
 
 use serde_json::json;
 

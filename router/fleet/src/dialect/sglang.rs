@@ -1,7 +1,8 @@
 //! SGLang's own T-LRU: `--radix-eviction-policy tlru` with a threshold and an estimate of the next prompt, in tokens.
 //!
-//! It trims by itself, so no request says anything. Both numbers are fixed when the server starts; the plugin
-//! `tailroute-sglang` makes them settable through `/set_internal_state` and says so in the server's info, for each data-parallel rank.
+//! The engine trims by itself, so requests carry no hints. Both numbers are fixed when the server starts; the plugin
+//! `tailroute-sglang` makes them settable through `/set_internal_state` and reports that in the server's info, for each
+//! data-parallel rank.
 
 use http::Method;
 use policy::units::Tokens;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Dialect, Message, Terms};
 
-/// An SGLang that runs T-LRU.
+/// An SGLang server that runs T-LRU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SglangTlru {
     threshold: u64,
@@ -17,8 +18,8 @@ pub struct SglangTlru {
     settable: bool,
 }
 
-/// Whether a `/server_info` is of an SGLang that serves an embedding model and caches its inputs. Its requests for embeddings
-/// have no field that would divide that cache.
+/// Returns whether a `/server_info` is of an SGLang that serves an embedding model and caches its inputs. Requests for
+/// embeddings have no field that would divide that cache.
 #[must_use]
 pub fn caches_inputs(server_info: &[u8]) -> bool {
     let Ok(info) = serde_json::from_slice::<Value>(server_info) else {
@@ -35,7 +36,7 @@ impl SglangTlru {
         if info["radix_eviction_policy"] != "tlru" {
             return None;
         }
-        // A JSON object, or the text of one as it was given on the command line.
+        // A JSON object, or its text as given on the command line.
         let config = match &info["radix_eviction_policy_config"] {
             Value::String(text) => serde_json::from_str(text).ok()?,
             other => other.clone(),
@@ -66,7 +67,7 @@ impl Dialect for SglangTlru {
     }
 
     fn objective(&self, terms: &Terms) -> Option<Message> {
-        // It insists on threshold > estimate.
+        // SGLang requires threshold > estimate.
         let threshold = (terms.xi_tokens as u64).max(terms.next_prompt.0 + 1);
         self.settable.then(|| Message {
             method: Method::POST,

@@ -1,7 +1,7 @@
 //! tailroute's own dialect: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective`, and a hint within each request.
 //!
-//! The simulated engine reads the request's hint from a header. vLLM lets no header through to its engine core, so there
-//! the capability document names a member of `vllm_xargs` instead.
+//! The simulated engine reads the request's hint from a header. vLLM passes no header to its engine core, so its
+//! capability document names a member of `vllm_xargs` instead.
 
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use super::{Carried, Dialect, Message, Terms, TurnHint};
 use protocol::headers;
 
-/// The body field that vLLM hands to its engine core.
+/// The body field that vLLM passes to its engine core.
 const XARGS: &str = "vllm_xargs";
-/// The hint's name in it.
+/// Name of the hint in it.
 const EVICT_FIRST: &str = "tailroute_evict_first_tokens";
 
 /// A worker that serves `/v1/tailroute`.
@@ -23,7 +23,7 @@ pub struct Tailroute {
 }
 
 impl Tailroute {
-    /// One that reads the header and takes everything.
+    /// Returns a worker that reads the header and takes hints and objective.
     #[must_use]
     pub fn by_header() -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Tailroute {
         }
     }
 
-    /// What a capability document says; `None` if it is none, as from a server that answers 200 to any path.
+    /// Reads a capability document; `None` for any other document, as from a server that answers 200 to any path.
     #[must_use]
     pub fn of(document: &[u8]) -> Option<Self> {
         let says: Value = serde_json::from_slice(document).ok()?;

@@ -1,16 +1,16 @@
-//! TensorRT-LLM's `KvCacheRetentionConfig`, built to its documentation: ranges of tokens with priorities from 1 to 100,
-//! 35 by default, lowest evicted first, and a priority for what decoding adds.
+//! TensorRT-LLM's `KvCacheRetentionConfig`, built from its documentation: ranges of tokens with priorities from 1 to
+//! 100, 35 by default, lowest evicted first, and a priority for decoded tokens.
 //!
-//! It is an argument of the engine's Python API. No HTTP field for it was merged when this was written, so the dialect
-//! is for front ends that take the argument as a body field of its name.
+//! It is an argument of the engine's Python API. As of November 2026 no HTTP field for it is merged, so the dialect is
+//! for front ends that take the argument as a body field of its name.
 
 use serde_json::json;
 
 use super::{Carried, Dialect, TurnHint};
 
-/// What a block has that nobody spoke about.
+/// Priority of a block without one.
 const DEFAULT: u32 = 35;
-/// What goes first.
+/// Priority of a block to evict first.
 const LOWEST: u32 = 1;
 
 /// A worker that takes `kv_cache_retention_config` in a request's body.
@@ -22,7 +22,7 @@ impl Dialect for TensorrtLlm {
         "tensorrt_llm"
     }
 
-    /// The tail is counted from the prompt's end, since ranges have to be given before the answer's length is known.
+    /// Counts the tail from the end of the prompt, since ranges must be given before the response's length is known.
     fn in_request(&self, hint: &TurnHint) -> Option<Carried> {
         let keep = hint.prompt.saturating_sub(hint.evict_first).0;
         let range = |start: u64, end: Option<u64>, priority: u32| json!({ "token_start": start, "token_end": end, "priority": priority, "duration_ms": null });

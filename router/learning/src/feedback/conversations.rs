@@ -1,8 +1,8 @@
-//! Conversations as they come and go, and what their classes are seen to do next.
+//! Tracks conversations and learns what turns of each class do next.
 //!
-//! Of each conversation it is remembered how far it has come, how long it is, how its last answer ended and when. The
-//! next turn then teaches its class how long the gap was and how much the prompt added; a silence that outlasts the class's
-//! patience teaches that there was no next turn.
+//! For each conversation the table keeps its number of turns, its length, and how and when its last response ended. The
+//! next turn teaches the class the gap and the tokens added; a silence longer than the class's patience teaches that no
+//! turn followed.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -11,59 +11,58 @@ use lru::LruCache;
 use policy::estimate::{Class, Finish, HabitTable, Habits, Stage};
 use policy::units::{Millis, Tokens};
 
-/// Conversations that are remembered.
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// An answer's length before any was seen.
+/// Response length assumed before any was observed.
 const RESPONSE: Tokens = Tokens(256);
-/// A gap between turns before any was seen.
+/// Gap between turns assumed before any was observed.
 const GAP: Millis = Millis(30_000.0);
-/// Longest turn that is waited for before its conversation counts as silent.
+/// Longest time that a running turn delays the point at which its conversation counts as silent.
 const LONGEST_TURN: Millis = Millis(600_000.0);
-/// Silences that one sweep looks at.
+/// Conversations examined per sweep.
 const SWEEP: usize = 1024;
 
-/// What is expected of a turn that has just arrived.
+/// What is expected of a turn when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// Its class, as far as it is known before the answer.
+    /// Class of the turn, as far as it is known before the response.
     pub class: Class,
-    /// Q̂: tokens that the prompt after it will add.
+    /// Q̂: tokens that the next prompt is expected to add.
     pub next_prompt: Tokens,
-    /// Tokens of its answer.
+    /// Expected response tokens.
     pub response: Tokens,
-    /// L: what the conversation's last turn left behind; zero if it is the first that is known.
+    /// L: tokens of the conversation after its last turn; zero for a first known turn.
     pub history: Tokens,
-    /// Its number in the conversation, from 1.
+    /// Number of the turn in its conversation, from 1.
     pub turn: u32,
 }
 
-/// Where a turn stands in its conversation.
+/// Position of a turn in its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
-    /// Its number, from 1.
+    /// Number of the turn, from 1.
     pub number: u32,
-    /// Tokens of its prompt that had been said before.
+    /// Tokens of the prompt that repeat earlier turns.
     pub history: Tokens,
 }
 
-/// A turn that is over.
+/// A completed turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turned {
-    /// The conversation's key.
+    /// Key of the conversation.
     pub key: u64,
-    /// The class that was expected.
+    /// Class that was expected.
     pub class: Class,
-    /// How the answer ended.
+    /// How the response ended.
     pub finish: Finish,
-    /// When the turn arrived.
+    /// Arrival time of the request.
     pub arrived: Millis,
-    /// When its answer was complete.
+    /// Time at which the response was complete.
     pub ended: Millis,
-    /// Tokens of its prompt.
+    /// Prompt tokens.
     pub prompt: Tokens,
-    /// Tokens of its answer.
+    /// Response tokens.
     pub response: Tokens,
-    /// The client said that it was the last.
+    /// Whether the client marked the turn as the last.
     pub last: bool,
 }
 
@@ -73,14 +72,14 @@ struct Talk {
     /// L.
     length: Tokens,
     class: Class,
-    /// When the last turn arrived, and when the last answer was complete.
+    /// When the last turn arrived, and when the last response was complete.
     heard: Millis,
     ended: Millis,
-    /// When silence counts as its end.
+    /// When the conversation counts as over unless another turn arrives.
     due: Option<Instant>,
 }
 
-/// A moment in whole milliseconds, to be ordered.
+/// A time in whole milliseconds, which is totally ordered.
 type Instant = u64;
 
 /// Conversations, and the habits of their classes.
@@ -88,12 +87,12 @@ type Instant = u64;
 pub struct Conversations {
     talks: LruCache<u64, Talk>,
     due: BTreeSet<(Instant, u64)>,
-    /// What classes do.
+    /// Habits by class.
     pub habits: HabitTable,
 }
 
 impl Conversations {
-    /// Nothing known, and Q̂ to begin with.
+    /// Creates an empty table with `next_prompt` as the initial Q̂.
     #[must_use]
     pub fn new(next_prompt: Tokens) -> Self {
         Self {
@@ -103,7 +102,7 @@ impl Conversations {
         }
     }
 
-    /// A turn of this conversation arrived.
+    /// Records the arrival of a turn and returns what is expected of it.
     pub fn arrived(&mut self, now: Millis, key: Option<u64>, api_key: Option<u64>, tools: bool) -> Expected {
         let talk = key.and_then(|key| self.talks.get_mut(&key));
         let (turn, history) = talk.map_or((1, Tokens::ZERO), |talk| {
@@ -126,7 +125,7 @@ impl Conversations {
         }
     }
 
-    /// A turn is over.
+    /// Records a completed turn and returns its position in the conversation.
     pub fn turned(&mut self, turn: &Turned) -> Turns {
         let class = Class {
             finish: Some(turn.finish),
@@ -139,7 +138,7 @@ impl Conversations {
             self.forget_due(turn.key, before.due);
             turns = before.turns.saturating_add(1);
             history = before.length.min(turn.prompt);
-            // A turn that came before the last one's answer is a branch, and says nothing about gaps.
+            // A turn that arrived before the last response ended is a branch: it has no gap.
             if turn.arrived >= before.ended {
                 let added = turn.prompt.saturating_sub(before.length);
                 self.habits
@@ -172,7 +171,7 @@ impl Conversations {
         }
     }
 
-    /// Counts the conversations whose silence has outlasted patience by now.
+    /// Counts the conversations whose silence exceeds the patience of their class at `now`.
     pub fn sweep(&mut self, now: Millis) {
         for _ in 0..SWEEP {
             let Some(&(at, key)) = self.due.first() else { break };
@@ -210,13 +209,13 @@ impl Conversations {
         }
     }
 
-    /// Conversations remembered.
+    /// Returns the number of conversations remembered.
     #[must_use]
     pub fn len(&self) -> usize {
         self.talks.len()
     }
 
-    /// Whether no conversation is remembered.
+    /// Returns whether no conversation is remembered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.talks.is_empty()

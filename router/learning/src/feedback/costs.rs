@@ -1,32 +1,33 @@
-//! α, β, γ of each worker, from the answers that tell what their prefill took.
+//! Learns α, β, γ of each worker from responses whose prefill time is known.
 //!
-//! Two kinds of answer tell it: one whose engine says so itself (vLLM's per-request metrics), and one whose first token
-//! was timed while its request was the head of the worker's queue all the time, so that the time since the one before it
-//! is its own ([`policy::estimate::PendingWork::first_token`]). Where no answer tells it, what the engine counts of all of
-//! them does ([`super::Counters`]). All see batching engines with noise: two prompts computed in one step share its time. The
-//! regression clips what does not fit and follows what keeps coming.
+//! The prefill time is known where the engine reports it (vLLM's per-request metrics), and where the request was at the
+//! head of the worker's queue for as long as it waited, so that the time since the previous first token is its own
+//! ([`policy::estimate::PendingWork::first_token`]). Otherwise the engine's counters over all requests are used
+//! ([`super::Counters`]). All three are noisy on batching engines: two prompts computed in one step share its time. The
+//! regression clips outliers and follows changes that persist.
 //!
 //! # Equal until shown otherwise
-//! Workers of a pool are mostly the same machine. Costs learned apart differ by noise, and a choice among idle workers
-//! that goes by noise sends every new conversation to the same one and leaves the caches of the others empty. So what is
-//! published of a worker is the cost of the pool's median worker, unless its own prediction for a typical prompt lies
-//! more than [`ALIKE`] and two standard errors from it. A worker with fewer than [`TRUSTED`] answers that nobody measured
-//! is believed to be like the others; as long as all are such, the median of those that have answered at all is.
+//! The workers of a pool are mostly identical machines. Separately learned costs differ by noise, and choosing among
+//! idle workers by noise sends every new conversation to the same one and leaves the caches of the others empty. A
+//! worker is therefore published with the cost of the pool's median worker, unless its own prediction for a typical
+//! prompt differs from it by more than [`ALIKE`] and two standard errors. A worker without a measured cost and with
+//! fewer than [`TRUSTED`] responses gets the median cost. While all workers are like that, the median is taken over
+//! those with any response.
 //!
-//! # Time without an answer
-//! A worker that is not used keeps its estimate, which becomes doubtful ([`policy::estimate::Doubt`]): what is published is
-//! the value nearest to its anchor that the doubt allows, and the next answer weighs by the doubt. The anchor is what
-//! somebody measured or wrote of the worker, else the pool's median. So a worker that is believed to be slow is equal to the
-//! others after a while, and is given its share of the work that shows whether it still is. The median is that of workers
-//! with little doubt, where there are any: many old estimates must not outvote a new one.
+//! # Time without a response
+//! A worker that receives no turns keeps its estimate, and the doubt about it grows ([`policy::estimate::Doubt`]).
+//! Published is the value nearest to the worker's anchor that the doubt allows, and the next response is weighted by
+//! the doubt. The anchor is the worker's measured or configured cost, else the pool's median. A worker believed to be
+//! slow thus becomes equal to the others after a while and receives turns that show whether it still is. The median is
+//! taken over workers with little doubt, where there are any: many old estimates must not outvote a new one.
 //!
-//! An answer takes half of the time without an answer away rather than all of it, since a single one may be an outlier.
+//! A response halves the time without a response instead of clearing it, since a single one may be an outlier.
 //!
 //! # Beside queue and prefill
-//! Times that an engine tells leave out HTTP on both sides and its own hand-over, so a β learned from them does, too.
-//! What a first token took beyond them is learned apart ([`policy::estimate::Overhead`]) and added to every prediction. A
-//! sample of the router's own clock has it in it. It is published like the cost: the pool's median, unless a worker's own
-//! is apart by more than [`ALIKE`] of a typical prefill.
+//! Times reported by an engine leave out HTTP on both sides and the engine's own hand-over, and so does a β learned
+//! from them. The rest of a time to first token is learned separately ([`policy::estimate::Overhead`]) and added to
+//! every prediction. Samples of the router's clock already include it. It is published like the cost: the pool's
+//! median, unless a worker's own value differs by more than [`ALIKE`] of a typical prefill.
 
 use policy::cost::PrefillCost;
 use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, pooled};
@@ -34,30 +35,30 @@ use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
-/// Answers after which a worker's cost is its own, and counts for others of its pool.
+/// Responses after which a worker's own cost is used, and counts towards the pool's median.
 const TRUSTED: u64 = 16;
-/// Share by which workers may differ and still be taken for the same machine.
+/// Relative difference up to which workers count as identical.
 const ALIKE: f64 = 0.08;
-/// Standard errors by which they may.
+/// Standard errors up to which workers count as identical.
 const ERRORS: f64 = 2.0;
-/// Samples by the router's clock after which β is taken to be of that clock.
+/// Samples by the router's clock after which β is assumed to include the overhead.
 const UNTOLD: u32 = 8;
-/// Answers that the typical prompt remembers.
+/// Memory of the typical prompt, in responses.
 const MEMORY: f64 = 200.0;
 
-/// What a prefill took, and who says so.
+/// A measured prefill time, by source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sample {
-    /// The engine's own clock.
+    /// Reported by the engine.
     Engine(Millis),
-    /// The router's, of a request that had the worker to itself.
+    /// Timed by the router, for a request that had the worker to itself.
     Clean(Millis),
-    /// The engine's counters, of several answers: their mean.
+    /// Mean over several responses, from the engine's counters.
     Counters(Millis),
 }
 
 impl Sample {
-    /// The name of the source in metrics.
+    /// Returns the name of the source in metrics.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -73,17 +74,18 @@ impl Sample {
     }
 }
 
-/// One worker's cost, as it explains itself.
+/// Learned cost of one worker, as reported by the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostState {
-    /// What is believed now.
+    /// The current estimate.
     #[serde(flatten)]
     pub cost: PrefillCost,
-    /// What its first tokens take beside queue and prefill, where it tells those itself; else it is in β.
+    /// Time to first token beyond queue and prefill, for engines that report those; otherwise it is part of β.
     pub overhead_ms: f64,
-    /// Error of predicting a typical prefill with it: the mean absolute one of its answers, and what time without any adds.
+    /// Error of the prediction for a typical prefill: the mean absolute error plus the doubt from time without a
+    /// response.
     pub error_ms: f64,
-    /// Answers learned from.
+    /// Responses learned from.
     pub answers: u64,
 }
 
@@ -91,9 +93,9 @@ pub struct CostState {
 #[derive(Debug)]
 pub struct Costs {
     workers: Vec<One>,
-    /// Uncached and cached tokens of the mean prompt, over so many answers.
+    /// Mean uncached and cached tokens of a prompt, and the number of responses behind them.
     typical: (f64, f64, f64),
-    /// Time without an answer after which a worker may have become twice as fast.
+    /// Time without a response after which a worker may have become twice as fast.
     fade: Millis,
 }
 
@@ -101,20 +103,20 @@ pub struct Costs {
 struct One {
     learned: LearnedCost,
     beside: Overhead,
-    /// It has told what a prefill took by its own clock, so what is beside that is not in β.
+    /// Whether the engine reports its prefill times, so that β leaves out the overhead.
     tells: bool,
-    /// Samples by the router's clock since it did.
+    /// Samples by the router's clock since the engine last reported one.
     untold: u32,
-    /// Somebody measured or wrote where it began.
+    /// Whether the initial cost was measured or configured.
     known: bool,
-    /// Since when it counts as idle: half way between the last answer and what this was before it.
+    /// Start of the idle time: each response moves it half way to the present.
     renewed: Millis,
-    /// How far the estimate may be off because of the time since then.
+    /// Possible error of the estimate due to the time without a response.
     doubt: Doubt,
 }
 
 impl One {
-    /// Begins with what was measured or written; else with the median of the others.
+    /// Begins with the measured or configured cost, else with the median of the others.
     fn new(worker: &config::Worker, pool: Option<PrefillCost>) -> Self {
         Self {
             learned: match pool {
@@ -131,8 +133,8 @@ impl One {
         }
     }
 
-    /// A late first token is a sample of the router's clock from a worker that tells its own times otherwise, so one of
-    /// those does not yet mean that it has stopped.
+    /// Updates whether the engine reports its times. A late first token is a sample of the router's clock even where
+    /// the engine does, so a few of those do not mean that it stopped.
     fn heard(&mut self, sample: Sample) {
         if matches!(sample, Sample::Clean(_)) {
             self.untold = self.untold.saturating_add(1);
@@ -142,7 +144,6 @@ impl One {
         }
     }
 
-    /// What is to be added to its predictions.
     fn overhead(&self) -> Millis {
         if self.tells {
             self.beside.expected()
@@ -151,7 +152,7 @@ impl One {
         }
     }
 
-    /// Time has passed, with an answer at the end of it or without.
+    /// Updates the doubt for the time without a response.
     fn elapse(&mut self, now: Millis, fade: Millis) {
         let has_answered = self.learned.seen() > 0;
         self.doubt = if has_answered {
@@ -161,12 +162,12 @@ impl One {
         };
     }
 
-    /// Whether it says anything of others.
+    /// Returns whether the worker counts towards the pool's median.
     fn counts(&self) -> bool {
         self.learned.seen() >= TRUSTED
     }
 
-    /// The cost to publish, given the typical prompt, and the median worker's cost and prediction for it.
+    /// Returns the cost to publish, given the typical prompt, and the median worker's cost and prediction for it.
     fn believed(&self, (u, h): (Tokens, Tokens), (pool, typical): (PrefillCost, Millis)) -> PrefillCost {
         let (own, error) = self.learned.predict(u, h);
         let anchor = if self.known {
@@ -185,7 +186,7 @@ impl One {
     }
 }
 
-/// The workers with little doubt, or all of them if each is doubtful.
+/// Returns the workers with little doubt, or all of them if none has.
 fn with_little_doubt(mut workers: Vec<&One>) -> Vec<&One> {
     if workers.iter().any(|one| one.doubt.is_small()) {
         workers.retain(|one| one.doubt.is_small());
@@ -194,7 +195,7 @@ fn with_little_doubt(mut workers: Vec<&One>) -> Vec<&One> {
 }
 
 impl Costs {
-    /// Begins with what is configured; a worker of which nobody said anything begins with the median of the others.
+    /// Begins with the configured costs; a worker without one begins with the median of the others.
     #[must_use]
     pub fn new(workers: &[config::Worker], fade: Millis) -> Self {
         let known: Vec<PrefillCost> = workers
@@ -210,7 +211,7 @@ impl Costs {
         }
     }
 
-    /// A worker takes a slot: the next free one, or one whose last holder is gone.
+    /// Registers a worker in a slot: the next free one, or one whose previous worker was removed.
     pub fn admit(&mut self, worker: WorkerId, spec: &config::Worker) {
         let one = || One::new(spec, None);
         if self.workers.len() <= worker.index() {
@@ -220,7 +221,7 @@ impl Costs {
         self.workers[worker.index()] = One::new(spec, pool);
     }
 
-    /// Somebody has measured a worker: what it taught before is forgotten.
+    /// Replaces a worker's cost by a measured one and discards what was learned.
     pub fn calibrate(&mut self, worker: WorkerId, measured: PrefillCost) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::new(measured);
@@ -228,7 +229,7 @@ impl Costs {
         }
     }
 
-    /// A worker is gone: it says nothing of the others any more.
+    /// Removes a worker, so that it no longer affects the others.
     pub fn vacate(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::guess(one.learned.cost());
@@ -237,12 +238,12 @@ impl Costs {
         }
     }
 
-    /// Learns from an answer, or from the mean of several.
+    /// Learns from a response, or from the mean of several.
     pub fn observe(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, sample: Sample) {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
         };
-        // The mean of prompts on a floor and above it lies on neither: it teaches nothing.
+        // A mean over prompts below and above the cost's floor follows neither regime.
         if matches!(sample, Sample::Counters(_)) && one.learned.cost().floor_ms > 0.0 {
             return;
         }
@@ -262,14 +263,14 @@ impl Costs {
         *h += (size.cached() - *h) / *count;
     }
 
-    /// A first token took so much beside the queue and the prefill that its engine told of.
+    /// Records the time to first token beyond the queue and prefill times that the engine reported.
     pub fn beside(&mut self, worker: WorkerId, took: Millis) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.beside.observe(one.doubt, took);
         }
     }
 
-    /// Time has passed: what was not renewed becomes doubtful, and stays what it is. Returns whether anything is doubtful.
+    /// Updates the doubt of all workers. Returns whether any is doubtful.
     pub fn elapse(&mut self, now: Millis) -> bool {
         for one in &mut self.workers {
             one.elapse(now, self.fade);
@@ -277,12 +278,11 @@ impl Costs {
         self.workers.iter().any(|one| one.doubt > Doubt::NONE)
     }
 
-    /// The typical prompt: tokens to compute, and cached ones.
     fn typical(&self) -> (Tokens, Tokens) {
         (Tokens(self.typical.0 as u64), Tokens(self.typical.1 as u64))
     }
 
-    /// What each worker's first tokens are believed to take beside queue and prefill, by slot.
+    /// Returns each worker's overhead beside queue and prefill, by slot.
     #[must_use]
     pub fn overheads(&self) -> Vec<Millis> {
         let typical = self.median().map_or(0.0, |(_, typical)| typical.0);
@@ -302,7 +302,7 @@ impl Costs {
         self.workers.iter().map(believed).collect()
     }
 
-    /// What each worker's prefill is believed to cost, by slot.
+    /// Returns each worker's published prefill cost, by slot.
     #[must_use]
     pub fn published(&self) -> Vec<PrefillCost> {
         let (prompt, median) = (self.typical(), self.median());
@@ -313,8 +313,8 @@ impl Costs {
         self.workers.iter().map(believed).collect()
     }
 
-    /// The worker whose prediction for the typical prompt is the median: its cost, and that prediction. Of those that have
-    /// answered often enough, else of those that somebody measured, else of those that have answered at all.
+    /// Returns the cost of the worker whose prediction for the typical prompt is the median, and that prediction.
+    /// Considers workers with [`TRUSTED`] responses, else those with a known cost, else those with any response.
     fn median(&self) -> Option<(PrefillCost, Millis)> {
         let (u, h) = self.typical();
         let of = |counts: fn(&One) -> bool| self.workers.iter().filter(move |one| counts(one)).collect();
@@ -328,11 +328,11 @@ impl Costs {
         let predicted = |one: &&One| (one.learned.cost(), one.learned.predict(u, h).0);
         let mut all: Vec<(PrefillCost, Millis)> = all.iter().map(predicted).collect();
         all.sort_unstable_by(|a, b| a.1.0.total_cmp(&b.1.0));
-        // Of two the faster one: a slow one is the exception.
+        // Of an even number, the faster of the middle two: a slow worker is the exception.
         all.get(all.len().saturating_sub(1) / 2).copied()
     }
 
-    /// A worker that nothing is known of has become ready: it begins to learn where the others are.
+    /// Sets a new worker without a known cost to the median of the others.
     pub fn introduce(&mut self, worker: WorkerId) {
         let median = self.median();
         if let Some(one) = self.workers.get_mut(worker.index())
@@ -343,7 +343,7 @@ impl Costs {
         }
     }
 
-    /// A worker's cost and its error.
+    /// Returns a worker's cost and its error.
     #[must_use]
     pub fn state(&self, worker: WorkerId) -> Option<CostState> {
         let one = self.workers.get(worker.index())?;

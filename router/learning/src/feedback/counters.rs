@@ -1,56 +1,56 @@
-//! What engines count of their prefills, for workers whose answers do not tell what theirs took.
+//! Prefill counters of engines, for workers whose responses do not report their prefill time.
 //!
-//! An answer that comes in one piece has no first token to time, and on a busy worker few streams ever have it to
-//! themselves; then, unless the engine reports times per request, no answer teaches. But engines count: vLLM of each
-//! finished request how long its prefill took and how many tokens it computed (sums and counts of histograms on
-//! `/metrics`), SGLang the time of its prefill steps and their tokens (`/v1/loads`). Between two looks those grow by sums
-//! over the requests that ended in between, and so does the model's right side:
+//! A response that is not streamed has no first token to time, and on a busy worker few streams have the engine to
+//! themselves; unless the engine reports times per request, no response is usable then. Engines do keep counters: vLLM
+//! the prefill time and computed tokens of each finished request (sums and counts of histograms on `/metrics`), SGLang
+//! the time of its prefill steps and their tokens (`/v1/loads`). Between two readings they grow by sums over the
+//! requests that ended in between, and so does the right side of the cost model:
 //!
 //! ```text
 //! Σ took = n·β + α·Σ u + γ·Σ u·(h + u/2)
 //! ```
 //!
-//! Divided by n it is one answer to learn from, with means for sizes. n and Σ u are the engine's. The last sum nobody
-//! counts, but this router knows the answers of its own that ended in between: their mean is taken, scaled as the
-//! engine's mean u is to theirs.
+//! Divided by n this is one observation with mean sizes. n and Σ u come from the engine. No engine counts the last sum,
+//! so it is the mean over this router's own responses of the interval, scaled by the ratio of the engine's mean u to
+//! theirs.
 //!
-//! An interval is closed as soon as both have counted the same requests, or, where others use the worker too or many
-//! requests are always on their way, once there are [`ENOUGH`] of this router's and the engine's mean prompt is like
-//! theirs. One that does not come to that in [`PATIENCE`] teaches nothing.
+//! An interval ends as soon as both sides have counted the same requests. Where other clients use the worker, or
+//! requests are always in flight, it ends once there are [`ENOUGH`] responses of this router and the engine's mean
+//! prompt is similar to theirs. An interval that reaches neither within [`PATIENCE`] is discarded.
 //!
-//! Rejected: `Δ took / Δ tokens` for α, which charges each token for what a request costs whatever its length, so that
-//! short prompts make long ones look dear. And mixing the two sources: an answer's own time is of one prompt and says
-//! when, so as long as answers tell, the counters are not listened to ([`TELLING`]).
+//! Rejected: `Δ took / Δ tokens` for α, since it charges the constant cost of a request to its tokens, so that short
+//! prompts make long ones look expensive. Also rejected: mixing both sources. A response's own time belongs to one
+//! prompt and one moment, so counters are ignored while responses report their times ([`TELLING`]).
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 
-/// Own answers that are like enough to what the engine counted, if these are not the same.
+/// Own responses needed where the engine has counted other requests too.
 const ENOUGH: f64 = 8.0;
-/// Factor by which the engine's mean prompt may then differ from theirs, and in any case.
+/// Largest factor between the engine's mean prompt and the mean of the own ones.
 const ALIKE: f64 = 1.5;
-/// Share by which tokens may differ if both are to have counted the same requests, where an engine counts only tokens:
-/// templates and special tokens are not in everybody's count.
+/// Relative difference of tokens up to which both sides have counted the same requests, for engines that count only
+/// tokens: templates and special tokens are not part of every count.
 const SAME: f64 = 0.02;
 /// The longest interval.
 const PATIENCE: Millis = Millis(10_000.0);
-/// For so long after an answer that told what its prefill took, answers are what is learned from.
+/// Time after a response that reported its prefill time during which counters are ignored.
 const TELLING: Millis = Millis(30_000.0);
 
-/// What an engine has counted since it started.
+/// Counter values of an engine since it started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
     /// Time of all prefills.
     pub took: Millis,
-    /// Tokens that they computed.
+    /// Tokens computed by them.
     pub tokens: f64,
-    /// Requests that they were of; `None` where steps are counted, not requests.
+    /// Number of requests; `None` where the engine counts steps.
     pub requests: Option<f64>,
 }
 
 impl Counted {
-    /// What was counted since; `None` if the engine started anew in between.
+    /// Returns the growth since `base`; `None` if the engine was restarted in between.
     fn since(&self, base: &Self) -> Option<Self> {
         let grown = |now: f64, then: f64| Some(now - then).filter(|grown| *grown >= 0.0);
         Some(Self {
@@ -73,20 +73,20 @@ pub struct Counters {
 
 #[derive(Clone, Debug, Default)]
 struct One {
-    /// When the interval began, and what the engine had counted then.
+    /// Start of the interval, and the counters at that time.
     base: Option<(Millis, Counted)>,
-    /// The answers that have ended in it.
+    /// Own responses that ended in the interval.
     own: Own,
-    /// When an answer told what its prefill took.
+    /// When a response last reported its prefill time.
     told: Option<Millis>,
 }
 
-/// Answers of this router: sums.
+/// Sums over this router's responses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     answers: f64,
     size: PrefillSize,
-    /// How much of some was cached is a prediction.
+    /// Whether the cached tokens of any response were only predicted.
     predicted: bool,
 }
 
@@ -98,7 +98,7 @@ impl One {
 }
 
 impl Counters {
-    /// Nothing seen yet of so many workers.
+    /// Creates empty counters for `workers` slots.
     #[must_use]
     pub fn new(workers: usize) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Counters {
         }
     }
 
-    /// A worker takes a slot: the next free one, or one whose last holder is gone.
+    /// Registers a worker in a slot: the next free one, or one whose previous worker was removed.
     pub fn admit(&mut self, worker: WorkerId) {
         if self.workers.len() <= worker.index() {
             self.workers.resize(worker.index() + 1, One::default());
@@ -114,8 +114,8 @@ impl Counters {
         self.workers[worker.index()] = One::default();
     }
 
-    /// An answer ended: of which size its prompt was, whether the worker said how much of it was cached, and whether
-    /// it told what its prefill took.
+    /// Records a response: the size of its prompt, whether the worker reported the cached tokens (`said`), and whether
+    /// it reported its prefill time (`told`).
     pub fn answered(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, said: bool, told: bool) {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
@@ -129,7 +129,8 @@ impl Counters {
         }
     }
 
-    /// The engine's counters as they stand. Returns what there is to learn: a mean prompt, and what its prefill took.
+    /// Takes a reading of the engine's counters. Returns a mean prompt and its prefill time when the interval is
+    /// usable.
     pub fn counted(
         &mut self,
         now: Millis,
@@ -152,7 +153,7 @@ impl Counters {
         mean
     }
 
-    /// The worker is away: it may come back having counted from zero.
+    /// Resets a worker that is unreachable: its counters may restart from zero.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             *one = One::default();
@@ -161,7 +162,7 @@ impl Counters {
 }
 
 impl Own {
-    /// What these answers' mean prefill took, if what the engine counted is of them, or of others like them.
+    /// Returns the mean prefill of these responses, if the engine counted the same requests or similar ones.
     fn mean(&self, passed: &Counted) -> Option<(PrefillSize, Millis)> {
         let own = PrefillSize {
             uncached: self.size.uncached / self.answers,
@@ -173,7 +174,7 @@ impl Own {
         let more = passed.tokens / self.size.uncached;
         let (requests, same) = match passed.requests {
             Some(requests) => (requests, (requests - self.answers).abs() < 0.5),
-            // Steps are charged to requests by their tokens, so these have to be known.
+            // Steps are attributed to requests by their tokens, so these must be known.
             None if self.predicted => return None,
             None => (self.answers * more, (more - 1.0).abs() < SAME),
         };
@@ -181,7 +182,7 @@ impl Own {
         if !(same || self.answers >= ENOUGH) || !(1.0 / ALIKE..=ALIKE).contains(&scale) {
             return None;
         }
-        // What is learned will be multiplied with predictions: where these are not corrected, neither is this.
+        // The result is multiplied with predictions: where those are not corrected, this is not either.
         let scale = if self.predicted { 1.0 } else { scale };
         let size = PrefillSize {
             uncached: own.uncached * scale,

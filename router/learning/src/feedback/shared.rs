@@ -1,14 +1,14 @@
-//! Beginnings that many conversations share: system prompts and tools, found by counting.
+//! Finds prefixes that many conversations share, such as system prompts and tools, by counting.
 //!
-//! Every conversation's first prompt counts once for each of its leading keys. The longest beginning that enough
-//! conversations began with is *shared*: it outlives any one of them, so what becomes of one of them says nothing about
-//! it, and where marks fell on it all the same the worker is told to take them off.
+//! The first prompt of each conversation counts once for each of its leading keys. The longest prefix that enough
+//! conversations began with is *shared*. It outlives any one conversation, so the end of one says nothing about it;
+//! where evict-first marks fall on it, the worker is asked to remove them.
 //!
-//! Most of what a prompt begins with is its own, and counting it would be lost: so of the keys that nobody has begun with
-//! before only the first are counted, and as many again as were known. A beginning that many share is found whole by a
-//! few conversations more (their number is the logarithm of its length), and one that nobody shares costs next to nothing.
+//! Most of a prompt is unique and not worth counting. Of the keys not counted before, only the first [`NEW_KEYS`] are
+//! counted, or as many as were already known. A shared prefix is thus found whole after a few more conversations
+//! (logarithmic in its length), at little cost for unique prompts.
 //!
-//! The counts are a table of bounded size; a beginning that nobody uses any more is forgotten.
+//! The counts are a table of bounded size; prefixes that are not used are evicted.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -19,14 +19,14 @@ use policy::ways::Ways;
 
 /// Leading keys of a prompt that are counted: a megabyte of text or more.
 const MAX_KEYS: usize = 256;
-/// Keys that are counted of a beginning of which nothing is known: 16 KB of text, as much as most system prompts have.
+/// Keys counted of an unknown prefix: 16 KB of text, as much as most system prompts have.
 const NEW_KEYS: usize = 32;
-/// Keys whose count is remembered.
+/// Keys whose count is kept.
 const COUNTS: usize = 131_072;
-/// Protected beginnings that are remembered, by worker.
+/// Protected prefixes that are remembered, over all workers.
 const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Counts of how conversations begin.
+/// Counts of conversations by their leading keys.
 #[derive(Debug)]
 pub struct SharedPrefixes {
     from: Option<NonZeroU32>,
@@ -35,7 +35,7 @@ pub struct SharedPrefixes {
 }
 
 impl SharedPrefixes {
-    /// Nothing counted; a beginning is shared from so many conversations on, or never.
+    /// Creates an empty table. A prefix is shared from `from` conversations on; with `None`, never.
     #[must_use]
     pub fn new(from: Option<NonZeroU32>) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl SharedPrefixes {
         }
     }
 
-    /// A conversation begins with this prompt.
+    /// Counts a conversation that begins with this prompt.
     pub fn begins(&mut self, keys: &[PrefixHash]) {
         if self.from.is_none() {
             return;
@@ -54,13 +54,13 @@ impl SharedPrefixes {
         self.counts.warm(keys.iter().map(|key| key.0));
         let known = keys.iter().take_while(|key| self.counts.contains(key.0)).count();
         let counted = known + known.max(NEW_KEYS);
-        // From the end, so that of one prompt the first keys are forgotten last.
+        // In reverse, so that a prompt's first keys are the most recently used.
         for key in keys[..keys.len().min(counted)].iter().rev() {
             self.counts.update(key.0, |count| count.unwrap_or(0) + 1);
         }
     }
 
-    /// How many leading keys of a prompt are shared.
+    /// Returns how many leading keys of a prompt are shared.
     #[must_use]
     pub fn shared(&self, keys: &[PrefixHash]) -> usize {
         let Some(from) = self.from else { return 0 };
@@ -69,11 +69,11 @@ impl SharedPrefixes {
                 .get(key.0)
                 .is_some_and(|count| count >= from.get().into())
         };
-        // Counts only fall along a chain, so this could be a search; beginnings are short.
+        // Counts only fall along a chain, so a binary search would work; shared prefixes are short.
         keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
     }
 
-    /// A worker is gone: nothing is protected on it any more.
+    /// Removes a worker and its protected prefixes.
     pub fn left(&mut self, worker: WorkerId) {
         let its: Vec<_> = self.protected.iter().map(|(&key, _)| key).collect();
         for key in its.into_iter().filter(|(on, _)| *on == worker) {
@@ -81,7 +81,8 @@ impl SharedPrefixes {
         }
     }
 
-    /// Whether the beginning that ends with this key is due to be protected on a worker. If so it counts as protected.
+    /// Returns whether the prefix that ends with this key is due to be protected on a worker, and if so marks it as
+    /// protected.
     pub fn is_due(&mut self, now: Millis, worker: WorkerId, last: PrefixHash, again_after: Millis) -> bool {
         let key = (worker, last);
         let fresh = |&at: &Millis| now.saturating_sub(at) < again_after;

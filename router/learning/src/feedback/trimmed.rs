@@ -1,4 +1,4 @@
-//! The ends of conversations that were given up last, and why.
+//! The most recent trims of conversations, and their reasons.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use policy::tail::{Trim, Worth};
 use policy::units::Tokens;
 use serde::Serialize;
 
-/// Ends that are remembered.
+/// Trims that are remembered.
 const RECENT: usize = 32;
 
 /// A silent conversation's copy on a worker.
 #[derive(Debug, Default)]
 pub struct CopyKeys {
-    /// Its name, as the worker knows it.
+    /// Name of the conversation as passed to the worker.
     pub name: Arc<str>,
     /// Some of its keys, the last one first.
     pub tips: Vec<PrefixHash>,
-    /// The last key that it was to keep, once its end was given up.
+    /// Last key that the worker was to keep, once the copy was trimmed.
     pub end: Mutex<Option<PrefixHash>>,
 }
 
 impl CopyKeys {
-    /// The first of these that a worker still holds is where the copy ends.
+    /// Returns the keys to try in order; the copy ends at the first one that the worker still holds.
     #[must_use]
     pub fn keys(&self) -> Vec<PrefixHash> {
         let end = *self.end.lock();
@@ -32,28 +32,28 @@ impl CopyKeys {
     }
 }
 
-/// An end that was given up, and the terms of its value.
+/// A trim, and the terms of its value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trimmed {
-    /// The conversation, as workers know it.
+    /// Name of the conversation as passed to workers.
     pub conversation: Arc<str>,
-    /// The worker.
+    /// Name of the worker.
     pub worker: String,
     /// Tokens of the conversation.
     pub length_tokens: u64,
     /// Tokens that the worker keeps.
     pub keep_tokens: u64,
-    /// Why.
+    /// Terms of the value.
     #[serde(flatten)]
     pub worth: Worth,
 }
 
-/// The last ends that were given up.
+/// Ring of the most recent trims.
 #[derive(Debug, Default)]
 pub struct Recent(Mutex<VecDeque<Trimmed>>);
 
 impl Recent {
-    /// One more.
+    /// Adds a trim, dropping the oldest when full.
     pub fn push(&self, worker: &str, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
         let mut recent = self.0.lock();
         if recent.len() == RECENT {
@@ -68,7 +68,7 @@ impl Recent {
         });
     }
 
-    /// The newest first.
+    /// Returns the trims, the newest first.
     #[must_use]
     pub fn all(&self) -> Vec<Trimmed> {
         self.0.lock().iter().rev().cloned().collect()

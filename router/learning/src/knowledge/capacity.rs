@@ -1,4 +1,4 @@
-//! Capacities of workers' caches. `upkeep/capacity.rs` asks for them.
+//! Capacities of workers' caches. `upkeep/capacity.rs` queries them.
 
 use policy::ids::WorkerId;
 use policy::units::Tokens;
@@ -6,12 +6,12 @@ use policy::units::Tokens;
 use super::{Knowledge, usable};
 
 impl Knowledge {
-    /// Learns a worker's capacity from its answers.
+    /// Starts learning a worker's capacity from its responses.
     pub fn learn_capacity(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.learn_capacity(worker));
     }
 
-    /// A worker stated its capacity. Returns whether it differs from the one in force.
+    /// Sets the capacity that a worker reported. Returns whether it differs from the one in force.
     pub fn capacity_told(&self, worker: WorkerId, capacity: Tokens, block_size: u32) -> bool {
         let usable = usable(capacity, block_size);
         self.update(worker, |residency| {
@@ -21,7 +21,7 @@ impl Knowledge {
         })
     }
 
-    /// A worker's capacity: configured, told or learned.
+    /// Returns a worker's capacity: configured, reported or learned.
     #[must_use]
     pub fn capacity(&self, worker: WorkerId) -> Tokens {
         self.residency.lock().capacity_of(worker)

@@ -1,4 +1,4 @@
-//! Where conversations are, and which prompt continues which.
+//! Where conversations are served, and which prompt continues which.
 
 use parking_lot::{Mutex, RwLock};
 use policy::estimate::{Home, Homes};
@@ -9,32 +9,31 @@ use policy::ways::Ways;
 
 use super::tails::last_full;
 
-/// Conversations that are remembered.
 const CONVERSATIONS: usize = 100_000;
-/// Keys that are looked for before others may take the lock: some microseconds.
+/// Keys looked up per acquisition of the lock: some microseconds.
 const AT_ONCE: usize = 128;
 
-/// The conversations used last.
+/// The most recently used conversations.
 #[derive(Debug)]
 pub(super) struct Conversations {
     last_turns: RwLock<LastTurns>,
-    /// By what each conversation's next prompt will repeat: the last key of its last prompt, or of that one's reply.
+    /// Conversation by the key that its next prompt repeats: the last key of its last prompt, or of the reply.
     prompts: Mutex<Ways>,
 }
 
-/// Where each conversation's last turn went.
+/// Worker of each conversation's last turn.
 #[derive(Debug)]
 struct LastTurns {
-    /// By conversation: see [`packed`].
+    /// Last turn by conversation: see [`packed`].
     of: Ways,
     homes: Homes,
 }
 
-/// Bits of a worker's slot in a last turn; its time in milliseconds has the rest.
+/// Bits of the worker's slot in a packed last turn; the rest is its time in milliseconds.
 const SLOT_BITS: u32 = 20;
 
 impl Conversations {
-    /// None yet. One that is silent for longer and longer counts less and less, with this time constant.
+    /// Creates an empty table. A silent conversation's weight decays with the time constant `window`.
     pub(super) fn new(window: Millis) -> Self {
         Self {
             last_turns: RwLock::new(LastTurns {
@@ -53,7 +52,7 @@ impl Conversations {
             .map(|last| unpacked(last).worker)
     }
 
-    /// A turn went to a worker. Returns where the one before went, if elsewhere.
+    /// Records the worker of a turn. Returns the previous turn's worker, if it was another one.
     pub(super) fn moved(&self, now: Millis, session: u64, to: WorkerId) -> Option<WorkerId> {
         let now = Millis(now.0.trunc());
         let mut last_turns = self.last_turns.write();
@@ -63,22 +62,22 @@ impl Conversations {
         last.map(|last| last.worker).filter(|&last| last != to)
     }
 
-    /// How many conversations live on each worker, by slot, in a unit that all share.
+    /// Writes the weighted count of conversations on each worker, by slot; all counts share one unit.
     pub(super) fn living_into(&self, workers: usize, living: &mut Vec<f64>) {
         let last_turns = self.last_turns.read();
         living.clear();
         living.extend((0..workers as u32).map(|slot| last_turns.homes.of(WorkerId(slot))));
     }
 
-    /// The conversation that this prompt continues, or a new one that it begins; `None` for a prompt without keys.
+    /// Returns the conversation that this prompt continues, or a new one; `None` for a prompt without keys.
     pub(super) fn of(&self, chain: &Chain) -> Option<u64> {
         let last = chain.last()?;
         let known = self.prompts.lock().touch(last.0);
         if known.is_some() {
             return known;
         }
-        // Of messages a prompt or a reply ends with one, and only a plain prompt goes on within its text. That has thousands
-        // of keys if it is long, and whoever begins a conversation has none that is known.
+        // Chat prompts and replies end with a key of their own; only a plain prompt continues within its text. A long
+        // one has thousands of keys, and none is known when it begins a conversation.
         let mut prompts = None;
         let mut pop = |at: usize, key: PrefixHash| {
             if at.is_multiple_of(AT_ONCE) {
@@ -95,23 +94,23 @@ impl Conversations {
         };
         drop(prompts);
         let mut prompts = self.prompts.lock();
-        // The same prompt may have been asked again meanwhile; who found what it continues is right.
+        // Another thread may have recorded the same prompt meanwhile; a continuation found here takes precedence.
         let conversation = continued.or_else(|| prompts.touch(last.0));
         let conversation = conversation.unwrap_or(last.0);
         prompts.put(last.0, conversation);
         Some(conversation)
     }
 
-    /// A prompt was answered. A plain prompt's last key is not repeated by the next one, which goes on within that chunk:
-    /// from now on its conversation is known by the last full key of the reply. A shorter reply leaves only keys of the
-    /// prompt, which other conversations may begin with too, unless this prompt went on from a reply itself.
+    /// Records the reply to a prompt. The next plain prompt does not repeat this one's last key, since it continues
+    /// within that chunk; its conversation is found by the last full key of the reply. A shorter reply leaves only keys
+    /// of the prompt, which other conversations may share, unless this prompt continued a reply itself.
     pub(super) fn answered(&self, prompt: &Chain, parent: Option<PrefixHash>, reply: &Chain, goes_on: bool) {
         let Some(last) = prompt.last().filter(|_| goes_on) else {
             return;
         };
         let said = last_full(goes_on, reply).map(|at| reply.hashes()[at]);
         let mut prompts = self.prompts.lock();
-        // A conversation has the name of the prompt that began it.
+        // A conversation is named after the prompt that began it.
         if let Some(conversation) = prompts.get(last.0)
             && let Some(key) = said.or(parent.filter(|_| conversation != last.0))
         {
@@ -119,7 +118,8 @@ impl Conversations {
         }
     }
 
-    /// Each conversation's last worker's slot. What is taken up again in this order is forgotten in the same order.
+    /// Returns each conversation's last worker slot, the least recently used first, so that restoring in this order
+    /// keeps the order of eviction.
     pub(super) fn last_workers(&self) -> Vec<(u64, u32)> {
         let last_turns = self.last_turns.read();
         let slot = |(session, last)| (session, unpacked(last).worker.0);
@@ -132,12 +132,12 @@ impl Conversations {
         last_turns.homes.left(worker);
     }
 
-    /// Each conversation by its last prompt, in such an order.
+    /// Returns each conversation by its last prompt, in the same order.
     pub(super) fn prompts(&self) -> Vec<(u64, u64)> {
         self.prompts.lock().iter().collect()
     }
 
-    /// Takes up a last worker, unless a newer one is known: as if its turn had been when the router started.
+    /// Restores a last worker, as of the router's start, unless a newer one is known.
     pub(super) fn restore_worker(&self, session: u64, worker: WorkerId) {
         let mut last_turns = self.last_turns.write();
         if !last_turns.of.contains(session) {
@@ -147,7 +147,7 @@ impl Conversations {
         }
     }
 
-    /// Takes up a last prompt, unless it is known already.
+    /// Restores a last prompt, unless it is already known.
     pub(super) fn restore_prompt(&self, key: PrefixHash, session: u64) {
         let mut prompts = self.prompts.lock();
         if !prompts.contains(key.0) {
@@ -156,12 +156,11 @@ impl Conversations {
     }
 }
 
-/// A last turn as one number.
+/// Packs a last turn into one number.
 fn packed(home: Home) -> u64 {
     (home.at.0.max(0.0) as u64) << SLOT_BITS | u64::from(home.worker.0)
 }
 
-/// And back.
 fn unpacked(last: u64) -> Home {
     Home {
         worker: WorkerId((last & ((1 << SLOT_BITS) - 1)) as u32),
@@ -177,7 +176,7 @@ mod tests {
 
     const WINDOW: Millis = Millis(60_000.0);
 
-    /// A plain prompt is asked and answered; the conversation that it belongs to.
+    /// Asks and answers a plain prompt; returns its conversation.
     fn turn(known: &Conversations, text: &mut Vec<u8>, said: &[u8]) -> u64 {
         let mut builder = ChainBuilder::new("m", None);
         builder.begin_prompt();
@@ -270,7 +269,7 @@ mod tests {
             builder.end_message();
             builder.into_chain()
         };
-        // Many ask the same at once: whoever comes between two steps of another must not begin a second conversation.
+        // Several threads ask for the same prompt at once: none may begin a second conversation.
         let asked = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| known.of(&long))).collect();
             let asked: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();

@@ -1,16 +1,16 @@
-//! Caches that were emptied while no router listened.
+//! Detects caches that were cleared while no router was running.
 //!
-//! A snapshot says what a worker held when it was taken. Where the worker publishes events, the history that is replayed
-//! after a start tells of what happened since: a clear, or a new process, whose first batch is younger than the
-//! snapshot. Both carry the time at which the worker made them. Replay and snapshot are read side by side, so whichever
-//! comes second finds the other.
+//! A snapshot lists what a worker held when it was taken. Where the worker publishes events, the history replayed after
+//! a start shows what happened since: a clear, or a new process, whose first batch is younger than the snapshot. Both
+//! carry the worker's time. Replay and restore run concurrently, and whichever is second sees the result of the first.
 //!
-//! A history may be read more than once: who was silent when asked is asked from the beginning later on. So what was heard
-//! of once, live or replayed, is not heeded again; and once a worker's events have come, no clear since this router's
-//! start is: the mirror has been taught by answers since, and whatever it holds of before is found out by reports.
+//! A history may be replayed more than once, since a worker that did not answer the request for it is asked for all of
+//! it later. An event that was already seen, live or replayed, is therefore ignored. Once a worker's events are live,
+//! clears from before this router's start are ignored too: the mirror has since learned from responses, and older
+//! entries are corrected by reports.
 //!
-//! The times are of two clocks. Where they differ by more than the time between snapshot and clear, the clear is missed,
-//! as before, until reports show it; or the snapshot is not believed, and is learned again.
+//! The times come from two clocks. Where they differ by more than the time between snapshot and clear, either the clear
+//! is missed until reports correct the mirror, or a valid snapshot is discarded and learned again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -18,21 +18,20 @@ use policy::ids::WorkerId;
 
 use super::Slots;
 
-/// Times in milliseconds since 1970.
+/// Clear times in milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct Emptied {
     workers: Slots<Worker>,
-    /// When the snapshot was taken that was read; `u64::MAX` if none was.
+    /// When the restored snapshot was taken; `u64::MAX` without one.
     snapshot: AtomicU64,
-    /// When this router started.
     started: u64,
 }
 
 #[derive(Debug, Default)]
 struct Worker {
-    /// When its cache was last emptied, by its own word; 0 if it has not said so.
+    /// When the cache was last cleared, by the worker's clock; 0 if unknown.
     at: AtomicU64,
-    /// Its history was read once: from then on, what happens is heard live.
+    /// Whether the history was replayed; later events arrive live.
     heard: AtomicBool,
 }
 
@@ -45,12 +44,13 @@ impl Emptied {
         }
     }
 
-    /// A slot has a new holder, which has said nothing yet.
+    /// Resets a slot for a new worker.
     pub(super) fn admit(&self, worker: WorkerId) {
         self.workers.set(worker, Worker::default);
     }
 
-    /// A worker's cache was emptied then. Returns whether that is news to a mirror that was read from a snapshot.
+    /// Records that a worker's cache was cleared at `at_ms`. Returns whether a mirror restored from a snapshot must be
+    /// discarded.
     pub(super) fn worker(&self, worker: WorkerId, at_ms: u64) -> bool {
         let Some(worker) = self.workers.get(worker) else {
             return false;
@@ -60,19 +60,19 @@ impl Emptied {
         self.snapshot.load(Ordering::SeqCst) < at_ms && before < at_ms && unheard
     }
 
-    /// A worker's events are coming: what it had to say of before was said.
+    /// Records that the history was replayed and events are live.
     pub(super) fn heard(&self, worker: WorkerId) {
         if let Some(worker) = self.workers.get(worker) {
             worker.heard.store(true, Ordering::SeqCst);
         }
     }
 
-    /// A snapshot of this time is about to be restored.
+    /// Records the time of the snapshot about to be restored.
     pub(super) fn restoring(&self, taken_ms: u64) {
         self.snapshot.store(taken_ms, Ordering::SeqCst);
     }
 
-    /// Whether the worker's cache was emptied after that.
+    /// Returns whether the worker's cache was cleared after `taken_ms`.
     pub(super) fn since(&self, worker: WorkerId, taken_ms: u64) -> bool {
         let worker = self.workers.get(worker);
         worker.is_some_and(|worker| worker.at.load(Ordering::SeqCst) > taken_ms)
@@ -101,7 +101,7 @@ mod tests {
         emptied.restoring(400);
         assert!(emptied.worker(worker, 500), "cleared while no router listened");
         emptied.heard(worker);
-        // Live, and then all of it once more after a silent replay.
+        // Live events, then the whole history again after an unanswered replay.
         emptied.worker(worker, 900);
         for at in [0, 450, 500, 900] {
             assert!(!emptied.worker(worker, at), "{at}");

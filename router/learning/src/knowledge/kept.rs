@@ -1,4 +1,4 @@
-//! What is written down of what was learned, and taken up again.
+//! Export and restore of what was learned, for snapshots.
 
 use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::chains;
@@ -7,14 +7,14 @@ use super::Knowledge;
 use super::places::Place;
 use crate::format::{Contents, Kind};
 
-/// Chains that are restored before requests have their turn again.
+/// Chains restored per acquisition of the lock.
 const BATCH: usize = 64;
 
 impl Knowledge {
-    /// All that outlives the router. `names` are the workers', by slot.
+    /// Returns everything that outlives the process. `names` are the workers' names, by slot.
     #[must_use]
     pub fn contents(&self, names: &[&str], taken_ms: u64) -> Contents {
-        // One worker at a time, so that requests wait for no more than one.
+        // One worker at a time bounds the time that requests wait for the lock.
         let workers = (0..)
             .zip(names)
             .map(|(slot, &name)| (name.to_owned(), self.residency.lock().entries(WorkerId(slot))))
@@ -35,8 +35,8 @@ impl Knowledge {
         }
     }
 
-    /// Takes up what another router wrote down; workers go by their names. What was learned since comes first. Returns
-    /// the number of entries.
+    /// Restores the contents of a snapshot, matching workers by name. Entries learned since the start take precedence.
+    /// Returns the number of entries.
     pub fn restore(&self, contents: &Contents, names: &[&str]) -> usize {
         let slot = |name: &str| {
             let at = names.iter().position(|&known| known == name)?;
@@ -51,7 +51,7 @@ impl Knowledge {
                 Kind::Counted => Place::Counted(tokens),
                 Kind::Tip => Place::Tip {
                     total: tokens,
-                    // As most answers do; which it was is not written down.
+                    // True for most responses; the snapshot does not record it.
                     ended: true,
                 },
                 Kind::Guessed => Place::Guessed(tokens),
@@ -73,7 +73,7 @@ impl Knowledge {
             let mut chains = chains(entries).peekable();
             while chains.peek().is_some() {
                 let is_gone = self.update(worker, |residency| {
-                    // Asked under the lock: who empties the mirror after this takes it too.
+                    // Checked under the lock, which clearing the mirror takes as well.
                     let is_gone = self.emptied.since(worker, contents.taken_ms);
                     for chain in chains.by_ref().take(if is_gone { 0 } else { BATCH }) {
                         residency.restore(worker, &chain);
@@ -91,16 +91,16 @@ impl Knowledge {
         restored
     }
 
-    /// A worker's history tells that its cache was emptied then, in milliseconds since 1970 by its clock. What a snapshot
-    /// says of an earlier time is not believed any more, unless that was heard of before.
+    /// Records from a replayed history that a worker's cache was cleared, in milliseconds since 1970 by the worker's
+    /// clock. Removes residency restored from an older snapshot, unless the clear was already known.
     pub fn emptied(&self, worker: WorkerId, at_ms: u64) {
         if self.emptied.worker(worker, at_ms) {
             self.forget(worker);
         }
     }
 
-    /// A worker's cache was emptied just now, at this time of its clock, and was forgotten. A history that tells of it
-    /// later, or a snapshot from before, is not believed.
+    /// Records a live clear at `at_ms` of the worker's clock, whose residency was already removed. A history that
+    /// repeats it is ignored, and so is an older snapshot.
     pub fn emptied_live(&self, worker: WorkerId, at_ms: u64) {
         self.emptied.worker(worker, at_ms);
     }

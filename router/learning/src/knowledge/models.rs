@@ -1,4 +1,4 @@
-//! What is learned of each model: its tokens per byte, and what its template puts between messages. Names that are not
+//! Learned per model: tokens per byte, and the tokens of its template between messages. Names that do not
 //! [fit](names::is_fit) share one entry.
 
 use std::num::NonZeroUsize;
@@ -10,24 +10,22 @@ use policy::units::Tokens;
 
 use protocol::names;
 
-/// Models that are remembered.
 const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-/// Most tokens that a template is believed to put between two messages.
+/// Upper bound on the template's tokens between two messages.
 const MAX_GAP: u64 = 32;
 
-/// A model's text in tokens.
+/// Conversion of a model's text to tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ratio {
-    /// Tokens per byte.
     pub(super) ratio: f64,
-    /// Tokens of the template between a reply and what follows it, whatever that is.
+    /// Template tokens between a reply and the next message, whatever its role.
     pub(super) gap: u64,
-    /// How many of these an answer that ended by itself has counted already: its end mark.
+    /// Template tokens already counted in a response that ended by itself: its end mark.
     pub(super) end_mark: u64,
 }
 
 impl Ratio {
-    /// Tokens between the last one that was counted of a reply and what follows it.
+    /// Returns the tokens between the last counted token of a reply and the next message.
     pub(super) fn after(self, ended: bool) -> u64 {
         self.gap - if ended { self.end_mark } else { 0 }
     }
@@ -37,7 +35,7 @@ impl Ratio {
 struct Model {
     ratio: TokensPerByte,
     gap: u64,
-    /// Whether a worker said so. Else it is what reports have shown so far.
+    /// Whether a worker measured the gap; otherwise it is inferred from reports.
     told: bool,
     end_mark: u64,
 }
@@ -53,7 +51,7 @@ impl Model {
     }
 }
 
-/// The models used last.
+/// The most recently used models.
 #[derive(Debug)]
 pub(super) struct Models {
     known: RwLock<LruCache<String, Model>>,
@@ -83,7 +81,7 @@ impl Models {
         })
     }
 
-    /// A worker counted the tokens of a prompt.
+    /// Learns tokens per byte from a counted prompt.
     pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
         let model = names::kept(model);
         let mut known = self.known.write();
@@ -96,13 +94,13 @@ impl Models {
         }
     }
 
-    /// Whether a worker has said what a model's template puts after a reply.
+    /// Returns whether the template gap of a model was measured.
     pub(super) fn was_told_gap(&self, model: &str) -> bool {
         let model = names::kept(model);
         self.known.read().peek(model).is_some_and(|model| model.told)
     }
 
-    /// A worker said how many tokens the template puts after a reply.
+    /// Sets the measured template gap of a model.
     pub(super) fn told_gap(&self, model: &str, gap: u64) {
         let model = names::kept(model);
         let mut known = self.known.write();
@@ -116,12 +114,12 @@ impl Models {
         }
     }
 
-    /// The template was seen to go on for `more` tokens than was known.
+    /// Extends the template gap by `more` tokens that a report showed.
     pub(super) fn widen(&self, model: &str, more: u64) {
         let model = names::kept(model);
         if let Some(model) = self.known.write().get_mut(model) {
             if model.told {
-                // Then it was an answer whose end mark the engine does not count.
+                // The surplus is the end mark of a response, which the engine does not count.
                 model.end_mark = 0;
             } else {
                 model.gap = (model.gap + more).min(MAX_GAP);
@@ -129,7 +127,6 @@ impl Models {
         }
     }
 
-    /// Name, ratio and gap of each.
     pub(super) fn all(&self) -> Vec<(String, f64, u64)> {
         let known = self.known.read();
         let entries = known.iter().rev();
@@ -138,7 +135,7 @@ impl Models {
             .collect()
     }
 
-    /// Takes up what was known of a model, unless something is known already.
+    /// Restores a model's values, unless some are already known.
     pub(super) fn restore(&self, name: &str, ratio: f64, gap: u64) {
         let name = names::kept(name);
         let mut known = self.known.write();

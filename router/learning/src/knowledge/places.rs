@@ -1,13 +1,14 @@
-//! Where in tokens messages end.
+//! Positions of messages' ends in tokens.
 //!
-//! Workers count the prompts that they serve, and a prompt's end is a key of every later turn. So a conversation's text
-//! has an exact place at each of its turns, whatever tokens it is made of. Three things are known of a message's end:
+//! Workers count the tokens of the prompts they serve, and a prompt's end is a key of every later turn. So a
+//! conversation's text has an exact position at each of its turns. The position of a message's end has one of three
+//! states:
 //!
-//! - it was *counted*: a prompt ended there, or a reply that was gone on from;
-//! - it is the *tip* of a conversation: the reply ended there, and nobody has gone on. Then the engine holds one token
-//!   less (the last one's own keys and values are never computed) and nothing of what a template puts after a reply;
-//! - it was *guessed*, by proportion within a prompt that was counted: the end of a system prompt that conversations
-//!   share. A report that contradicts it moves it.
+//! - *counted*: a prompt ended there, or a reply that a later turn continued;
+//! - *tip* of a conversation: the reply ended there, and no turn has followed. The engine holds one token less (the
+//!   keys and values of the last one are never computed) and nothing of what the template puts after a reply;
+//! - *guessed*, by proportion within a counted prompt: the end of a system prompt that conversations share. A report
+//!   that contradicts it moves it.
 
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
@@ -18,26 +19,26 @@ use super::Counted;
 use super::models::Ratio;
 use super::scale::Scale;
 
-/// Text keys whose end is known in tokens: two or three for each turn.
+/// Text keys with a known position: two or three for each turn.
 const PLACES: usize = 200_000;
 
-/// What is known of a message's end.
+/// Known position of a message's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A worker counted so many tokens up to where the next message begins.
+    /// Counted tokens up to the start of the next message.
     Counted(u64),
-    /// A worker counted so many tokens, and nothing follows yet.
+    /// Counted tokens up to the end of the conversation's last reply.
     Tip {
-        /// So many.
+        /// Tokens up to the end of the reply.
         total: u64,
-        /// Whether the last one is an end mark, which is not text.
+        /// Whether the last token is an end mark, which is not text.
         ended: bool,
     },
-    /// It should be here.
+    /// Estimated tokens.
     Guessed(u64),
 }
 
-/// A [`Place`] in one word: each prompt asks for dozens, of a table that fits no processor's cache.
+/// A [`Place`] in one word: each prompt looks up dozens, in a table larger than the processor's caches.
 #[derive(Clone, Copy, Debug)]
 struct Packed(u64);
 
@@ -69,17 +70,17 @@ impl From<Place> for Packed {
             Place::Tip { total, ended: false } => (total, Self::TIP),
             Place::Tip { total, ended: true } => (total, Self::ENDED_TIP),
         };
-        // No prompt has so many tokens, whatever a worker says.
+        // Clamps what a worker reports; no prompt has that many tokens.
         Self(tokens.min(u64::MAX >> Self::KINDS) << Self::KINDS | kind)
     }
 }
 
-/// The message ends used last.
+/// The most recently used message ends.
 #[derive(Debug)]
 struct Table(Ways);
 
 impl Table {
-    /// About to be asked for a prompt's messages.
+    /// Prefetches the entries of a prompt's messages.
     fn warm(&self, chain: &Chain) {
         self.0.warm(chain.message_ends().map(|(key, _)| key.0));
     }
@@ -92,7 +93,7 @@ impl Table {
         self.0.put(key.0, Packed::from(place).0);
     }
 
-    /// The place of a key that is used becomes what `next` makes of it.
+    /// Replaces the position of a key by the result of `next`.
     fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<Place>) -> Place) {
         self.0.update(key.0, |known| {
             Packed::from(next(known.map(|packed| Packed(packed).place()))).0
@@ -100,7 +101,7 @@ impl Table {
     }
 }
 
-/// Where the ends of messages are.
+/// Positions of the ends of messages.
 #[derive(Debug)]
 pub(super) struct Places(RwLock<Table>);
 
@@ -111,21 +112,21 @@ impl Default for Places {
 }
 
 impl Places {
-    /// From bytes of a prompt to tokens.
+    /// Returns the scale from bytes of a prompt to tokens.
     pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
         let places = self.0.read();
         places.warm(chain);
         Scale::of(chain, ratio, |key| places.get(key))
     }
 
-    /// The same in place of a scale that was used before.
+    /// Like [`Self::scale`], reusing the memory of an earlier scale.
     pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
         let places = self.0.read();
         places.warm(chain);
         scale.read(chain, ratio, |key| places.get(key));
     }
 
-    /// A worker counted a turn. Returns where its prompt's keys are now.
+    /// Records the positions of a counted turn. Returns the scale of its prompt.
     pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) -> Scale {
         let mut places = self.0.write();
         places.warm(turn.prompt);
@@ -142,7 +143,7 @@ impl Places {
         }
         if let Some(last) = turn.reply.and_then(|(_, reply)| reply.last()) {
             let total = turn.prompt_tokens + turn.reply_tokens;
-            // Another branch may have gone on from the same reply.
+            // Another branch may have continued the same reply.
             if !matches!(places.get(last), Some(Place::Counted(_))) {
                 let ended = turn.ended;
                 places.put(last, Place::Tip { total, ended });
@@ -151,8 +152,8 @@ impl Places {
         scale
     }
 
-    /// A message's end lies within the block after `cached` tokens. Returns how many more tokens that is than were
-    /// counted, if it was counted. Only who is `sure` may place an end that nobody counted.
+    /// Moves a message's end into the block after `cached` tokens. Returns by how many tokens a counted position was
+    /// exceeded. Positions that were not counted are set only if `sure`.
     pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
         let mut places = self.0.write();
         let (known, counted) = match places.get(key) {
@@ -166,7 +167,7 @@ impl Places {
         if counted { cached.saturating_sub(known) } else { 0 }
     }
 
-    /// A message's end, believed to be at `guess`, lies within the block after `cached` tokens, unless it was counted.
+    /// Moves a message's end, estimated at `guess`, into the block after `cached` tokens, unless it was counted.
     pub(super) fn refine(&self, key: PrefixHash, guess: u64, cached: u64, block: u64) {
         let mut places = self.0.write();
         if !matches!(places.get(key), Some(Place::Counted(_) | Place::Tip { .. })) {
@@ -174,14 +175,15 @@ impl Places {
         }
     }
 
-    /// Whether text that goes on after the first `edge` keys was seen before.
+    /// Returns whether any text after the first `edge` keys is known.
     pub(super) fn knows_past(&self, chain: &Chain, edge: usize) -> bool {
         let places = self.0.read();
         let past = chain.hashes().get(edge..).unwrap_or_default();
         past.iter().any(|key| places.0.contains(key.0))
     }
 
-    /// All. What is taken up again in this order is forgotten in the same order.
+    /// Returns all positions, the least recently used first, so that restoring in this order keeps the order of
+    /// eviction.
     pub(super) fn all(&self) -> Vec<(PrefixHash, Place)> {
         let places = self.0.read();
         places
@@ -191,7 +193,7 @@ impl Places {
             .collect()
     }
 
-    /// Takes up a place, unless one is known.
+    /// Restores a position, unless one is known.
     pub(super) fn restore(&self, key: PrefixHash, place: Place) {
         let mut places = self.0.write();
         if !places.0.contains(key.0) {

@@ -1,7 +1,7 @@
-//! Where in tokens a place in the text is.
+//! Conversion of positions in a prompt's text to tokens.
 //!
-//! A model's ratio of tokens to bytes is an average; it is off by a block within a few hundred tokens. But the ends of
-//! messages have places (`places`), so only what lies between two of them, or after the last, is estimated.
+//! A model's ratio of tokens to bytes is an average, which is off by a block within a few hundred tokens. Since the
+//! ends of messages have known positions (`places`), only text between two of them, or after the last, is estimated.
 
 use std::cell::Cell;
 
@@ -12,43 +12,44 @@ use super::models::Ratio;
 use super::places::Place;
 use super::tails::Tail;
 
-/// A message's end.
+/// The known position of a message's end.
 #[derive(Clone, Copy, Debug)]
 struct Pin {
     bytes: u64,
     tokens: u64,
-    /// Tokens that a worker holds whose match ends here.
+    /// Tokens that a worker holds when its match ends here.
     held: u64,
-    /// Whether that was counted.
+    /// Whether the position was counted.
     counted: bool,
 }
 
-/// What lies between two pins.
+/// The text between two pins.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// The pin that it ends with.
+    /// Index of the pin at its end.
     after: usize,
     from: u64,
     until: u64,
-    /// Tokens where it begins.
+    /// Tokens at its start.
     at: u64,
     ratio: f64,
 }
 
 impl Stretch {
-    /// Tokens of the first `bytes` bytes, which end within it. Rounded as `f64::round` does, which is a call into a library.
+    /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds like `f64::round`, which is
+    /// a library call.
     fn tokens(&self, bytes: u64) -> u64 {
         self.at + ((bytes - self.from) as f64 * self.ratio + 0.5) as u64
     }
 }
 
-/// From bytes of one prompt to tokens.
+/// Conversion from bytes of one prompt to tokens.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Rising in bytes and tokens.
+    /// Ascending in bytes and tokens.
     pins: Vec<Pin>,
     ratio: f64,
-    /// The chain's ends are tokens.
+    /// Whether the chain's ends are already tokens.
     exact: bool,
 }
 
@@ -59,7 +60,7 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// Of a chain whose ends are tokens.
+    /// Returns the scale of a chain whose ends are tokens.
     #[must_use]
     pub fn exact() -> Self {
         Self {
@@ -69,14 +70,14 @@ impl Scale {
         }
     }
 
-    /// Of a chain, some of whose keys have known places.
+    /// Returns the scale of a chain with known positions for some keys.
     pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) -> Self {
         let mut scale = Self::exact();
         scale.read(chain, ratio, place);
         scale
     }
 
-    /// The same in place of what it was, whose memory it keeps.
+    /// Like [`Self::of`], reusing the memory of `self`.
     pub(super) fn read(&mut self, chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) {
         (self.ratio, self.exact) = (ratio.ratio, false);
         let pins = &mut self.pins;
@@ -103,7 +104,7 @@ impl Scale {
                     counted: false,
                 },
             };
-            // A guess gives way to what was counted; what does not rise contradicts what came before.
+            // A counted position overrides guesses; a position that does not ascend contradicts an earlier one.
             if pin.counted {
                 while pins
                     .last()
@@ -118,13 +119,13 @@ impl Scale {
         }
     }
 
-    /// Of a chain whose ends are tokens, in place of what it was.
+    /// Like [`Self::exact`], reusing the memory of `self`.
     pub(super) fn read_exact(&mut self) {
         self.pins.clear();
         (self.ratio, self.exact) = (1.0, true);
     }
 
-    /// Its prompt goes on from where a turn ended within a chunk.
+    /// Adds the end of the turn that the prompt continues from within a chunk.
     pub(super) fn go_on(&mut self, chain: &Chain, tail: &Tail) {
         let full = chain.span(tail.keys);
         self.pins
@@ -147,7 +148,7 @@ impl Scale {
         }
     }
 
-    /// Of a prompt and its reply, whose tokens were counted, from its `units` on.
+    /// Returns the scale for text after the first `units` of a counted prompt and its reply.
     #[must_use]
     pub fn after(prompt_units: u64, prompt_tokens: u64, units: u64, tokens: u64) -> Self {
         let pin = |bytes, tokens| Pin {
@@ -167,13 +168,13 @@ impl Scale {
         }
     }
 
-    /// Tokens of the first `bytes` bytes.
+    /// Returns the tokens of the first `bytes` bytes.
     #[must_use]
     pub fn tokens(&self, bytes: u64) -> u64 {
         self.between(self.pins.partition_point(|pin| pin.bytes <= bytes), bytes)
     }
 
-    /// [`Self::tokens`] for places that are asked for in order, as a chain's ends are: the search goes on from where the
+    /// Returns [`Self::tokens`] for arguments in ascending order, such as a chain's ends: each search resumes where the
     /// last one ended.
     pub fn rising(&self) -> impl Fn(u64) -> u64 {
         let last = Cell::new(self.stretch(0));
@@ -191,12 +192,12 @@ impl Scale {
         }
     }
 
-    /// Tokens of the first `bytes` bytes, which end before the pin `after`.
+    /// Returns the tokens of the first `bytes` bytes, which end before the pin `after`.
     fn between(&self, after: usize, bytes: u64) -> u64 {
         self.stretch(after).tokens(bytes)
     }
 
-    /// What lies before the pin `after`.
+    /// Returns the stretch before the pin `after`.
     fn stretch(&self, after: usize) -> Stretch {
         let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
         let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));
@@ -212,7 +213,7 @@ impl Scale {
         }
     }
 
-    /// Tokens that a worker holds whose match ends after the first `bytes` bytes.
+    /// Returns the tokens that a worker holds when its match ends after the first `bytes` bytes.
     pub(super) fn held(&self, bytes: u64) -> u64 {
         match self.pins.binary_search_by_key(&bytes, |pin| pin.bytes) {
             Ok(at) => self.pins[at].held,
@@ -220,13 +221,14 @@ impl Scale {
         }
     }
 
-    /// Leading keys that end within the first `cached` tokens.
+    /// Returns the number of leading keys that end within the first `cached` tokens.
     pub(super) fn found(&self, chain: &Chain, cached: u64) -> usize {
         chain.ends().partition_point(|&end| self.tokens(end) <= cached)
     }
 
-    /// The first of the `believed` leading keys of which something was surely missing from a cache that held `cached`
-    /// tokens: at least a block. Only counted places are sure; but where nothing was cached, any text of two blocks is.
+    /// Returns the first of the `believed` leading keys that was certainly missing by at least a block from a cache
+    /// that held `cached` tokens. Only counted positions are certain; where nothing was cached, any text of two blocks
+    /// is.
     pub(super) fn missing(&self, chain: &Chain, believed: usize, cached: u64, block: u64) -> Option<usize> {
         let ends = chain.ends().get(..believed)?;
         let beyond = cached

@@ -1,11 +1,11 @@
-//! What is kept for each worker, by slot. A worker may come while requests read of the others.
+//! Per-worker values by slot, which can grow while requests read them.
 
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use policy::ids::WorkerId;
 
-/// One value a worker. Readers take no lock; whoever sets one copies the list, which happens when a worker comes.
+/// One value per worker. Readers take no lock; a writer copies the list, which happens when a worker is added.
 #[derive(Debug)]
 pub(super) struct Slots<T>(ArcSwap<Vec<Arc<T>>>);
 
@@ -14,7 +14,6 @@ impl<T> Slots<T> {
         Self(ArcSwap::from_pointee(values.map(Arc::new).collect()))
     }
 
-    /// All of them now.
     pub(super) fn read(&self) -> Guard<Arc<Vec<Arc<T>>>> {
         self.0.load()
     }
@@ -23,7 +22,7 @@ impl<T> Slots<T> {
         self.0.load().get(worker.index()).cloned()
     }
 
-    /// A slot has a new holder. Slots before it that nobody holds yet are filled alike.
+    /// Replaces the value of a slot. New slots before it are filled with values of `value` as well.
     pub(super) fn set(&self, worker: WorkerId, value: impl Fn() -> T) {
         self.0.rcu(|before| {
             let mut slots = Vec::clone(before);

@@ -1,13 +1,13 @@
-//! How far into a chunk a growing text is held.
+//! How far into a chunk a growing plain text is cached.
 //!
-//! A plain prompt's chunks never restart, so a turn almost never ends with one: what a worker holds goes on for up to a
-//! chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the reply,
-//! whoever repeats it goes on from that very turn. So three things of the turn are remembered by that key: where it is in
-//! tokens, which is well known between the two counts of the turn; where the turn ended, and that was counted; and the
-//! turn's last, short key, which tells who holds the rest.
+//! The chunks of a plain prompt never restart, so a turn almost never ends with one: what a worker holds extends up to
+//! a chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the
+//! reply, any prompt with that key continues this very turn. Three values are stored under that key: its position in
+//! tokens, which is well known between the two counts of the turn; the counted end of the turn; and the turn's last,
+//! short key, by which the rest is looked up.
 //!
-//! Where the reply is shorter than that, other prompts may share the key and go on otherwise: then the match ends with
-//! it, which is too little by a block or two.
+//! Where the reply is shorter, other prompts may share the key and continue differently. Then the match ends with the
+//! key, which is too little by a block or two.
 
 use std::num::NonZeroUsize;
 
@@ -18,27 +18,26 @@ use policy::ids::PrefixHash;
 
 use super::Counted;
 
-/// Texts that are remembered.
 const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// Keys of a prompt that are tried, the last ones first: all that a turn may well add.
+/// Keys of a prompt that are looked up, the last ones first: all that a turn is likely to add.
 const TRIED: usize = 256;
 
-/// Where the turn ended that a prompt goes on from.
+/// End of the turn that a prompt continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
-    /// Leading keys of the prompt up to the one that both have.
+    /// Leading keys of the prompt up to the last shared one.
     pub(super) keys: usize,
-    /// Tokens up to that key's end.
+    /// Tokens up to the end of that key.
     pub(super) at: u64,
-    /// The turn's key after that one, if it did not end with it.
+    /// The turn's key after that one, if there is one.
     pub(super) end: Option<PrefixHash>,
-    /// Where the turn ended.
+    /// Bytes up to the end of the turn.
     pub(super) bytes: u64,
-    /// Tokens that it was counted to be.
+    /// Counted tokens up to the end of the turn.
     pub(super) tokens: u64,
 }
 
-/// The ends of the plain prompts served last, by the last full key of their replies.
+/// Ends of the most recent plain prompts, by the last full key of their replies.
 #[derive(Debug)]
 pub(super) struct Tails(RwLock<LruCache<PrefixHash, Tail>>);
 
@@ -48,16 +47,16 @@ impl Default for Tails {
     }
 }
 
-/// Of a plain prompt's reply, the last key whose chunk is full: nobody but who repeats the reply has it. The place of
-/// that key in the reply; `None` for a reply to messages, and for one that fills no chunk.
+/// Returns the index in a plain prompt's reply of the last key with a full chunk, which only prompts that repeat the
+/// reply have. `None` for a reply to messages, and for one that fills no chunk.
 pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
-    // A plain prompt's chunks are full wherever they end at a multiple.
+    // A plain prompt's chunk is full if it ends at a multiple of the chunk size.
     let is_full = |end: &u64| end.is_multiple_of(CHUNK_BYTES as u64);
     reply.ends().iter().rposition(is_full).filter(|_| goes_on)
 }
 
 impl Tails {
-    /// A worker counted a turn.
+    /// Records the end of a counted turn.
     pub(super) fn counted(&self, turn: &Counted<'_>) {
         let Some((_, reply)) = turn.reply else { return };
         let Some(at) = last_full(turn.goes_on, reply) else {
@@ -77,7 +76,7 @@ impl Tails {
         self.0.write().put(reply.hashes()[at], tail);
     }
 
-    /// Where the turn ended that this prompt goes on from, if that is known.
+    /// Returns the end of the turn that this prompt continues, if known.
     pub(super) fn of(&self, prompt: &Chain) -> Option<Tail> {
         let tails = self.0.read();
         if tails.is_empty() {

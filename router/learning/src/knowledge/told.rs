@@ -1,4 +1,4 @@
-//! What one worker's events tell, and whether they are coming.
+//! Evidence from one worker's cache events, and whether its event stream is live.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,11 +9,10 @@ use policy::ids::PrefixHash;
 
 use super::{Counted, Scale};
 
-/// One worker's events.
 #[derive(Debug)]
 pub(super) struct Told {
     live: AtomicBool,
-    /// Tokens per block as configured; events know better.
+    /// Configured tokens per block; the value in events takes precedence.
     block_size: u32,
     known: RwLock<WorkerEvidence>,
 }
@@ -35,7 +34,6 @@ impl Told {
         self.live.store(live, Ordering::Release);
     }
 
-    /// Tokens per block.
     pub(super) fn block_size(&self) -> u64 {
         if !self.is_live() {
             return self.block_size.into();
@@ -46,7 +44,7 @@ impl Told {
         }
     }
 
-    /// What the events say of a prompt, and tokens per block. `None` if they say nothing, or are not coming.
+    /// Returns what the events say of a prompt, and the tokens per block. `None` if they say nothing or are paused.
     pub(super) fn resident(&self, chain: &[PrefixHash]) -> (Option<Resident>, u64) {
         if !self.is_live() {
             return (None, self.block_size.into());
@@ -59,7 +57,7 @@ impl Told {
         (known.resident(chain), block.into())
     }
 
-    /// Store events so far, if they are coming.
+    /// Returns the number of store events, if the stream is live.
     pub(super) fn stored(&self) -> Option<u64> {
         self.is_live().then(|| self.known.read().stored())
     }
@@ -68,7 +66,7 @@ impl Told {
         apply(&mut self.known.write())
     }
 
-    /// A turn is over: its keys, prompt and reply, are bound to blocks.
+    /// Binds the keys of a completed turn, prompt and reply, to blocks.
     pub(super) fn turn_over(&self, turn: &Counted<'_>, session: [u64; 2], all: &Chain, scale: &Scale) {
         let keys = all.hashes().iter().zip(all.ends());
         let keys = keys.map(|(&key, &end)| (key, scale.tokens(end))).collect();

@@ -1,4 +1,4 @@
-//! Two plays of the same arrivals, turn by turn.
+//! Comparison of two plays of the same arrivals, turn by turn.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,11 @@ use lab::trace_source::Trace;
 /// Turns listed as changing most.
 const CHANGES: usize = 10;
 
-/// The whole answer.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Turns that were counted: served in both plays, past the warm-up.
+    /// Counted turns: served in both plays, after the warm-up.
     pub(super) turns: usize,
-    /// Turns that were served in one play only, or in none.
+    /// Turns that were not served in both plays.
     pub(super) unserved: u64,
     pub(super) workers: Vec<String>,
     pub(super) objective_ms: f64,
@@ -45,40 +44,39 @@ pub(super) struct Side {
     pub(super) cache: String,
     #[serde(flatten)]
     pub(super) figures: Figures,
-    /// Share of the workers' time that went into prefill, warm-up included.
+    /// Share of the workers' time spent in prefill, including the warm-up.
     pub(super) utilisation: f64,
     /// Median of |predicted − actual| TTFT.
     pub(super) prediction_error_ms: f64,
 }
 
-/// A traffic class.
 #[derive(Debug, Serialize)]
 pub(super) struct ClassReport {
     pub(super) class: String,
-    /// What its turns had to meet; the median, where each brought its own along.
+    /// Objective of its turns; the median, where requests set their own.
     pub(super) objective_ms: f64,
     pub(super) turns: usize,
     pub(super) baseline: Figures,
     pub(super) proposed: Figures,
 }
 
-/// A turn, before and after.
+/// A turn in both plays.
 #[derive(Debug, Serialize)]
 pub(super) struct Change {
-    /// Its place in the capture, from 0.
+    /// Index in the capture, from 0.
     pub(super) turn: u32,
     pub(super) conversation: u64,
-    /// Its number within the conversation.
+    /// Number within the conversation.
     pub(super) number: u32,
     pub(super) class: String,
     pub(super) change_ms: f64,
-    /// Why it went to its new worker and not to the one of before; where it stayed, what changed there.
+    /// Why the proposed settings chose their worker over the baseline's; for the same worker, what changed there.
     pub(super) decided_by: Verdict,
     pub(super) baseline: Seen,
     pub(super) proposed: Seen,
 }
 
-/// What a turn got in one play.
+/// Result of a turn in one play.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) worker: String,
@@ -86,7 +84,7 @@ pub(super) struct Seen {
     pub(super) predicted_ms: f64,
     pub(super) cached: Tokens,
     pub(super) uncached: Tokens,
-    /// Every worker's terms when it was sent.
+    /// Every worker's terms when the turn was sent.
     pub(super) scores: Vec<Scored>,
 }
 
@@ -100,7 +98,6 @@ pub(super) struct Played {
 }
 
 impl Played {
-    /// Takes the report's records.
     pub(super) fn new(report: &mut FleetReport, config: &FleetConfig, turns: usize) -> Self {
         let mut records = vec![None; turns];
         for record in report.per_turn.take().unwrap_or_default() {
@@ -116,7 +113,7 @@ impl Played {
         }
     }
 
-    /// The settings that held for turns of this class.
+    /// Returns the settings that applied to turns of this class.
     fn settings_of(&self, class: &str) -> Settings {
         let everybodys = &self.config.settings;
         let own = everybodys.for_turn(class, None);
@@ -135,7 +132,7 @@ impl Played {
     }
 }
 
-/// The decisions of some turns.
+/// Recorded decisions of some turns.
 #[derive(Debug)]
 pub(super) struct Kept(BTreeMap<u32, Option<Decision>>);
 
@@ -148,7 +145,7 @@ impl Kept {
         Self(changes.iter().map(|[before, _]| (before.turn, None)).collect())
     }
 
-    /// The last decision about a turn stands: it is sent again if its worker dies.
+    /// Records a decision. The last one of a turn is kept: a turn is sent again if its worker fails.
     pub(super) fn see(&mut self, choice: Choice<'_>) {
         if let Some(slot) = self.0.get_mut(&choice.turn) {
             *slot = Some(choice.decision.clone());
@@ -160,7 +157,7 @@ impl Kept {
     }
 }
 
-/// Counted turns that were served in both plays.
+/// Returns the counted turns that were served in both plays.
 fn pairs(played: &[Played; 2]) -> impl Iterator<Item = [TurnRecord; 2]> {
     let [before, after] = played;
     let both = before.records.iter().zip(&after.records).skip(before.warm_up);
@@ -171,7 +168,7 @@ fn change_ms([before, after]: &[TurnRecord; 2]) -> f64 {
     after.ttft_ms - before.ttft_ms
 }
 
-/// The turns that change most, the largest change first; of equal ones the earliest.
+/// Returns the turns that change most, the largest change first; of equal ones the earliest.
 pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     let mut changes: Vec<_> = pairs(played).filter(|pair| change_ms(pair) != 0.0).collect();
     changes.sort_by(|a, b| change_ms(b).abs().total_cmp(&change_ms(a).abs()));
@@ -179,7 +176,6 @@ pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     changes
 }
 
-/// Puts the answer together.
 pub(super) fn report(
     trace: &Trace,
     fleet: &Fleet,
@@ -289,7 +285,7 @@ fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &
     }
 }
 
-/// On the same worker, either its queue changed or what its cache held.
+/// Returns what changed for a turn on the same worker: its queue or its cache.
 fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> Verdict {
     let prefill = |record: &TurnRecord| {
         let spec = config.workers.get(record.worker as usize);

@@ -1,21 +1,18 @@
-//! The figures of many turns, before and after.
+//! Summary statistics of a set of turns.
 
 use lab::simulate::fleet::TurnRecord;
 use lab::simulate::stats::Sorted;
 use serde::Serialize;
 
-/// What a set of turns got.
+/// Statistics of a set of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// Median TTFT in ms; percentiles are linear-interpolated.
     pub(super) p50_ms: f64,
-    /// 95th percentile.
     pub(super) p95_ms: f64,
-    /// 99th percentile.
     pub(super) p99_ms: f64,
-    /// Mean.
     pub(super) mean_ms: f64,
-    /// Σ max(TTFT − objective, 0), each turn by its own class's.
+    /// Σ max(TTFT − objective, 0), each turn by its class's objective.
     pub(super) tel_ms: f64,
     /// Share of prompt tokens that were resident.
     pub(super) hit_ratio: f64,
@@ -24,7 +21,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Of turns, each with its objective in ms.
+    /// Computes the statistics of turns, each with its objective in ms.
     pub(super) fn of(turns: &[(TurnRecord, f64)]) -> Self {
         let n = turns.len().max(1) as f64;
         let ttft = || turns.iter().map(|(record, _)| record.ttft_ms);
@@ -43,7 +40,7 @@ impl Figures {
         }
     }
 
-    /// Name, value, and whether it is a share: the rows of a table.
+    /// Returns name, value, and whether it is a share, for the rows of a table.
     pub(super) fn rows(&self) -> [(&'static str, f64, bool); 7] {
         [
             ("p50 ms", self.p50_ms, false),

@@ -1,4 +1,4 @@
-//! The workers that a capture is replayed on: the configuration's, or some that are all alike.
+//! The workers that a capture is replayed on: those of the configuration, or identical ones.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,61 +16,60 @@ use lab::args::{non_negative, positive};
 use lab::trace::BLOCK_TOKENS;
 use lab::trace_source::Trace;
 
-/// Workers, unless others are given.
+/// Default number of workers.
 const WORKERS: u32 = 4;
-/// Blocks of each one's cache.
+/// Default blocks of each cache.
 const CAPACITY_BLOCKS: u64 = 8000;
-/// ms per uncached token.
+/// Default ms per uncached token.
 const ALPHA: f64 = 0.05;
 
-/// Which workers.
+/// Options for the workers.
 #[derive(Debug, clap::Args)]
 pub(super) struct FleetArgs {
     /// The configuration that `serve` runs: its workers with their costs and caches, its objective, and its [routing]
     /// section to compare with.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "capacity_blocks", "alpha", "beta", "gamma"])]
     config: Option<PathBuf>,
-    /// Without a configuration: workers.
+    /// Number of workers, without a configuration.
     #[arg(long, default_value_t = WORKERS, value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// Without a configuration: blocks that each worker's cache holds.
+    /// Blocks that each worker's cache holds, without a configuration.
     #[arg(long, default_value_t = CAPACITY_BLOCKS)]
     capacity_blocks: u64,
-    /// Tokens per block. The capture's own unless given; else the configuration's, or 512.
+    /// Tokens per block; the default is the capture's own, else the configuration's, or 512.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: Option<u32>,
-    /// Without a configuration: α, ms per uncached token.
+    /// α without a configuration, in ms per uncached token.
     #[arg(long, default_value_t = ALPHA, value_parser = positive)]
     alpha: f64,
-    /// Without a configuration: β, ms that every turn costs.
+    /// β without a configuration, in ms per turn.
     #[arg(long, default_value = "0", value_parser = non_negative)]
     beta: f64,
-    /// Without a configuration: γ, ms per uncached token and token of context.
+    /// γ without a configuration, in ms per uncached token and token of context.
     #[arg(long, default_value = "0", value_parser = non_negative)]
     gamma: f64,
-    /// The objective's time to first token, in ms. The configuration's unless given; 1000 without one.
+    /// Time to first token of the objective, in ms; the default is the configuration's, or 1000 without one.
     #[arg(long, value_parser = positive)]
     xi_ms: Option<f64>,
 }
 
-/// The workers, and what has to be met.
+/// Simulated workers, and the objective.
 #[derive(Debug)]
 pub struct Fleet {
-    /// Their names.
+    /// Names of the workers.
     pub names: Vec<String>,
-    /// Settings in force.
     pub(super) routing: Routing,
-    /// The objective of turns without a class of their own.
+    /// Objective of turns without a class of their own.
     pub(super) target: Target,
-    /// The first one's cost, for what is the same for all.
+    /// Cost of the first worker, for values common to all.
     pub(super) cost: PrefillCost,
     workers: Workers,
     asked_block_tokens: Option<u32>,
     /// Classes with an objective of their own.
     classes: Vec<config::Class>,
-    /// Whether turns keep the objective that their request brought along.
+    /// Whether turns keep the objective of their request.
     own_objectives: bool,
-    /// Whether the workers are told what they may drop first, and do so.
+    /// Whether the workers follow hints.
     trims: bool,
 }
 
@@ -81,7 +80,7 @@ enum Workers {
 }
 
 impl Default for FleetArgs {
-    /// What is played on where nothing is said.
+    /// Returns the defaults of the command line.
     fn default() -> Self {
         Self {
             config: None,
@@ -97,7 +96,7 @@ impl Default for FleetArgs {
 }
 
 impl FleetArgs {
-    /// Reads the configuration, where one is named: the way `serve` reads it, environment included.
+    /// Reads the configuration, if one is named, as `serve` does, including the environment.
     pub(super) fn load(&self) -> anyhow::Result<Fleet> {
         let Some(path) = &self.config else {
             return Ok(self.alike());
@@ -115,14 +114,14 @@ impl FleetArgs {
             routing: config.routing,
             workers: Workers::Configured(config.workers),
             asked_block_tokens: self.block_tokens,
-            // A time on the command line is for all.
+            // A time on the command line applies to all classes.
             classes: if self.xi_ms.is_some() {
                 Vec::new()
             } else {
                 config.objective.classes
             },
             own_objectives: self.xi_ms.is_none(),
-            // What each of them understands is seen only by asking it.
+            // Each worker's dialect is known only from probing it.
             trims: config.hints.enabled,
         })
     }
@@ -158,7 +157,7 @@ impl FleetArgs {
 }
 
 impl Fleet {
-    /// The workers that are given work now, at what they are believed to cost; `None` if there is none.
+    /// Returns the ready workers with their costs in force; `None` if there is none.
     #[must_use]
     pub fn live(app: &App) -> Option<Self> {
         let live = |worker: &Arc<Worker>| config::Worker {
@@ -192,12 +191,12 @@ impl Fleet {
             asked_block_tokens: None,
             classes: objective.classes.clone(),
             own_objectives: true,
-            // The simulated workers are all alike in this.
+            // The simulated workers all behave alike in this.
             trims: 2 * trim > ready.len(),
         })
     }
 
-    /// What a turn of this class has to meet: its class's time, or the one that its request brought along.
+    /// Returns the objective of a turn of this class: that of the class, or that of the request.
     fn objective(&self, class: &str, captured: Option<Millis>) -> Millis {
         let own = self.classes.iter().find(|known| known.name == class);
         let brought = captured.filter(|_| self.own_objectives && class == OF_HEADER);
@@ -206,7 +205,7 @@ impl Fleet {
             .unwrap_or(self.target.ttft)
     }
 
-    /// What the turn at this place of a trace has to meet.
+    /// Returns the objective of the turn at this index of a trace.
     pub(super) fn objective_of(&self, trace: &Trace, at: usize) -> Millis {
         let Some(turn) = trace.turns.get(at) else {
             return self.target.ttft;
@@ -215,7 +214,7 @@ impl Fleet {
         self.objective(class.map_or("", String::as_str), turn.captured.objective)
     }
 
-    /// What the workers drop first, unless somebody wants to know of something else.
+    /// Returns the default eviction order of the caches.
     pub(super) fn cache(&self) -> CacheRule {
         if self.trims {
             CacheRule::Tail
@@ -224,7 +223,7 @@ impl Fleet {
         }
     }
 
-    /// Tokens per block of a capture that names blocks of `named` tokens.
+    /// Returns the tokens per block for a capture with blocks of `named` tokens.
     pub(super) fn block_tokens(&self, named: Option<u32>) -> u32 {
         let configured = match &self.workers {
             Workers::Configured(workers) => workers.first().map(|worker| worker.block_size),
@@ -236,7 +235,7 @@ impl Fleet {
             .unwrap_or(BLOCK_TOKENS)
     }
 
-    /// The workers, as the simulator takes them.
+    /// Returns the workers in the simulator's form.
     pub(super) fn specs(&self, block_tokens: u32) -> Vec<WorkerSpec> {
         match &self.workers {
             Workers::Configured(workers) => workers

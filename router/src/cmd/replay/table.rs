@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::compare::{Change, Report, Side};
 use super::figures::Figures;
 
-/// Everything, on lines of about a hundred characters.
+/// Formats the report, on lines of about a hundred characters.
 pub(super) fn text(report: &Report) -> String {
     let (before, after) = (&report.baseline, &report.proposed);
     let mut out = format!(
@@ -59,7 +59,7 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
-/// What the proposal changes: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
+/// Lists the changed settings: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
 fn proposal(before: &Side, after: &Side) -> String {
     let settings = |side: &Side| serde_json::to_value(&side.settings).unwrap_or_default();
     let mut changes = Vec::new();
@@ -95,7 +95,7 @@ fn figures(out: &mut String, indent: &str, before: &Figures, after: &Figures) {
     }
 }
 
-/// Shares change by percentage points, times by per cent.
+/// Writes a row. Shares change by percentage points, times by per cent.
 fn row(out: &mut String, name: &str, before: f64, after: f64, is_share: bool) {
     let _ = if is_share {
         let points = (after - before) * 100.0;

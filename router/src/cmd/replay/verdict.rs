@@ -1,62 +1,58 @@
-//! Why a turn went where it went, in one word and a number.
+//! The deciding term of a routing decision.
 //!
-//! A worker was chosen over another. Under the rules that minimise a cost, the term in which it was ahead by most decided;
-//! the other terms, together, could not make up for it. Under a rule that is no sum, its name is the answer.
+//! For policies that minimise a cost, it is the term by which the chosen worker was furthest ahead of the other:
+//! the other terms together did not outweigh it. For any other policy it is the reason that the decision names.
 
 use policy::route::{Decision, PolicyName, Settings, Terms};
 use policy::units::Tokens;
 use serde::Serialize;
 
-/// Why one worker and not the other.
+/// Why one worker was chosen over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Verdict {
-    /// The term; the rule's reason; `tie`; or, where the worker is the same, `same_worker_queue` or `same_worker_cache`.
+    /// The term; the policy's reason; `tie`; or, for the same worker, `same_worker_queue` or `same_worker_cache`.
     pub(super) term: &'static str,
-    /// The chosen worker's cost in that term less the other's, so negative; where the worker is the same, how much
-    /// longer the turn waited or computed. Absent for a reason that is no cost.
+    /// The chosen worker's cost in that term less the other's, so negative; for the same worker, how much longer the
+    /// turn waited or computed. Absent for a reason that is not a cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ms: Option<f64>,
 }
 
 impl Verdict {
-    /// Nothing is known.
+    /// The reason is not known.
     pub(super) const UNKNOWN: Self = Self::named("unknown");
 
     const fn named(term: &'static str) -> Self {
         Self { term, ms: None }
     }
 
-    /// A term, and the difference in it.
+    /// Creates a verdict from a term and the difference in it.
     pub(super) const fn new(term: &'static str, ms: f64) -> Self {
         Self { term, ms: Some(ms) }
     }
 }
 
-/// One worker's part of a decision, by its name.
+/// One worker's part of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Scored {
-    /// The worker.
     pub(super) worker: String,
-    /// Whether it was chosen.
     pub(super) chosen: bool,
-    /// Prompt tokens that the router took it to hold.
+    /// Prompt tokens that the router believed to be cached there.
     pub(super) cached: Tokens,
-    /// What the policy minimised; `null` where it ruled the worker out.
+    /// Value that the policy minimised; `null` where it excluded the worker.
     pub(super) score: f64,
-    /// The cost term by term; nothing else went into the score of `tail` and `least_ttft`.
+    /// Cost by term, which makes up the score of `tail` and `least_ttft`.
     pub(super) terms: Vec<Term>,
 }
 
 /// A term of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Term {
-    /// Its name.
     pub(super) name: &'static str,
-    /// Milliseconds of cost.
     pub(super) ms: f64,
 }
 
-/// The cost of one worker, split so that the parts add up to the score of `tail`.
+/// Splits the cost of one worker into parts that add up to the score of `tail`.
 pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
     let load = match settings.policy {
         PolicyName::Tail => settings.weights.load,
@@ -76,7 +72,7 @@ pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
     ]
 }
 
-/// Why the chosen worker and not `other`.
+/// Returns why the chosen worker was preferred to `other`.
 pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) -> Verdict {
     if !matches!(settings.policy, PolicyName::Tail | PolicyName::LeastTtft) {
         return Verdict::named(decision.reason.as_str());
@@ -95,7 +91,7 @@ pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) ->
         })
 }
 
-/// Every worker's part of a decision.
+/// Returns every worker's part of a decision.
 pub(super) fn scored(
     decision: &Decision,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! What people do to the router while it serves.
+//! Metrics of administration.
 
 use super::{Kind, Label, Spec, Values, of};
 

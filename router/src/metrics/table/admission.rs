@@ -1,4 +1,4 @@
-//! Who came in, who did not, and who waited.
+//! Metrics of admission and configuration.
 
 use super::{KEY, Kind, SECONDS, Spec, of};
 

@@ -1,4 +1,4 @@
-//! What replicas of the router tell each other.
+//! Metrics of the exchange between replicas.
 
 use super::{Kind, Label, Spec, of};
 

@@ -1,4 +1,4 @@
-//! How well it is known what workers' caches hold, and how their streams of cache events do.
+//! Metrics of predicted cache contents, and of workers' cache events.
 
 use super::{Kind, Label, Spec, TOKENS, WORKER, of};
 

@@ -1,4 +1,4 @@
-//! What finds workers.
+//! Metrics of discovery.
 
 use super::{Kind, Label, Spec, of};
 

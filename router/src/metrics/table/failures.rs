@@ -1,4 +1,4 @@
-//! What is done about workers that fail.
+//! Metrics of failing workers.
 
 use super::{Kind, Spec, WORKER, of};
 

@@ -1,5 +1,5 @@
-//! What OpenTelemetry's semantic conventions for generative AI name, under these names in Prometheus's spelling, so that
-//! boards made for any inference server show this one. Bounds of buckets are the conventions' own.
+//! Metrics named by OpenTelemetry's semantic conventions for generative AI, in Prometheus's spelling, so that
+//! dashboards for any inference server work. The buckets are those of the conventions.
 
 use super::{Buckets, Kind, Label, Spec, Values, of};
 

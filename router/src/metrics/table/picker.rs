@@ -1,4 +1,4 @@
-//! What gateways ask.
+//! Metrics of the endpoint picker.
 
 use super::{Kind, Spec, of};
 

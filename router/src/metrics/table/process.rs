@@ -1,4 +1,4 @@
-//! How the router itself fares: its tasks and its log.
+//! Metrics of the router's tasks and log.
 
 use super::{Kind, Spec, of};
 use crate::supervise::TASKS;

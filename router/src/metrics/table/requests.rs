@@ -1,8 +1,8 @@
-//! What the request's way counts as it goes.
+//! Metrics of requests and turns.
 
 use super::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
 
-/// Where requests come in.
+/// Endpoint of a request.
 pub(super) const ENDPOINT: Label = of(
     "endpoint",
     &[

@@ -1,4 +1,4 @@
-//! What ends of conversations are worth, and what conversations are expected to do.
+//! Metrics of the value of conversations' ends, and of conversations' habits.
 
 use super::{Kind, Label, Spec, WORKER, of};
 

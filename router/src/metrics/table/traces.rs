@@ -1,4 +1,4 @@
-//! What became of traces.
+//! Metrics of traces.
 
 use super::{Kind, Spec, of};
 

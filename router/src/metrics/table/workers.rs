@@ -1,4 +1,4 @@
-//! What is true of each worker, and what is done with it.
+//! Metrics of workers.
 
 use super::{Kind, Spec, WORKER, of};
 

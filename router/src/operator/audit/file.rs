@@ -1,18 +1,18 @@
-//! A file of entries, a line each, and the one before it.
+//! A file of entries, one per line, with one earlier file.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The file. Others may write to it as well, or take it away: a router that takes over from this one, or whoever rotates
-/// logs. So it is looked at anew for each line.
+/// The file. Other processes may write to it or move it, such as a router that takes over from this one, or log
+/// rotation, so it is checked for each line.
 #[derive(Debug)]
 pub(super) struct Lines {
     path: PathBuf,
     max_bytes: u64,
     file: File,
-    /// Whether half a line may stand at its end, which the next one must not go on with.
+    /// Whether the file may end with half a line, so that the next one must start on a new line.
     is_torn: bool,
 }
 
@@ -43,7 +43,7 @@ impl Lines {
         self.file.sync_data()
     }
 
-    /// Opens the file anew if it is not where it was: it was moved, or deleted.
+    /// Reopens the file if it was moved or deleted.
     fn find_again(&mut self) -> io::Result<Metadata> {
         let ours = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
@@ -60,7 +60,7 @@ impl Lines {
     fn rotate(&mut self) -> io::Result<()> {
         match std::fs::rename(&self.path, beside(&self.path, "1")) {
             Ok(()) => {}
-            // Somebody else was faster.
+            // Another process was faster.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -77,7 +77,7 @@ impl Lines {
     }
 }
 
-/// `audit.jsonl.1`, beside `audit.jsonl`.
+/// Returns `audit.jsonl.1` for `audit.jsonl`.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(".");
@@ -85,7 +85,7 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Readable by its owner alone: it names people.
+/// Opens the file, readable by its owner only, since it names people.
 fn append_to(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     // A pipe without a reader would block.
@@ -116,7 +116,7 @@ mod tests {
         lines.write(b"two\n").unwrap();
         assert_eq!((text(&moved), text(&path)), ("one\n".into(), "two\n".into()));
         std::fs::remove_file(&path).unwrap();
-        // Too long for what was there.
+        // Too long for the rest of the file.
         lines.write(b"three33\n").unwrap();
         assert_eq!(text(&path), "three33\n");
         // Another file in its place, as `logrotate` with `create` leaves it.
@@ -139,7 +139,7 @@ mod tests {
         lines.write(b"one\n").unwrap();
         lines.write(b"two\n").unwrap();
         assert_eq!(text(&path), "{\"ha\none\ntwo\n");
-        // As a write leaves it that fails halfway.
+        // As a write that fails halfway leaves it.
         let mut file = append_to(&path).unwrap();
         file.write_all(b"{\"ha").unwrap();
         lines.is_torn = true;

@@ -1,29 +1,29 @@
-//! How many refused requests of one name are written down. Whoever may change nothing can ask for changes all day: what
-//! is beyond the bound is counted, and the count stands in the next entry of that name.
+//! Bounds the recorded refusals of each name. Refusals beyond it are counted, and the next entry of that name carries
+//! the count.
 
 use std::collections::HashMap;
 
-/// Entries of one name at once, after a quiet time.
+/// Entries of one name in a burst.
 pub(super) const AT_ONCE: u64 = 50;
-/// Milliseconds until there is room for one more.
+/// Milliseconds until one more is admitted.
 const MS_EACH: u64 = 6_000;
-/// Names that are remembered. There are as many as tokens; those that are removed and added again go.
+/// Names that are remembered. There are as many as tokens; when exceeded, all are forgotten.
 const NAMES: usize = 1_024;
 
-/// The names, and what is left to each.
+/// Remaining allowance by name.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(HashMap<String, Left>);
 
 #[derive(Debug)]
 struct Left {
-    /// In milliseconds of time that has passed, up to what makes up [`AT_ONCE`].
+    /// Allowance in milliseconds, at most that of [`AT_ONCE`] entries.
     room_ms: u64,
     at_ms: u64,
     left_out: u64,
 }
 
 impl Refusals {
-    /// One more. Returns how many were left out since the last one that was not, or nothing if this one is.
+    /// Admits a refusal and returns how many were omitted since the last admitted one; `None` if this one is omitted.
     pub(super) fn admit(&mut self, name: &str, now_ms: u64) -> Option<u64> {
         const FULL: u64 = AT_ONCE * MS_EACH;
         if !self.0.contains_key(name) && self.0.len() >= NAMES {
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(refusals.admit("b", 1_000), Some(0), "another's");
         assert_eq!(refusals.admit("a", 1_000 + MS_EACH), Some(2));
         assert_eq!(refusals.admit("a", 1_000 + MS_EACH), None);
-        // A clock that is put back gives no room, and takes none.
+        // A clock set back neither adds nor removes allowance.
         assert_eq!(refusals.admit("a", 0), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Revisions that all replicas have in common: they are made in a bucket, and taken from there.
+//! Revisions shared by all replicas: created in a bucket, and adopted from there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,33 +8,33 @@ use policy::units::Millis;
 
 use super::{Change, Pending, Revision, Revisions, Source};
 
-/// What was found in a bucket.
+/// A revision read from a bucket.
 #[derive(Clone, Debug)]
 pub struct Adopted {
-    /// What tells that bucket's revisions from another's.
+    /// Identifier of the bucket.
     pub lineage: u32,
-    /// Those before it that the bucket remembers, oldest first: wanted of a bucket that is new here, and where some were missed.
+    /// Earlier revisions in the bucket, oldest first; used for a new bucket, and where some were missed.
     pub earlier: Vec<Revision>,
-    /// The one in force.
+    /// The revision in force.
     pub revision: Revision,
-    /// What it will be followed by.
+    /// Scheduled revert, if any.
     pub pending: Option<Pending>,
 }
 
 impl Revisions {
-    /// Whether they are those of a bucket.
+    /// Returns whether the revisions belong to a bucket.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.is_shared.load(Ordering::Acquire)
     }
 
-    /// Whether they are those of this bucket.
+    /// Returns whether the revisions belong to this bucket.
     #[must_use]
     pub fn are_of(&self, lineage: u32) -> bool {
         self.is_shared() && self.lineage() == lineage
     }
 
-    /// A revision of a bucket is in force, if it is another one than is. Returns what was and is in force.
+    /// Applies a revision of a bucket unless it is already in force. Returns the previous and the new revision.
     pub fn adopt(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         let before = Arc::clone(&state.newest);
@@ -53,7 +53,7 @@ impl Revisions {
             state.older.push_back(Arc::clone(&before));
             state.older.extend(missed.map(Arc::new));
         }
-        // The bucket may have been brought back from an earlier day.
+        // The bucket may have been restored from a backup.
         state.older.retain(|known| known.revision < number);
         state.pending = adopted.pending;
         let after = Arc::new(adopted.revision);
@@ -61,7 +61,7 @@ impl Revisions {
         Some((before, after))
     }
 
-    /// The return that is due, as a change.
+    /// Returns the scheduled revert as a change, if it is due.
     #[must_use]
     pub fn due(&self, now: Millis) -> Option<Change> {
         let state = self.state.lock();
@@ -69,7 +69,7 @@ impl Revisions {
         Some(Change::back_to(&pending.to))
     }
 
-    /// `[routing]` was read again: if it is not what was read last, all replicas are to have it.
+    /// Requests that `[routing]` be applied to all replicas, if it differs from what was last read.
     pub fn configure_all(&self, settings: Settings) {
         let mut state = self.state.lock();
         if settings != state.configured {
@@ -80,12 +80,12 @@ impl Revisions {
         }
     }
 
-    /// Waits until all replicas are to have what is configured here.
+    /// Waits until a configuration is to be applied to all replicas.
     pub async fn is_reconfigured(&self) {
         self.reconfigured.notified().await;
     }
 
-    /// What is configured here, if all replicas are to have it and do not.
+    /// Returns the configuration that is yet to be applied to all replicas.
     #[must_use]
     pub fn to_configure(&self) -> Option<Change> {
         let state = self.state.lock();
@@ -94,8 +94,8 @@ impl Revisions {
             .then(|| Change::configured(state.configured.clone()))
     }
 
-    /// Whether it is what a configuration said last of all that were put in force: another replica has read the same file, and
-    /// what has come since is not to be undone by whoever reads it late.
+    /// Returns whether these settings are the latest that came from a configuration. Then another replica has already
+    /// read the same file, and later changes must not be undone by a late reader.
     #[must_use]
     pub fn was_configured(&self, settings: &Settings) -> bool {
         let state = self.state.lock();
@@ -104,7 +104,7 @@ impl Revisions {
         last.is_some_and(|last| last.settings == *settings)
     }
 
-    /// All replicas have it.
+    /// Records that all replicas have this configuration.
     pub fn configured_is_in_force(&self, settings: &Settings) {
         let mut state = self.state.lock();
         if state.configured == *settings {

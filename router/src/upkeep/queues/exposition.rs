@@ -1,22 +1,22 @@
-//! Figures out of a page in Prometheus's text format: `name{labels} value [timestamp]`.
+//! Reads figures from a page in Prometheus's text format: `name{labels} value [timestamp]`.
 //!
-//! Only what is asked for is read; a line that is something else is passed over, since the page is another program's.
+//! Only requested names are read; any other line is skipped, since the page is another program's.
 //!
-//! An endpoint with data-parallel ranks tells its figures once for each of them: vLLM labels them `engine`, SGLang
-//! `dp_rank`. Within a rank SGLang may tell them again for every process (`tp_rank`, `pp_rank`, where
-//! `--enable-metrics-for-all-schedulers` is set) and for every priority beside the sum of all: these are parts or
-//! repetitions of the same queue, and the largest of them is its length.
+//! An endpoint with data-parallel ranks lists its figures once per rank, labelled `engine` by vLLM and `dp_rank` by
+//! SGLang. Within a rank SGLang may repeat them for every process (`tp_rank`, `pp_rank`, with
+//! `--enable-metrics-for-all-schedulers`) and list every priority beside the sum of all. These are parts or repetitions
+//! of the same queue, so the largest of them is its length.
 
 use std::collections::BTreeMap;
 
-/// Labels that tell ranks apart.
+/// Labels that distinguish ranks.
 const RANK_LABELS: [&str; 2] = ["engine", "dp_rank"];
-/// Most ranks of an endpoint. A page that names more tells nothing.
+/// Largest number of ranks; a page with more is ignored.
 const MOST_RANKS: usize = 1_024;
-/// Largest figure that is believed: no engine counts further, and sums of these are exact.
+/// Largest figure accepted: no engine counts further, and sums of these are exact.
 const LARGEST: f64 = 1e15;
 
-/// For each name its figure: of one rank, or all ranks' sum. `None` where the page does not tell.
+/// Returns the figure of each name, of one rank or summed over all. `None` where the page lacks it.
 pub(super) fn figures<const N: usize>(page: &str, names: [&str; N], rank: Option<u32>) -> [Option<f64>; N] {
     let mut found: [BTreeMap<Option<u32>, f64>; N] = std::array::from_fn(|_| BTreeMap::new());
     for line in page.lines() {
@@ -37,7 +37,7 @@ pub(super) fn figures<const N: usize>(page: &str, names: [&str; N], rank: Option
     })
 }
 
-/// Rank and value of what follows a name: nothing but labels, if any, may stand between.
+/// Parses the rank and value after a name, which only labels may separate.
 fn sample(rest: &str) -> Option<(Option<u32>, f64)> {
     let (rank, rest) = match rest.strip_prefix('{') {
         Some(labels) => labels_of(labels)?,
@@ -52,7 +52,7 @@ fn sample(rest: &str) -> Option<(Option<u32>, f64)> {
     (0.0..=LARGEST).contains(&value).then_some((rank, value))
 }
 
-/// The rank among labels (`name="value",…}`), and what follows them.
+/// Parses labels (`name="value",…}`) and returns the rank, and the text after them.
 fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
     let mut rank = None;
     loop {
@@ -68,15 +68,15 @@ fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
     }
 }
 
-/// A label, and what follows it.
+/// Parses a label and returns the text after it.
 fn label(rest: &str) -> Option<(&str, &str, &str)> {
     let (name, value) = rest.split_once("=\"")?;
     let end = end_of_value(value)?;
     Some((name, &value[..end], &value[end + 1..]))
 }
 
-/// Of each sample of this name its rank, and these labels as they are written: no escape is resolved. Of [`MOST_RANKS`] samples
-/// at the most.
+/// Returns the rank and the `wanted` labels of each sample of this name, up to [`MOST_RANKS`] samples. Escapes are not
+/// resolved.
 pub(in crate::upkeep) fn labelled<'a, const N: usize>(
     page: &'a str,
     name: &str,
@@ -105,7 +105,7 @@ pub(in crate::upkeep) fn labelled<'a, const N: usize>(
     labels.filter_map(read).take(MOST_RANKS).collect()
 }
 
-/// Where a label's value ends: at the first quote that no backslash escapes.
+/// Returns where a label's value ends: at the first unescaped quote.
 fn end_of_value(value: &str) -> Option<usize> {
     let mut escaped = false;
     value.bytes().position(|byte| {

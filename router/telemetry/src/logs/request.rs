@@ -1,8 +1,8 @@
-//! Whose line it is: each line that is logged while a request is worked on says of which trace and of which request.
+//! Adds the trace and request id to each line that is logged while a request is processed.
 //!
-//! The two names go with the task and become text when a line is written, which hardly any request has. Rejected: a span of
-//! `tracing` around each request. Its fields are made text, and it gets a place in a registry, for every request that says
-//! nothing: a thirtieth of what a small one costs.
+//! Both ids are attached to the task and formatted only when a line is written, which few requests cause. Rejected: a
+//! `tracing` span per request, which formats its fields and registers them for every request, at a thirtieth of the
+//! cost of a small one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ tokio::task_local! {
     static CURRENT: Whose;
 }
 
-/// The request that is worked on, as the log names it.
+/// Identity of the current request in the log.
 #[derive(Clone, Debug)]
 pub struct Whose(Arc<(TraceId, HeaderValue)>);
 
 impl Whose {
-    /// A request of this trace, by this name.
+    /// Creates the identity of a request.
     #[must_use]
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
         Self(Arc::new((trace, request_id)))
     }
 
-    /// The one that this task works on just now.
+    /// Returns the request that this task is processing.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    /// What is logged by a future, or as it is dropped, is this request's.
+    /// Attributes lines logged by a future, or by dropping it, to this request.
     pub fn within<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
         CURRENT.scope(self, future)
     }
 
-    /// What is logged meanwhile is this request's.
+    /// Attributes lines logged by `work` to this request.
     pub fn in_scope<T>(&self, work: impl FnOnce() -> T) -> T {
         CURRENT.sync_scope(self.clone(), work)
     }
@@ -56,7 +56,7 @@ impl Whose {
     }
 }
 
-/// Lines of JSON, with the request's names in their `span`. The lines' own format is to have no current span.
+/// Formats lines as JSON with the request's ids in their `span`. The inner format must not print the current span.
 #[derive(Debug)]
 pub struct Json<F>(pub F);
 
@@ -89,7 +89,7 @@ where
     }
 }
 
-/// Fields of a line of text, and the request's names after them.
+/// Formats the fields of a line of text, followed by the request's ids.
 #[derive(Debug)]
 pub struct Text<F>(pub F);
 
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// What is logged for a request, of which some stands in a future, and then for none.
+    /// Logs for a request, partly in a future, and then outside of any.
     fn log() {
         let name = HeaderValue::from_static(r#"a"quoted\name"#);
         let whose = Whose::new(TraceId::read(TRACE.as_bytes()).unwrap(), name);

@@ -1,11 +1,11 @@
-//! Lines of the log on their way to standard error, without a caller that waits for it or fails with it.
+//! Writes log lines to standard error without blocking or failing the caller.
 //!
-//! A line goes into a bounded buffer, and one thread writes what is there. A reader that stalls blocks that thread alone; a
-//! disk that is full, or a reader that is gone, costs lines and nothing else. Lines that did not fit or could not be written
-//! are counted ([`dropped`]), and a line says how many were lost as soon as lines can be written again.
+//! A line goes into a bounded buffer, and one thread writes the buffer. A stalled reader blocks that thread only; a
+//! full disk or a closed reader loses lines and nothing else. Lines that did not fit or could not be written are
+//! counted ([`dropped`]), and a line reports their number once writing succeeds again.
 //!
-//! Rejected: `tracing-appender`. Its queue is bounded in lines and not in bytes, it forgets what its thread could not write,
-//! and its guard prints to standard output, which panics where that is closed.
+//! Rejected: `tracing-appender`. Its queue is bounded in lines and not in bytes, it does not count what its thread
+//! failed to write, and its guard prints to standard output, which panics where that is closed.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,19 +17,19 @@ use serde_json::json;
 use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Bytes of lines that wait for the thread. It holds as many again while it writes them.
+/// Buffered bytes of lines. The thread holds as many again while it writes them.
 const WAITING_BYTES: usize = 1 << 20;
-/// Longest line; what is longer is cut.
+/// Longest line; a longer one is cut.
 const LONGEST_LINE: usize = 16 << 10;
-/// Rest before a standard error that would block is tried again.
+/// Pause before a non-blocking standard error is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Lines that were lost since the process started.
+/// Lines dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// The buffer was full: standard error is slower than the log, or stalls.
+    /// Dropped because the buffer was full: standard error is slower than the log, or stalled.
     pub full: u64,
-    /// Standard error could not be written to.
+    /// Dropped because standard error could not be written to.
     pub failed: u64,
 }
 
@@ -39,22 +39,22 @@ impl Dropped {
     }
 }
 
-/// The lines of the process's log. There is one standard error, and so one of these.
+/// Lines of the process's log; one, like standard error.
 static LINES: OnceLock<&'static Lines> = OnceLock::new();
 
 /// Starts the thread that writes to standard error.
 ///
 /// # Errors
-/// If it cannot be started.
+/// Fails if it cannot be started.
 pub(super) fn start(is_json: bool) -> io::Result<Writer> {
     let lines = LINES.get_or_init(|| Box::leak(Box::default()));
-    // One thread for the life of the process: it has nothing to give back.
+    // One thread for the life of the process, so leaking is harmless.
     let run = || lines.write_to(&mut io::stderr());
     std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
     Ok(Writer { lines, is_json })
 }
 
-/// Lines that were lost.
+/// Returns the dropped lines.
 #[must_use]
 pub fn dropped() -> Dropped {
     LINES
@@ -63,14 +63,14 @@ pub fn dropped() -> Dropped {
         .unwrap_or_default()
 }
 
-/// Waits until what was logged is written, or the time is up.
+/// Waits until the buffer is written, or the time limit has passed.
 pub fn flush(limit: Duration) {
     if let Some(lines) = LINES.get() {
         lines.flush(limit);
     }
 }
 
-/// Where the log's lines go; each `write` is one line.
+/// Writer of the log's lines; each `write` is one line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer {
     lines: &'static Lines,
@@ -80,22 +80,22 @@ pub(super) struct Writer {
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Notified when there is something to write.
     filled: Condvar,
-    /// All of it is written, or lost.
+    /// Notified when everything is written or dropped.
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// The thread writes what it took.
+    /// Whether the thread is writing what it took.
     is_writing: bool,
     dropped: Dropped,
 }
 
 impl Lines {
-    /// Takes a line, if there is room for it.
+    /// Adds a line, if there is room for it.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if state.waiting.len() + line.len() > WAITING_BYTES {
@@ -112,7 +112,7 @@ impl Lines {
         loop {
             let before = self.take(&mut batch);
             let work = AssertUnwindSafe(|| write_lines(out, &batch, &mut is_torn));
-            // A writer that panics has written nothing that is known of.
+            // If the writer panics, it is unknown what was written, so all lines count as dropped.
             let lost = catch_unwind(work).unwrap_or_else(|_| count_lines(&batch));
             let mut state = self.state.lock();
             state.dropped.failed += lost;
@@ -130,7 +130,7 @@ impl Lines {
         }
     }
 
-    /// Waits for lines and takes them. Returns what was lost before.
+    /// Waits for lines and takes them. Returns the lines dropped before.
     fn take(&self, batch: &mut Vec<u8>) -> Dropped {
         batch.clear();
         let mut state = self.state.lock();
@@ -153,7 +153,7 @@ impl Lines {
     }
 }
 
-/// Writes lines. Returns how many of them were lost; after a line that was written in part, the next begins anew.
+/// Writes lines and returns how many were dropped. After a partly written line, the next one starts on a new line.
 fn write_lines(out: &mut impl Write, mut lines: &[u8], is_torn: &mut bool) -> u64 {
     let whole = |written: &[u8]| written.last().is_none_or(|byte| *byte == b'\n');
     if *is_torn {
@@ -179,7 +179,7 @@ fn write_some(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
         match out.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Whoever shares it may have set it so.
+            // Another process that shares the file may have made it non-blocking.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => rest(),
             done => return done,
         }
@@ -198,7 +198,7 @@ fn count_lines(lines: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
-/// A line that is too long, cut; of JSON it is JSON.
+/// Cuts a line that is too long; a JSON line stays valid JSON.
 fn cut(line: &[u8], is_json: bool) -> Vec<u8> {
     let begins = String::from_utf8_lossy(&line[..LONGEST_LINE / 4]);
     let mut cut = if is_json {
@@ -256,7 +256,7 @@ mod tests {
         writer.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Waits until so many lines are known to be lost.
+    /// Waits until the expected number of lines is counted as dropped.
     fn lost(lines: &Lines, wanted: Dropped) {
         let begun = Instant::now();
         while lines.state.lock().dropped != wanted {
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// What a thread has written, and what it is to answer next; `Ok` without an answer.
+    /// Written bytes, and the results of the next writes; `Ok` without one.
     struct Out {
         written: Arc<Mutex<Vec<u8>>>,
         answers: mpsc::Receiver<io::Result<usize>>,
@@ -283,10 +283,10 @@ mod tests {
         }
     }
 
-    /// Allows one write each, or fails it.
+    /// Permits one write each, or fails it.
     type Answer = mpsc::Sender<io::Result<usize>>;
 
-    /// A log whose writing waits for an answer each time.
+    /// A log in which each write waits for a result.
     fn log() -> (&'static Lines, Arc<Mutex<Vec<u8>>>, Answer) {
         let (lines, written) = (lines(), Arc::<Mutex<Vec<u8>>>::default());
         let (answer, answers) = mpsc::channel();
@@ -308,7 +308,7 @@ mod tests {
         let line = "x".repeat(LONGEST_LINE - 1);
         let fit = WAITING_BYTES / LONGEST_LINE;
         write(lines, &line);
-        // The thread has taken the first one, and is stuck with it.
+        // The thread has taken the first one, and is blocked on it.
         let begun = Instant::now();
         while !lines.state.lock().is_writing {
             assert!(begun.elapsed() < LONG);

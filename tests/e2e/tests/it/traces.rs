@@ -533,7 +533,7 @@ async fn a_batch_that_is_refused_for_now_is_sent_again_and_one_for_good_is_not()
 }
 
 #[tokio::test]
-async fn what_is_kept_when_the_router_ends_is_sent_before_it_does() {
+async fn pending_spans_are_sent_before_the_router_exits() {
     let (received, address) = grpc().await;
     let engine = Upstream::start().await;
     let mut worker = engine;

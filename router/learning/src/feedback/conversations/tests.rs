@@ -21,7 +21,7 @@ impl<'a> Talker<'a> {
         }
     }
 
-    /// A turn `gap` after the last answer that adds `added` tokens and is answered by 100 within 50 ms.
+    /// A turn `gap` ms after the last response that adds `added` tokens and is answered with 100 tokens in 50 ms.
     fn turn(&mut self, gap: f64, added: u64, last: bool) -> (Expected, Tokens) {
         self.now += gap;
         let arrived = Millis(self.now);

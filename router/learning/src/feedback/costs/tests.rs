@@ -155,7 +155,7 @@ fn a_worker_that_comes_late_begins_with_what_the_others_learned() {
         .cost
         .prefill(Tokens(550), Tokens(0));
     assert!((begun.0 / 32.5 - 1.0).abs() < 0.25, "{begun}");
-    // One that was measured is not made to forget it, and one that has answered knows better.
+    // A measured worker keeps its cost, and so does one that has answered.
     costs.introduce(WorkerId(2));
     assert_eq!(alpha(&costs, 2), 0.5);
     teach(&mut costs, 1, 0.4, 100);
@@ -163,7 +163,7 @@ fn a_worker_that_comes_late_begins_with_what_the_others_learned() {
     assert!(alpha(&costs, 1) > 0.3);
 }
 
-/// A worker of whose cost nothing is said.
+/// A worker without a configured cost.
 fn spec(url: &str) -> config::Worker {
     let overrides = Overrides {
         workers: vec![url.to_owned()],
@@ -207,7 +207,7 @@ fn workers_that_differ_by_noise_are_equal_and_one_that_is_slow_is_not() {
     assert_eq!(published[3], published[0], "nobody knows it yet");
 }
 
-/// What each worker is believed to take for a prompt of 550 tokens.
+/// The predicted time of each worker for a prompt of 550 tokens.
 fn believed(costs: &Costs) -> Vec<f64> {
     let published = costs.published();
     let taken = published
@@ -216,7 +216,7 @@ fn believed(costs: &Costs) -> Vec<f64> {
     taken.collect()
 }
 
-/// A worker answers as one of this α does.
+/// Observes a response as from a worker with this α.
 fn answer(costs: &mut Costs, now: Millis, slot: u32, alpha: f64) {
     let size = PrefillSize::of(Tokens(550), Tokens(0));
     let took = Millis(5.0 + alpha * 550.0);
@@ -258,7 +258,7 @@ fn workers_that_are_idle_for_long_are_equal_whatever_the_default_says() {
         costs.elapse(Millis(f64::from(minute) * 60_000.0));
         assert_eq!(believed(&costs), taken);
     }
-    // It is trusted after some answers, and then no other is taken for dearer than it.
+    // After some responses it is trusted, and no other worker is believed to be more expensive.
     for i in 0..40 {
         answer(&mut costs, Millis(3_600_000.0 + f64::from(i)), 2, 0.05);
     }
@@ -304,7 +304,7 @@ fn many_old_estimates_do_not_outvote_a_new_one() {
     for slot in 0..4 {
         teach(&mut costs, slot, 0.8, 100);
     }
-    // All of them were slow; one is used, and shows that it has recovered.
+    // All were slow; the one in use shows that it has recovered.
     for second in 1..240 {
         let now = Millis(f64::from(second) * 1000.0);
         answer(&mut costs, now, 0, 0.1);

@@ -12,7 +12,7 @@ const TRUE: PrefillCost = PrefillCost {
     floor_ms: 0.0,
 };
 
-/// An engine that counts, and a router that has sent it prompts.
+/// An engine with counters, and a router that has sent it prompts.
 struct Pair {
     engine: Counted,
     counters: Counters,
@@ -55,7 +55,7 @@ impl Pair {
     }
 }
 
-/// The `i`-th prompt: uncached and cached tokens.
+/// Uncached and cached tokens of the `i`-th prompt.
 fn prompt(i: u64) -> (u64, u64) {
     (i * 7919 % 3000 + 10, i * 104_729 % 8000)
 }
@@ -104,7 +104,7 @@ fn what_the_engine_counts_before_its_answer_is_here_waits_for_it() {
     assert_eq!(pair.look(1.0), None);
     pair.answers(400, 0);
     assert!(pair.look(2.0).is_some());
-    // And the other way round.
+    // Likewise in the other order.
     pair.answers(500, 0);
     assert_eq!(pair.look(3.0), None);
     pair.computes(500, 0);
@@ -124,7 +124,7 @@ fn others_prompts_teach_if_they_are_many_and_like_ones_own() {
     assert!((size.uncached - 1100.0).abs() < 1e-6);
     let expected = TRUE.alpha_ms_per_token * 1100.0 + TRUE.beta_ms;
     assert!((took.0 / expected - 1.0).abs() < 0.02, "{took} {expected}");
-    // Others that compute much more say nothing of what its own take.
+    // Requests of other clients that compute much more are not representative.
     for _ in 0..20 {
         pair.computes(9000, 0);
         pair.computes(1000, 0);
@@ -157,7 +157,7 @@ fn an_engine_that_began_anew_is_followed_from_there() {
     pair.computes(400, 0);
     pair.answers(400, 0);
     assert!(pair.look(2.0).is_some());
-    // It was away, and has counted more since than it had before.
+    // It was restarted, and has counted more since than before.
     pair.answers(400, 0);
     pair.counters.forget(W);
     pair.computes(400, 0);
@@ -185,7 +185,7 @@ fn where_nobody_says_what_was_cached_the_cost_is_one_of_what_is_predicted() {
     pair.tells(Millis(0.0), 500, 0, false, false);
     let (size, _) = pair.look(1.0).unwrap();
     assert_eq!(size, PrefillSize::of(Tokens(500), Tokens(0)));
-    // An engine that counts no requests charges them by their tokens, which then are not known.
+    // Without a count of requests, steps are attributed by tokens, which are unknown here.
     let mut pair = Pair::new(None);
     pair.computes(400, 0);
     pair.tells(Millis(0.0), 400, 0, false, false);
