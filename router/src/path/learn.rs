@@ -41,11 +41,11 @@ use super::stored::Kept;
 use super::watch::{Passed, Seen};
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
-use crate::capture::Slip;
 use crate::feedback::{Begun, Expected};
 use crate::fleet::breaker::Pass;
 use crate::fleet::{InFlight, Worker};
 use crate::knowledge::{Scale, Source};
+use telemetry::capture::Slip;
 use telemetry::context::TraceId;
 use telemetry::traces::Note;
 

@@ -43,6 +43,9 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// For a panic's line to be written before the thread unwinds, in case the process does not outlive it.
 const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
+/// Longest message of a panic that is passed on, in characters.
+const LONGEST_MESSAGE: usize = 256;
+
 /// Why a level was not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
@@ -176,6 +179,18 @@ pub fn configure(level: &str) -> Result<(), LevelError> {
         set_level(level)?;
     }
     Ok(())
+}
+
+/// What a panic said.
+#[must_use]
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("no message");
+    format!(
+        "panic: {}",
+        text.chars().take(LONGEST_MESSAGE).collect::<String>()
+    )
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use super::super::admit::Endpoint;
 use super::super::fingerprint::Extent;
 use super::super::watch::{Seen, Usage};
 use super::{Flight, Outcome};
-use crate::capture::Record;
 use crate::metrics::Answered;
+use telemetry::capture::Record;
 use telemetry::context::TraceId;
 
 impl Flight {

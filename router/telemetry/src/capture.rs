@@ -2,7 +2,7 @@
 //!
 //! A trace of one's own traffic is what weights have to be tried on. So a turn that was answered becomes a line: when it
 //! came, how long its prompt and answer were, which blocks its prompt consists of, where it was sent, and what was
-//! predicted and measured. It is a turn trace of [`lab::trace`] with some more fields.
+//! predicted and measured. It is a turn trace of `lab::trace` with some more fields.
 //!
 //! # What a capture does not say
 //! No text, and no hash of text: blocks and conversations are numbered in the order in which they first appear
@@ -46,7 +46,9 @@ use self::file::Ring;
 use self::numbers::Numbers;
 pub use self::record::Record;
 use self::record::{Place, micros};
-use crate::metrics::{Counter, Labelled};
+
+/// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
+const TARGET: &str = "tailroute::capture";
 
 /// Records that wait for the writer.
 const QUEUE: usize = 4096;
@@ -65,6 +67,16 @@ pub struct CaptureError {
     /// Why.
     #[source]
     pub source: io::Error,
+}
+
+/// Counts what becomes of turns.
+pub trait Counters: std::fmt::Debug + Send + Sync {
+    /// So many turns were `written`, `dropped` (the queue was full), `late` (others had been written already) or `failed` (the
+    /// disk).
+    fn count(&self, outcome: &str, turns: u64);
+
+    /// The thread that writes was started again.
+    fn restarted(&self);
 }
 
 /// What the writer is told.
@@ -87,21 +99,15 @@ struct Shared {
     queue: mpsc::Sender<Message>,
     open: Arc<Open>,
     sequence: AtomicU64,
-    turns: Labelled<Counter>,
+    counters: Arc<dyn Counters>,
 }
 
 impl Capture {
-    /// Opens the file and starts the thread that writes it. Turns are counted in `turns` by what became of them:
-    /// `written`, `dropped` (the queue was full), `late` (others had been written already), `failed` (the disk). Times that
-    /// the thread was started again are counted in `restarts`.
+    /// Opens the file and starts the thread that writes it.
     ///
     /// # Errors
     /// If the file cannot be made, or the thread not started.
-    pub fn start(
-        settings: &config::Capture,
-        turns: Labelled<Counter>,
-        restarts: Counter,
-    ) -> Result<Self, CaptureError> {
+    pub fn start(settings: &config::Capture, counters: Arc<dyn Counters>) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
             source,
@@ -112,17 +118,17 @@ impl Capture {
         let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
-        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), turns.clone());
+        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), Arc::clone(&counters));
         std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || writer.run_supervised(messages, &restarts))
+            .spawn(move || writer.run_supervised(messages))
             .map_err(failed)?;
         let sequence = AtomicU64::new(0);
         Ok(Self(Arc::new(Shared {
             queue,
             open,
             sequence,
-            turns,
+            counters,
         })))
     }
 
@@ -147,7 +153,7 @@ impl Capture {
             }
         };
         if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
-            warn!("the capture's last turns are not written: its disk does not answer");
+            warn!(target: TARGET, "the capture's last turns are not written: its disk does not answer");
         }
     }
 }
@@ -165,7 +171,7 @@ impl Slip {
         // Before the place is given up: the writer relies on finding the record of every place that is not open.
         let message = Message::Turn(self.place, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
-            self.shared.turns.with_label_values(&["dropped"]).inc();
+            self.shared.counters.count("dropped", 1);
         }
     }
 }

@@ -76,7 +76,7 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// What the file says about itself: [`lab::trace`] reads the first two.
+/// What the file says about itself: `lab::trace` reads the first two.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({
