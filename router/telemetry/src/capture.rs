@@ -17,7 +17,7 @@
 //! # Off the path
 //! A request hands its record to a bounded queue and never waits: where the queue is full the record is dropped and
 //! counted. A thread looks at the queue some fifty times a second, and numbers, sorts and writes. The disk that a capture takes
-//! is bounded by its settings ([`file`]).
+//! is bounded by its settings ([`mod@file`]).
 //!
 //! A capture in [`memory`] needs none of that: a turn is appended as it is, and what is read is sorted and numbered then.
 
