@@ -25,7 +25,6 @@ use crate::admission::Admission;
 use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
 use crate::bus::Bus;
-use crate::capture::{Capture, CaptureError};
 use crate::decisions::Decisions;
 use crate::discovery::Board;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
@@ -49,6 +48,7 @@ use tailroute_http::body::{self, Body};
 use tailroute_http::tls::{Connector, Tls, TlsError};
 use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE, Reply};
+use telemetry::capture::{Capture, CaptureError};
 use telemetry::context::Ids;
 use telemetry::logs::LevelError;
 use telemetry::traces::{ExporterError, Traces};
@@ -188,8 +188,7 @@ impl App {
         let metrics = Metrics::new()?;
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let capture = config.capture.as_ref();
-        let capture = capture
-            .map(|capture| Capture::start(capture, metrics.captured(), metrics.task_restarts("capture")));
+        let capture = capture.map(|capture| Capture::start(capture, Arc::new(metrics.capture())));
         let bus = config.fleet.as_ref();
         let bus = bus.map(|fleet| Bus::new(fleet, metrics.bus()));
         let traces = config.traces.as_ref();

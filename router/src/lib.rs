@@ -8,7 +8,6 @@ pub mod admission;
 pub mod app;
 pub mod budget;
 pub mod bus;
-pub mod capture;
 pub mod cli;
 pub mod cmd;
 pub mod control;

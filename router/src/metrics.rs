@@ -21,6 +21,7 @@ mod admin;
 mod admission;
 mod bus;
 mod caches;
+mod capture;
 mod discovery;
 mod document;
 mod exposition;

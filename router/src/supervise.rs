@@ -5,13 +5,13 @@
 //! (`tailroute_task_restarts_total`) and published as an event, and the task is restarted after a pause. State that a
 //! task must not lose, such as the receiving end of a queue, is owned outside of it and borrowed.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use serde_json::json;
+use telemetry::logs::panic_message;
 use tokio::time::Instant;
 use tracing::error;
 
@@ -22,8 +22,6 @@ use crate::operator::events::Kind;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Run time after which the pause is reset.
 const STEADY: Duration = Duration::from_secs(60);
-/// Longest panic message that is passed on, in characters.
-const LONGEST_MESSAGE: usize = 256;
 
 /// Kinds of supervised tasks, as in the metric's label.
 pub const TASKS: &[&str] = &[
@@ -115,7 +113,7 @@ async fn run<F: Future>(
                 None => return,
                 Some(why) => why.to_owned(),
             },
-            Err(panic) => message(&*panic),
+            Err(panic) => panic_message(&*panic),
         };
         if begun.elapsed() >= STEADY {
             pause = PAUSE.0;
@@ -136,16 +134,6 @@ fn report(app: &App, task: &Task, why: &str, pause: Duration) {
         task = kind,
         worker, why, again_in_ms, "a task failed and is started again"
     );
-}
-
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("no message");
-    format!(
-        "panic: {}",
-        text.chars().take(LONGEST_MESSAGE).collect::<String>()
-    )
 }
 
 #[cfg(test)]

@@ -36,7 +36,6 @@ impl TraceCounters {
     }
 }
 
-    /// Counts a completed trace that is kept for this reason.
 impl Counters for TraceCounters {
     fn kept(&self, why: &str) {
         self.ended.with_label_values(&[why]).inc();

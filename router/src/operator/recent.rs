@@ -6,9 +6,9 @@ use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use policy::units::Millis;
 
-use crate::capture::Record;
-use crate::capture::memory::Memory;
 use crate::metrics::{Counter, Labelled};
+use telemetry::capture::Record;
+use telemetry::capture::memory::Memory;
 
 /// Default size of the capture in bytes.
 pub const DEFAULT_BYTES: usize = 16 << 20;

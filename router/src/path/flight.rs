@@ -40,7 +40,6 @@ use super::choose::{Choice, Turn};
 use super::stored::Kept;
 use crate::app::{App, Place};
 use crate::bus::turns::Told;
-use crate::capture::Slip;
 use fleet::breaker::Pass;
 use fleet::{InFlight, Worker};
 use learning::feedback::Begun;
@@ -48,6 +47,7 @@ use protocol::claim;
 use protocol::reply::{self, Piece};
 use protocol::routes::Endpoint;
 use protocol::watch::{Passed, Seen};
+use telemetry::capture::Slip;
 use telemetry::traces::Note;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.

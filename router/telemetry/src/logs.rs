@@ -42,6 +42,9 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Time limit for writing a panic's line before the thread unwinds, in case the process does not survive.
 const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
+/// Longest panic message that is passed on, in characters.
+const LONGEST_MESSAGE: usize = 256;
+
 /// Reason why a level was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
@@ -175,6 +178,18 @@ pub fn configure(level: &str) -> Result<(), LevelError> {
         set_level(level)?;
     }
     Ok(())
+}
+
+/// What a panic said.
+#[must_use]
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("no message");
+    format!(
+        "panic: {}",
+        text.chars().take(LONGEST_MESSAGE).collect::<String>()
+    )
 }
 
 #[cfg(test)]

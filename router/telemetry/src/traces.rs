@@ -1,7 +1,7 @@
 //! Traces: what happened to a request, stage by stage, as OpenTelemetry has it.
 //!
 //! A request carries a [`Trace`], into which each stage writes when it began and ended: a few numbers behind a lock without
-//! contention. When the last handle of the trace is dropped, everything is known, and [`keep`] decides whether it is worth
+//! contention. When the last handle of the trace is dropped, everything is known, and [`sampler`] decides whether it is worth
 //! sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest. A kept
 //! record goes into a bounded queue. Behind the queue one task makes the SDK's spans of it ([`spans`]), collects them into
 //! batches ([`batch`]) and exports them by `opentelemetry-otlp` ([`collector`]). A request never waits for it; what has no room
@@ -14,8 +14,8 @@
 
 mod batch;
 mod collector;
-mod keep;
 mod record;
+mod sampler;
 mod spans;
 mod trace;
 
@@ -30,12 +30,12 @@ use tracing::warn;
 
 use self::batch::Batcher;
 pub use self::collector::ExporterError;
-pub use self::keep::Why;
-use self::keep::{Keeper, Shares};
 use self::record::SpanRecord;
 pub use self::record::{
     AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, Target, TurnFacts, Usage,
 };
+pub use self::sampler::KeepReason;
+use self::sampler::{Shares, TailSampler};
 use self::trace::Recording;
 pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
 use crate::context::Context;
@@ -60,24 +60,24 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 
 /// What goes to the task that sends.
 #[derive(Debug)]
-enum Parcel {
-    Trace(Box<Kept>),
+enum Message {
+    Trace(Box<KeptTrace>),
     /// Say so when all before it is sent.
     Flush(oneshot::Sender<()>),
 }
 
 /// A trace to be sent.
 #[derive(Debug)]
-struct Kept {
+struct KeptTrace {
     record: SpanRecord,
-    why: Why,
+    reason: KeepReason,
 }
 
 /// Receives the traces of requests when they end.
 #[derive(Debug)]
 pub struct Traces {
-    keeper: Keeper,
-    queue: mpsc::Sender<Parcel>,
+    sampler: TailSampler,
+    queue: mpsc::Sender<Message>,
     /// Held by the task that sends.
     batcher: Mutex<Batcher<SpanExporter>>,
     headers: Arc<ArcSwap<HeaderMap>>,
@@ -101,7 +101,7 @@ impl Traces {
         let endpoint = settings.endpoint.to_string();
         let batcher = Batcher::new(outbox, exporter, endpoint, Arc::clone(&counters));
         Ok(Arc::new(Self {
-            keeper: Keeper::new(shares),
+            sampler: TailSampler::new(shares),
             queue,
             batcher: Mutex::new(batcher),
             headers,
@@ -124,7 +124,7 @@ impl Traces {
     /// Whether a trace that begins here is among those that are kept whatever comes: so that workers can be told.
     #[must_use]
     pub fn is_drawn(&self, trace: u128) -> bool {
-        self.keeper.is_drawn(trace)
+        self.sampler.is_drawn(trace)
     }
 
     /// A request has begun then, a moment ago.
@@ -136,13 +136,16 @@ impl Traces {
 
     /// All of a request is over.
     fn ended(&self, record: &mut SpanRecord) {
-        let Some(why) = self.keeper.judge(record) else {
+        let Some(reason) = self.sampler.decide(record) else {
             self.counters.discarded();
             return;
         };
         let record = record.take();
-        match self.queue.try_send(Parcel::Trace(Box::new(Kept { record, why }))) {
-            Ok(()) => self.counters.kept(why.as_str()),
+        match self
+            .queue
+            .try_send(Message::Trace(Box::new(KeptTrace { record, reason })))
+        {
+            Ok(()) => self.counters.kept(reason.as_str()),
             Err(_) => self.counters.lost("queue", 1),
         }
     }
@@ -151,7 +154,7 @@ impl Traces {
     pub async fn flush(&self, limit: Duration) {
         let (done, sent) = oneshot::channel();
         let flushed = async {
-            if self.queue.send(Parcel::Flush(done)).await.is_ok() {
+            if self.queue.send(Message::Flush(done)).await.is_ok() {
                 let _ = sent.await;
             }
         };

@@ -7,11 +7,11 @@ use policy::units::Tokens;
 
 use super::super::account;
 use super::{End, Flight, Outcome};
-use crate::capture::Record;
 use crate::metrics::Answered;
 use protocol::fingerprint::Extent;
 use protocol::routes::Endpoint;
 use protocol::watch::{Seen, Usage};
+use telemetry::capture::Record;
 use telemetry::context::TraceId;
 
 impl Flight {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-use super::{Counters, Parcel, TARGET, spans};
+use super::{Counters, Message, TARGET, spans};
 
 /// Traces of a batch.
 const BATCH: u64 = 128;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Exports what comes out of the queue.
 #[derive(Debug)]
 pub(super) struct Batcher<E> {
-    queue: mpsc::Receiver<Parcel>,
+    queue: mpsc::Receiver<Message>,
     exporter: E,
     /// The collector, as the log names it.
     endpoint: String,
@@ -45,13 +45,13 @@ struct Batch {
 }
 
 impl Batch {
-    fn add(&mut self, parcel: Parcel) {
-        match parcel {
-            Parcel::Trace(kept) => {
+    fn add(&mut self, message: Message) {
+        match message {
+            Message::Trace(kept) => {
                 self.traces += 1;
                 self.spans.extend(spans::of(&kept));
             }
-            Parcel::Flush(done) => self.flushes.push(done),
+            Message::Flush(done) => self.flushes.push(done),
         }
     }
 
@@ -62,7 +62,7 @@ impl Batch {
 
 impl<E: SpanExporter> Batcher<E> {
     pub(super) fn new(
-        queue: mpsc::Receiver<Parcel>,
+        queue: mpsc::Receiver<Message>,
         exporter: E,
         endpoint: String,
         counters: Arc<dyn Counters>,
@@ -84,7 +84,7 @@ impl<E: SpanExporter> Batcher<E> {
             batch.add(first);
             while !batch.is_due() {
                 match timeout_at(due, self.queue.recv()).await {
-                    Ok(Some(parcel)) => batch.add(parcel),
+                    Ok(Some(message)) => batch.add(message),
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -130,7 +130,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::super::record::{SpanRecord, Stage};
-    use super::super::{Kept, Why};
+    use super::super::{KeepReason, KeptTrace};
     use super::*;
     use crate::context::Context;
 
@@ -172,17 +172,17 @@ mod tests {
     }
 
     /// A trace of two spans.
-    fn trace() -> Parcel {
+    fn trace() -> Message {
         let (id, now) = (HeaderValue::from_static("r"), std::time::Instant::now());
         let mut record = SpanRecord::new(Context::NONE, &id, now);
         record.stages.push((Stage::Parse, now, now));
-        Parcel::Trace(Box::new(Kept {
+        Message::Trace(Box::new(KeptTrace {
             record,
-            why: Why::Share,
+            reason: KeepReason::Share,
         }))
     }
 
-    fn running(seen: &Arc<Seen>) -> mpsc::Sender<Parcel> {
+    fn running(seen: &Arc<Seen>) -> mpsc::Sender<Message> {
         let (queue, outbox) = mpsc::channel(1000);
         let counters: Arc<dyn Counters> = Arc::<Seen>::clone(seen);
         let mut batcher = Batcher::new(outbox, Collector(Arc::clone(seen)), "c".to_owned(), counters);
@@ -212,8 +212,8 @@ mod tests {
         });
         let queue = running(&seen);
         let (done, flushed) = oneshot::channel();
-        for parcel in [trace(), trace(), Parcel::Flush(done)] {
-            queue.send(parcel).await.unwrap();
+        for message in [trace(), trace(), Message::Flush(done)] {
+            queue.send(message).await.unwrap();
         }
         let begun = Instant::now();
         flushed.await.unwrap();

@@ -20,7 +20,7 @@ use opentelemetry::{Array, InstrumentationScope, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Kept;
+use super::KeptTrace;
 use super::record::{Attempt, SpanRecord};
 
 /// The conventions that attributes are named by.
@@ -34,7 +34,7 @@ static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
 });
 
 /// The spans of one trace; the request's own comes first.
-pub(super) fn of(kept: &Kept) -> Vec<SpanData> {
+pub(super) fn of(kept: &KeptTrace) -> Vec<SpanData> {
     let record = &kept.record;
     let ended = record.ended.unwrap_or(record.at);
     let context = &record.context;
@@ -125,13 +125,13 @@ fn name(record: &SpanRecord) -> String {
     }
 }
 
-fn of_request(kept: &Kept) -> Vec<KeyValue> {
+fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     let record = &kept.record;
     let request_id = record.request_id.to_str().unwrap_or_default();
     let mut all = vec![
         text("http.request.method", record.method.as_str()),
         KeyValue::new("http.route", record.endpoint),
-        KeyValue::new("tailroute.kept", kept.why.as_str()),
+        KeyValue::new("tailroute.kept", kept.reason.as_str()),
         text("tailroute.request_id", request_id),
         KeyValue::new("tailroute.attempts", record.attempts.len() as i64),
     ];

@@ -32,7 +32,7 @@ pub(super) struct Recording {
 impl Recording {
     pub(super) fn new(to: Arc<Traces>, record: SpanRecord) -> Self {
         Self {
-            is_kept: to.keeper.is_chosen(&record.context),
+            is_kept: to.sampler.is_chosen(&record.context),
             to,
             record: Mutex::new(record),
         }

@@ -76,7 +76,7 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Returns the file's metadata line, of which [`lab::trace`] reads the first two fields.
+/// Returns the file's metadata line, of which `lab::trace` reads the first two fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({

@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -69,12 +70,31 @@ fn shared(a: &Line, b: &Line) -> usize {
     ids(a).iter().zip(ids(b)).take_while(|(a, b)| **a == *b).count()
 }
 
-fn restarts() -> Counter {
-    crate::metrics::Metrics::new().unwrap().task_restarts("capture")
+/// Turns by what became of them.
+#[derive(Debug, Default)]
+struct Counted(Mutex<HashMap<String, u64>>);
+
+impl Counters for Counted {
+    fn count(&self, outcome: &str, turns: u64) {
+        *self.0.lock().entry(outcome.to_owned()).or_default() += turns;
+    }
+
+    fn restarted(&self) {}
 }
 
-fn counters() -> Labelled<Counter> {
-    crate::metrics::Metrics::new().unwrap().captured()
+impl Counted {
+    fn get(&self, outcome: &str) -> u64 {
+        self.0.lock().get(outcome).copied().unwrap_or_default()
+    }
+}
+
+fn start(path: &Path, max_bytes: usize) -> (Capture, Arc<Counted>) {
+    let counted = Arc::<Counted>::default();
+    let counters: Arc<dyn Counters> = Arc::<Counted>::clone(&counted);
+    (
+        Capture::start(&settings(path, max_bytes), counters).unwrap(),
+        counted,
+    )
 }
 
 fn settings(path: &Path, max_bytes: usize) -> config::Capture {
@@ -188,12 +208,11 @@ fn models_that_clients_invent_end_in_one() {
 fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let turns = counters();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .unwrap();
-    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone(), restarts()).unwrap();
+    let (capture, turns) = start(&path, 1 << 20);
     let slips: Vec<_> = (0..5)
         .map(|at| capture.begin(Millis(f64::from(at) * 100.0)))
         .collect();
@@ -206,7 +225,7 @@ fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
     let read = read(&path);
     let times: Vec<f64> = read.iter().map(|turn| turn.ts_s).collect();
     assert_eq!(times, [0.0, 0.1, 0.2, 0.3, 0.4]);
-    assert_eq!(turns.with_label_values(&["written"]).get(), 5);
+    assert_eq!(turns.get("written"), 5);
 }
 
 #[test]
@@ -218,7 +237,7 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
         .enable_time()
         .build()
         .unwrap();
-    let capture = Capture::start(&settings(&path, 4000), counters(), restarts()).unwrap();
+    let (capture, _) = start(&path, 4000);
     let before = folder.path().join("capture.jsonl.1");
     assert_eq!(
         std::fs::read_to_string(&before).unwrap(),
@@ -240,8 +259,7 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
 fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
     let error = Capture::start(
         &settings(Path::new("/nowhere/at/all"), 4000),
-        counters(),
-        restarts(),
+        Arc::<Counted>::default(),
     )
     .unwrap_err();
     assert_eq!(
@@ -253,18 +271,18 @@ fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
 #[test]
 fn a_full_queue_drops_and_counts_and_never_waits() {
     let (queue, _nobody_reads) = mpsc::channel(1);
-    let turns = counters();
+    let turns = Arc::<Counted>::default();
     let capture = Capture(Arc::new(Shared {
         queue,
         open: Arc::default(),
         sequence: AtomicU64::new(0),
-        turns: turns.clone(),
+        counters: Arc::<Counted>::clone(&turns),
     }));
     for _ in 0..3 {
         let slip = capture.begin(Millis(0.0));
         slip.hand_in(Chat(vec![("user", text(1, 100))]).record(1, 1));
     }
-    assert_eq!(turns.with_label_values(&["dropped"]).get(), 2);
+    assert_eq!(turns.get("dropped"), 2);
     assert!(capture.0.open.lock().is_empty());
 }
 
@@ -272,12 +290,11 @@ fn a_full_queue_drops_and_counts_and_never_waits() {
 fn a_turn_that_is_very_late_is_counted_and_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let turns = counters();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
         .unwrap();
-    let capture = Capture::start(&settings(&path, 1 << 20), turns.clone(), restarts()).unwrap();
+    let (capture, turns) = start(&path, 1 << 20);
     let chat = Chat(vec![("user", text(1, 100))]);
     for arrived in [9000.0, 8000.0, 1000.0] {
         capture.begin(Millis(arrived)).hand_in(chat.record(1, 1));
@@ -285,7 +302,7 @@ fn a_turn_that_is_very_late_is_counted_and_left_out() {
     }
     let times: Vec<f64> = read(&path).iter().map(|turn| turn.ts_s).collect();
     assert_eq!(times, [9.0, 9.0], "a little late is at the same time");
-    assert_eq!(turns.with_label_values(&["late"]).get(), 1);
+    assert_eq!(turns.get("late"), 1);
 }
 
 fn turns_of(trace: &[u8]) -> Vec<Turn> {
@@ -302,10 +319,7 @@ fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
         .enable_time()
         .build()
         .unwrap();
-    let (file, memory) = (
-        Capture::start(&settings(&path, 1 << 20), counters(), restarts()).unwrap(),
-        Memory::new(1 << 20),
-    );
+    let ((file, _), memory) = (start(&path, 1 << 20), Memory::new(1 << 20));
     let times = (0..40u64).map(|at| Millis(at as f64 * 10.0));
     let slips: Vec<_> = times.map(|arrived| (arrived, file.begin(arrived))).collect();
     for (at, (arrived, slip)) in (0..40).rev().zip(slips.into_iter().rev()) {

@@ -12,9 +12,8 @@ use tracing::{error, warn};
 use super::file::Ring;
 use super::numbers::{Line, Numbers};
 use super::record::{Place, Record};
-use super::{Message, Open};
-use crate::metrics::{Counter, Labelled};
-use crate::supervise;
+use super::{Counters, Message, Open, TARGET};
+use crate::logs::panic_message;
 
 /// Most keys of records that are held back: 32 MiB.
 const HELD_KEYS: usize = 2 << 20;
@@ -35,7 +34,7 @@ pub(super) struct Writer {
     ring: Ring,
     numbers: Numbers,
     open: Arc<Open>,
-    turns: Labelled<Counter>,
+    counters: Arc<dyn Counters>,
     held: BTreeMap<Place, Box<Record<'static>>>,
     held_keys: usize,
     /// Arrival of the last turn written.
@@ -44,12 +43,16 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new((ring, numbers): (Ring, Numbers), open: Arc<Open>, turns: Labelled<Counter>) -> Self {
+    pub(super) fn new(
+        (ring, numbers): (Ring, Numbers),
+        open: Arc<Open>,
+        counters: Arc<dyn Counters>,
+    ) -> Self {
         Self {
             ring,
             numbers,
             open,
-            turns,
+            counters,
             held: BTreeMap::new(),
             held_keys: 0,
             last_us: 0,
@@ -58,13 +61,14 @@ impl Writer {
     }
 
     /// Runs until all senders are dropped. A panic loses the turns that were being written.
-    pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>, restarts: &Counter) {
+    pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(&mut messages))) {
-            restarts.inc();
+            self.counters.restarted();
             self.held_keys = self.held.values().map(|record| record.prompt.len()).sum();
             error!(
+                target: TARGET,
                 task = "capture",
-                why = supervise::message(&*panic),
+                why = panic_message(&*panic),
                 "a task failed and is started again"
             );
             rest();
@@ -142,13 +146,13 @@ impl Writer {
         }
         match self.ring.write(&text) {
             Ok(()) => {
-                self.turns.with_label_values(&["written"]).inc_by(count);
+                self.counters.count("written", count);
                 self.failing = false;
             }
             Err(error) => {
-                self.turns.with_label_values(&["failed"]).inc_by(count);
+                self.counters.count("failed", count);
                 if !std::mem::replace(&mut self.failing, true) {
-                    warn!(%error, "the capture cannot be written; turns are left out of it until it can");
+                    warn!(target: TARGET, %error, "the capture cannot be written; turns are left out of it until it can");
                 }
             }
         }
@@ -157,7 +161,7 @@ impl Writer {
     /// Returns the turn's line, unless it is too late.
     fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
-            self.turns.with_label_values(&["late"]).inc();
+            self.counters.count("late", 1);
             return None;
         }
         self.last_us = self.last_us.max(arrived_us);

@@ -2,7 +2,7 @@
 //!
 //! Weights are best tried on a trace of one's own traffic. Each completed turn becomes a line: its arrival, the lengths
 //! of prompt and response, the blocks of the prompt, the worker, and what was predicted and measured. The format is a
-//! turn trace of [`lab::trace`] with additional fields.
+//! turn trace of `lab::trace` with additional fields.
 //!
 //! # Not in a capture
 //! No text and no hash of text: blocks and conversations are numbered in order of first appearance ([`numbers`]), so
@@ -17,7 +17,7 @@
 //! # Off the request path
 //! A request puts its record into a bounded queue without waiting; when the queue is full, the record is dropped and
 //! counted. A thread polls the queue about fifty times per second, and numbers, sorts and writes the records. Disk
-//! usage is bounded by the settings ([`file`]).
+//! usage is bounded by the settings ([`mod@file`]).
 //!
 //! A capture in [`memory`] needs no thread: a turn is appended as it is, and sorted and numbered when it is read.
 
@@ -46,7 +46,9 @@ use self::file::Ring;
 use self::numbers::Numbers;
 pub use self::record::Record;
 use self::record::{Place, micros};
-use crate::metrics::{Counter, Labelled};
+
+/// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
+const TARGET: &str = "tailroute::capture";
 
 /// Capacity of the writer's queue.
 const QUEUE: usize = 4096;
@@ -65,6 +67,16 @@ pub struct CaptureError {
     /// Cause.
     #[source]
     pub source: io::Error,
+}
+
+/// Counts turns by outcome.
+pub trait Counters: std::fmt::Debug + Send + Sync {
+    /// Counts `turns` by outcome: `written`, `dropped` (queue full), `late` (later turns were already written), `failed`
+    /// (disk error).
+    fn count(&self, outcome: &str, turns: u64);
+
+    /// Counts a restart of the writer's thread.
+    fn restarted(&self);
 }
 
 /// Message to the writer.
@@ -86,21 +98,15 @@ struct Shared {
     queue: mpsc::Sender<Message>,
     open: Arc<Open>,
     sequence: AtomicU64,
-    turns: Labelled<Counter>,
+    counters: Arc<dyn Counters>,
 }
 
 impl Capture {
-    /// Opens the file and starts the thread that writes it. Counts turns in `turns` by outcome: `written`, `dropped`
-    /// (queue full), `late` (later turns were already written), `failed` (disk error). Restarts of the thread are
-    /// counted in `restarts`.
+    /// Opens the file and starts the thread that writes it.
     ///
     /// # Errors
     /// Fails if the file cannot be created, or the thread not started.
-    pub fn start(
-        settings: &config::Capture,
-        turns: Labelled<Counter>,
-        restarts: Counter,
-    ) -> Result<Self, CaptureError> {
+    pub fn start(settings: &config::Capture, counters: Arc<dyn Counters>) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
             source,
@@ -111,17 +117,17 @@ impl Capture {
         let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
-        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), turns.clone());
+        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), Arc::clone(&counters));
         std::thread::Builder::new()
             .name("capture".to_owned())
-            .spawn(move || writer.run_supervised(messages, &restarts))
+            .spawn(move || writer.run_supervised(messages))
             .map_err(failed)?;
         let sequence = AtomicU64::new(0);
         Ok(Self(Arc::new(Shared {
             queue,
             open,
             sequence,
-            turns,
+            counters,
         })))
     }
 
@@ -146,7 +152,7 @@ impl Capture {
             }
         };
         if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
-            warn!("the capture's last turns are not written: its disk does not answer");
+            warn!(target: TARGET, "the capture's last turns are not written: its disk does not answer");
         }
     }
 }
@@ -165,7 +171,7 @@ impl Slip {
         // flight.
         let message = Message::Turn(self.place, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
-            self.shared.turns.with_label_values(&["dropped"]).inc();
+            self.shared.counters.count("dropped", 1);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which traces are kept, decided when all of them is known.
+//! Tail sampling: which traces are kept, decided when a request has ended.
 //!
 //! | why | what |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `objective` | its first token came later than its objective |
 //! | `slow` | its first token was among the slowest of late: a share of turns |
 //! | `asked` | the client's `traceparent` says sampled |
-//! | `share` | it was drawn by its trace's id, so that whoever else draws by it draws the same |
+//! | `share` | it was drawn by its trace's id, so that every service that draws by it draws the same |
 //!
 //! "Of late" is a histogram of times to first token whose counts are halved whenever there are [`MEMORY`] of them. Its bins
 //! are 7 % wide; of the bin in which the share ends a part is kept that fills it, drawn by the id: however alike turns
@@ -32,7 +32,7 @@ const STEP: f64 = 0.068;
 
 /// Why a trace is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum KeepReason {
     /// It failed.
     Error,
     /// It missed its objective.
@@ -45,7 +45,7 @@ pub enum Why {
     Share,
 }
 
-impl Why {
+impl KeepReason {
     /// Its name in metrics and traces.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -59,7 +59,7 @@ impl Why {
     }
 }
 
-/// What is kept without anything having gone wrong.
+/// Shares of the traces in which nothing went wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
     pub(super) slowest: f64,
@@ -67,9 +67,9 @@ pub(super) struct Shares {
     pub(super) asked: bool,
 }
 
-/// Decides.
+/// Decides which traces are kept.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct TailSampler {
     shares: Shares,
     recent: Mutex<Recent>,
 }
@@ -83,7 +83,7 @@ struct Recent {
     edge: (usize, f64),
 }
 
-impl Keeper {
+impl TailSampler {
     pub(super) fn new(shares: Shares) -> Self {
         Self {
             shares,
@@ -103,19 +103,19 @@ impl Keeper {
     }
 
     /// Whether a trace is kept, and why.
-    pub(super) fn judge(&self, record: &SpanRecord) -> Option<Why> {
+    pub(super) fn decide(&self, record: &SpanRecord) -> Option<KeepReason> {
         let ttft = record.ttft();
         let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, record.context.trace));
         if record.failure().is_some() {
-            Some(Why::Error)
+            Some(KeepReason::Error)
         } else if record.is_late() {
-            Some(Why::Objective)
+            Some(KeepReason::Objective)
         } else if is_slow {
-            Some(Why::Slow)
+            Some(KeepReason::Slow)
         } else if self.is_asked(&record.context) {
-            Some(Why::Asked)
+            Some(KeepReason::Asked)
         } else {
-            self.is_drawn(record.context.trace).then_some(Why::Share)
+            self.is_drawn(record.context.trace).then_some(KeepReason::Share)
         }
     }
 
@@ -194,7 +194,7 @@ mod tests {
             rest: 0.0,
             asked: false,
         };
-        Keeper::new(shares).recent.into_inner()
+        TailSampler::new(shares).recent.into_inner()
     }
 
     fn draw(number: u64) -> f64 {
@@ -245,10 +245,10 @@ mod tests {
             rest: 0.1,
             asked: false,
         };
-        let keeper = Keeper::new(shares);
+        let sampler = TailSampler::new(shares);
         let ids = (0..10_000_u64).map(|number| u128::from(xxh3_64(&number.to_le_bytes())));
-        let drawn = ids.filter(|id| keeper.is_drawn(*id)).count();
+        let drawn = ids.filter(|id| sampler.is_drawn(*id)).count();
         assert!((900..1100).contains(&drawn), "{drawn}");
-        assert!(keeper.is_drawn(7) && !keeper.is_drawn(u128::MAX));
+        assert!(sampler.is_drawn(7) && !sampler.is_drawn(u128::MAX));
     }
 }

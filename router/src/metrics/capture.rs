@@ -1,0 +1,34 @@
+//! What became of captured turns.
+
+use telemetry::capture::Counters;
+
+use super::Metrics;
+use super::labelled::{Counter, Labelled};
+
+/// The counters of a capture in a file.
+#[derive(Clone, Debug)]
+pub struct CaptureCounters {
+    turns: Labelled<Counter>,
+    restarts: Counter,
+}
+
+impl Counters for CaptureCounters {
+    fn count(&self, outcome: &str, turns: u64) {
+        self.turns.with_label_values(&[outcome]).inc_by(turns);
+    }
+
+    fn restarted(&self) {
+        self.restarts.inc();
+    }
+}
+
+impl Metrics {
+    /// The counters of a capture in a file.
+    #[must_use]
+    pub fn capture(&self) -> CaptureCounters {
+        CaptureCounters {
+            turns: self.captured(),
+            restarts: self.task_restarts("capture"),
+        }
+    }
+}
