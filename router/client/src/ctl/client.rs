@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use eventsource_stream::Eventsource as _;
+use futures_util::{Stream, StreamExt as _};
+use http::header::IF_MATCH;
+use http::{Method, StatusCode, Uri};
+use http_body_util::{BodyDataStream, BodyExt as _, Limited};
+use reqwest::{Body, Response};
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 /// Most bytes of an answer that is read.
 const MAX_ANSWER_BYTES: usize = 512 << 20;
@@ -63,13 +61,25 @@ impl Target {
 
 /// The client.
 #[derive(Clone, Debug)]
-pub struct Client(Target);
+pub struct Client {
+    target: Target,
+    http: reqwest::Client,
+}
 
 impl Client {
     /// Of a router.
-    #[must_use]
-    pub fn new(target: Target) -> Self {
-        Self(target)
+    ///
+    /// # Errors
+    /// If this machine cannot make one.
+    pub fn new(target: Target) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(0);
+        Ok(Self {
+            target,
+            http: http.build()?,
+        })
     }
 
     /// Asks for something.
@@ -118,22 +128,8 @@ impl Client {
     /// If the router cannot be reached, or refuses.
     pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
         let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
-        let body = response.into_body();
-        let events = stream::unfold((body, Vec::new()), |(mut body, mut held)| async move {
-            loop {
-                if let Some(event) = take_event(&mut held) {
-                    return Some((Ok(event), (body, held)));
-                }
-                match body.frame().await? {
-                    Ok(frame) => held.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
-                    Err(error) => return Some((Err(error.into()), (body, held))),
-                }
-                if held.len() > MAX_ANSWER_BYTES {
-                    return None;
-                }
-            }
-        });
-        Ok(events.boxed_local())
+        let events = BodyDataStream::new(Body::from(response)).eventsource();
+        Ok(events.map(|event| Ok(serde_json::from_str(&event?.data)?)))
     }
 
     async fn request(
@@ -142,30 +138,26 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         tag: Option<&str>,
-    ) -> anyhow::Result<Response<Incoming>> {
-        let authority = &self.0.authority;
-        let stream = TcpStream::connect(authority).await.with_context(|| {
-            format!("cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)")
-        })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the answer; what goes wrong with it goes wrong with the answer too.
-        tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, authority);
-        if let Some(token) = &self.0.token {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    ) -> anyhow::Result<Response> {
+        let authority = &self.target.authority;
+        let mut request = self.http.request(method, format!("http://{authority}{path}"));
+        if let Some(token) = &self.target.token {
+            request = request.bearer_auth(token);
         }
         if let Some(tag) = tag {
-            request = request.header("if-match", tag);
+            request = request.header(IF_MATCH, tag);
         }
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(body) = body {
+            request = request.json(body);
         }
-        let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
-        let request = request.body(Full::new(body)).context("this cannot be asked")?;
-        let response = sender.send_request(request).await?;
+        let request = request.build().context("this cannot be asked")?;
+        let response = self.http.execute(request).await;
+        let response = response.map_err(|error| match error.is_connect() {
+            true => anyhow!(error).context(format!(
+                "cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)"
+            )),
+            false => error.into(),
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -174,8 +166,8 @@ impl Client {
     }
 }
 
-async fn whole(response: Response<Incoming>) -> anyhow::Result<String> {
-    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+async fn whole(response: Response) -> anyhow::Result<String> {
+    let body = Limited::new(Body::from(response), MAX_ANSWER_BYTES)
         .collect()
         .await;
     let body = body.map_err(|error| anyhow!("the answer broke off: {error}"))?;
@@ -216,19 +208,6 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// The data of the first whole event, if there is one; comments are passed over.
-fn take_event(held: &mut Vec<u8>) -> Option<Value> {
-    loop {
-        let end = held.windows(2).position(|pair| pair == b"\n\n")?;
-        let event: Vec<u8> = held.drain(..end + 2).collect();
-        let text = String::from_utf8_lossy(&event);
-        let data = text.lines().find_map(|line| line.strip_prefix("data: "));
-        if let Some(data) = data.and_then(|data| serde_json::from_str(data).ok()) {
-            return Some(data);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,15 +225,6 @@ mod tests {
                 .contains("speaks http")
         );
         assert!(authority("a b").is_err());
-    }
-
-    #[test]
-    fn events_are_taken_whole_and_comments_passed_over() {
-        let mut held = b": hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"".to_vec();
-        assert_eq!(take_event(&mut held).unwrap()["n"], 1);
-        assert!(take_event(&mut held).is_none());
-        held.extend_from_slice(b":2}\n\n");
-        assert_eq!(take_event(&mut held).unwrap()["n"], 2);
     }
 
     #[test]

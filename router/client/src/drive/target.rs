@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use http::Uri;
+use reqwest::Url;
 
 /// An OpenAI-compatible endpoint with a name for the report, or several that are one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Target {
     ///
     /// # Errors
     /// If path and base make no url.
-    pub fn urls(&self, path: &str) -> Result<Vec<Uri>, http::uri::InvalidUri> {
+    pub fn urls(&self, path: &str) -> Result<Vec<Url>, <Url as FromStr>::Err> {
         self.bases
             .iter()
             .map(|base| format!("{base}{path}").parse())
