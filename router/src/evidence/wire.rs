@@ -6,8 +6,9 @@
 //! which the last eight bytes are what the integer form would be).
 //!
 //! The bytes come from outside. Nothing is allocated on a length's word alone, nothing recurses, and the hashes and events
-//! of a batch have a bound. Rejected: deriving the decoder (`rmp-serde`): it allocates the token ids, by far the largest part, which
-//! nobody here reads, and an untagged union of both forms buffers everything twice.
+//! of a batch have a bound. Rejected: `rmp-serde`. A derived decoder allocates the token ids, by far the largest part, which
+//! nobody here reads, and an untagged union of both forms buffers everything twice. A written one cannot look ahead for an
+//! event's type, which may come last and without which its other fields cannot be told from those of an unknown event.
 
 mod msgpack;
 
