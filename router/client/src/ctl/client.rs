@@ -210,6 +210,8 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
@@ -225,6 +227,40 @@ mod tests {
                 .contains("speaks http")
         );
         assert!(authority("a b").is_err());
+    }
+
+    #[tokio::test]
+    async fn events_come_whole_however_they_are_cut_and_comments_are_passed_over() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.read_buf(&mut Vec::with_capacity(4096)).await.unwrap();
+            for piece in [
+                "HTTP/1.1 200 OK\r\n\r\n: hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"",
+                ":2}\n\n",
+            ] {
+                socket.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let events = client.events().await.unwrap();
+        let numbers = events.map(|event| event.unwrap()["n"].as_u64());
+        assert_eq!(numbers.collect::<Vec<_>>().await, [Some(1), Some(2)]);
+    }
+
+    #[tokio::test]
+    async fn a_router_that_is_not_there_is_named_with_what_to_do() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let error = client.text("/").await.unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot reach the admin port at {address}; is")),
+            "{error}"
+        );
     }
 
     #[test]
