@@ -165,7 +165,8 @@ async fn a_file_that_is_wrong_by_two_is_corrected_within_two_hundred_requests() 
         format!("http://{}", server.address),
         None,
         Duration::from_secs(60),
-    );
+    )
+    .unwrap();
     for number in 0..200_u64 {
         let words: Vec<String> = (0..20 + number * 7919 % 600)
             .map(|at| format!("w{number}x{at}"))

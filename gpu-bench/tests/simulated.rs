@@ -277,7 +277,8 @@ async fn a_polite_measurement_leaves_a_busy_worker_alone() {
     .await;
     // Somebody's answer that does not end.
     let client =
-        gpu_bench::source::http::Client::new(engine.url(), None, std::time::Duration::from_secs(600));
+        gpu_bench::source::http::Client::new(engine.url(), None, std::time::Duration::from_secs(600))
+            .unwrap();
     let ask = gpu_bench::source::http::chat::Ask {
         model: "sim",
         prompt: "a",

@@ -81,7 +81,7 @@ struct Known {
 pub async fn push(router: &str, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<String> {
     let token = to.push_token_file.as_deref().map(secret).transpose()?;
     let token = token.as_deref().map(bearer).transpose()?;
-    let client = Client::new(router.to_owned(), token, PATIENCE);
+    let client = Client::new(router.to_owned(), token, PATIENCE)?;
     let name = match &to.push_worker {
         Some(name) => name.clone(),
         None => worker_of(&client, &calibration.worker).await?,

@@ -82,11 +82,8 @@ impl ReachArgs {
             (None, Some(key)) => Some(bearer(key)?),
             (None, None) => None,
         };
-        Ok(Client::new(
-            self.url.clone(),
-            key,
-            Duration::from_secs(self.timeout_s),
-        ))
+        let timeout = Duration::from_secs(self.timeout_s);
+        Ok(Client::new(self.url.clone(), key, timeout)?)
     }
 }
 

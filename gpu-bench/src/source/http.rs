@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use http::{HeaderMap, HeaderValue, Method};
+use http_body_util::{BodyExt as _, Limited};
+use reqwest::Response;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -87,28 +85,38 @@ impl ProbeError {
     }
 }
 
+impl From<reqwest::Error> for ProbeError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Connection(error.into())
+    }
+}
+
 /// An HTTP client of a worker or a router.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
+    http: reqwest::Client,
     base: String,
-    key: Option<HeaderValue>,
     timeout: Duration,
 }
 
 impl Client {
     /// Returns a client of `base` (without a trailing slash) with `timeout` per response.
-    #[must_use]
-    pub fn new(base: String, key: Option<HeaderValue>, timeout: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(timeout.min(Duration::from_secs(10))));
-        Self {
-            http: hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector),
-            base,
-            key,
-            timeout,
+    ///
+    /// # Errors
+    /// If the HTTP client cannot be built.
+    pub fn new(base: String, key: Option<HeaderValue>, timeout: Duration) -> Result<Self, ProbeError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(key) = key {
+            headers.insert(AUTHORIZATION, key);
         }
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(timeout.min(Duration::from_secs(10)))
+            .default_headers(headers)
+            .build()?;
+        Ok(Self { http, base, timeout })
     }
 
     /// Returns the base URL.
@@ -159,25 +167,9 @@ impl Client {
         answered.map_err(|_| ProbeError::Timeout(self.timeout))?
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-    ) -> Result<Response<Incoming>, ProbeError> {
-        let url: Uri = format!("{}{path}", self.base)
-            .parse()
-            .map_err(|error| ProbeError::Connection(Box::new(error)))?;
-        let mut request = Request::new(Full::new(body.unwrap_or_default()));
-        *request.method_mut() = method;
-        *request.uri_mut() = url;
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(key) = &self.key {
-            headers.insert(AUTHORIZATION, key.clone());
-        }
-        let sent = self.http.request(request).await;
-        let response = sent.map_err(|error| ProbeError::Connection(error.into()))?;
+    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response, ProbeError> {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        let response = request.body(body.unwrap_or_default()).send().await?;
         match response.status().as_u16() {
             200..=299 => Ok(response),
             status @ (401 | 403) => Err(ProbeError::Unauthorised { status }),
@@ -189,8 +181,10 @@ impl Client {
     }
 }
 
-async fn text(response: Response<Incoming>) -> String {
-    let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
+async fn text(response: Response) -> String {
+    let body = Limited::new(reqwest::Body::from(response), MAX_BODY_BYTES)
+        .collect()
+        .await;
     body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned())
         .unwrap_or_default()
 }

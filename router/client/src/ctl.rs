@@ -181,7 +181,7 @@ pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
         lab::terminal::print(String::from_utf8_lossy(&out).trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let client = Client::new(args.target.target()?);
+    let client = Client::new(args.target.target()?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

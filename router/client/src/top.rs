@@ -43,7 +43,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.target.target()?;
     let mut screen = Screen::new(target.authority());
-    let client = Client::new(target);
+    let client = Client::new(target)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

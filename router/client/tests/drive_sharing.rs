@@ -49,7 +49,8 @@ async fn cached(turns: Vec<Turn>, block_size: Option<u32>, change: impl FnOnce(&
         concurrency_limit: 1,
     };
     let plan = Plan::new(turns, block_size, 1.0, 0.0);
-    let samples = replay(Client::new(Duration::from_secs(60)), settings, &plan, |_| ()).await;
+    let client = Client::new(Duration::from_secs(60)).unwrap();
+    let samples = replay(client, settings, &plan, |_| ()).await;
     engine.shutdown().await;
     Run::of(&samples, None, None)
 }

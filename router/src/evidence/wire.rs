@@ -6,8 +6,10 @@
 //! last eight bytes are the integer form).
 //!
 //! The bytes are untrusted. No allocation depends only on a declared length, nothing recurses, and the hashes and
-//! events of a batch are bounded. Rejected: a derived decoder (`rmp-serde`), because it allocates the token ids, by
-//! far the largest part, which are not used, and an untagged union of both forms buffers everything twice.
+//! events of a batch are bounded. Rejected: `rmp-serde`. A derived decoder allocates the token ids, by far the largest
+//! part, which are not used, and an untagged union of both forms buffers everything twice. A written one cannot look
+//! ahead for an event's type, which may come last and without which its other fields cannot be told from those of an
+//! unknown event.
 
 mod msgpack;
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Method;
 use http::header::CONTENT_TYPE;
-use http_body_util::BodyExt as _;
 use policy::units::{Millis, Tokens};
 use serde::Deserialize;
 use serde_json::Value;
@@ -125,7 +124,7 @@ impl Client {
         }
         let body = Bytes::from(body.to_string());
         let sent = Instant::now();
-        let response = self
+        let mut response = self
             .send(Method::POST, "/v1/chat/completions", Some(body))
             .await?;
         let kind = response
@@ -136,15 +135,12 @@ impl Client {
         if !kind.starts_with("text/event-stream") {
             return Err(ProbeError::NotStreaming(kind.to_owned()));
         }
-        let mut body = response.into_body();
         let mut reading = Reading::default();
         let mut events = sse::Events::default();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| ProbeError::Connection(error.into()))?;
-            let Some(bytes) = frame.data_ref() else { continue };
+        while let Some(bytes) = response.chunk().await? {
             let at = sent.elapsed();
             events
-                .push(bytes, |data| reading.event(data, at))
+                .push(&bytes, |data| reading.event(data, at))
                 .map_err(|error| ProbeError::Malformed(error.to_string()))?;
             if !reading.pieces.is_empty()
                 && let Some(begun) = begun.take()

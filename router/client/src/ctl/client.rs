@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use eventsource_stream::Eventsource as _;
+use futures_util::{Stream, StreamExt as _};
+use http::header::IF_MATCH;
+use http::{Method, StatusCode, Uri};
+use http_body_util::{BodyDataStream, BodyExt as _, Limited};
+use reqwest::{Body, Response};
 use serde_json::Value;
-use tokio::net::TcpStream;
 
 /// Longest response body that is read.
 const MAX_ANSWER_BYTES: usize = 512 << 20;
@@ -63,13 +61,25 @@ impl Target {
 
 /// A client of one router's admin port.
 #[derive(Clone, Debug)]
-pub struct Client(Target);
+pub struct Client {
+    target: Target,
+    http: reqwest::Client,
+}
 
 impl Client {
     /// Returns a client of this router.
-    #[must_use]
-    pub fn new(target: Target) -> Self {
-        Self(target)
+    ///
+    /// # Errors
+    /// If the HTTP client cannot be built.
+    pub fn new(target: Target) -> anyhow::Result<Self> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(0);
+        Ok(Self {
+            target,
+            http: http.build()?,
+        })
     }
 
     /// Sends a GET and parses the JSON response.
@@ -118,22 +128,8 @@ impl Client {
     /// If the router cannot be reached, or rejects the request.
     pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
         let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
-        let body = response.into_body();
-        let events = stream::unfold((body, Vec::new()), |(mut body, mut held)| async move {
-            loop {
-                if let Some(event) = take_event(&mut held) {
-                    return Some((Ok(event), (body, held)));
-                }
-                match body.frame().await? {
-                    Ok(frame) => held.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
-                    Err(error) => return Some((Err(error.into()), (body, held))),
-                }
-                if held.len() > MAX_ANSWER_BYTES {
-                    return None;
-                }
-            }
-        });
-        Ok(events.boxed_local())
+        let events = BodyDataStream::new(Body::from(response)).eventsource();
+        Ok(events.map(|event| Ok(serde_json::from_str(&event?.data)?)))
     }
 
     async fn request(
@@ -142,30 +138,26 @@ impl Client {
         path: &str,
         body: Option<&Value>,
         tag: Option<&str>,
-    ) -> anyhow::Result<Response<Incoming>> {
-        let authority = &self.0.authority;
-        let stream = TcpStream::connect(authority).await.with_context(|| {
-            format!("cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)")
-        })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // The task ends with the response. Connection errors also surface in the response.
-        tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, authority);
-        if let Some(token) = &self.0.token {
-            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    ) -> anyhow::Result<Response> {
+        let authority = &self.target.authority;
+        let mut request = self.http.request(method, format!("http://{authority}{path}"));
+        if let Some(token) = &self.target.token {
+            request = request.bearer_auth(token);
         }
         if let Some(tag) = tag {
-            request = request.header("if-match", tag);
+            request = request.header(IF_MATCH, tag);
         }
-        if body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(body) = body {
+            request = request.json(body);
         }
-        let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
-        let request = request.body(Full::new(body)).context("this cannot be asked")?;
-        let response = sender.send_request(request).await?;
+        let request = request.build().context("this cannot be asked")?;
+        let response = self.http.execute(request).await;
+        let response = response.map_err(|error| match error.is_connect() {
+            true => anyhow!(error).context(format!(
+                "cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)"
+            )),
+            false => error.into(),
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -174,8 +166,8 @@ impl Client {
     }
 }
 
-async fn whole(response: Response<Incoming>) -> anyhow::Result<String> {
-    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+async fn whole(response: Response) -> anyhow::Result<String> {
+    let body = Limited::new(Body::from(response), MAX_ANSWER_BYTES)
         .collect()
         .await;
     let body = body.map_err(|error| anyhow!("the answer broke off: {error}"))?;
@@ -216,21 +208,10 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
     anyhow!(text)
 }
 
-/// Takes the data of the first complete event, skipping comments.
-fn take_event(held: &mut Vec<u8>) -> Option<Value> {
-    loop {
-        let end = held.windows(2).position(|pair| pair == b"\n\n")?;
-        let event: Vec<u8> = held.drain(..end + 2).collect();
-        let text = String::from_utf8_lossy(&event);
-        let data = text.lines().find_map(|line| line.strip_prefix("data: "));
-        if let Some(data) = data.and_then(|data| serde_json::from_str(data).ok()) {
-            return Some(data);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
@@ -248,13 +229,38 @@ mod tests {
         assert!(authority("a b").is_err());
     }
 
-    #[test]
-    fn only_complete_events_are_taken_and_comments_skipped() {
-        let mut held = b": hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"".to_vec();
-        assert_eq!(take_event(&mut held).unwrap()["n"], 1);
-        assert!(take_event(&mut held).is_none());
-        held.extend_from_slice(b":2}\n\n");
-        assert_eq!(take_event(&mut held).unwrap()["n"], 2);
+    #[tokio::test]
+    async fn events_come_whole_however_they_are_cut_and_comments_are_passed_over() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.read_buf(&mut Vec::with_capacity(4096)).await.unwrap();
+            for piece in [
+                "HTTP/1.1 200 OK\r\n\r\n: hello\n\nevent: policy\ndata: {\"n\":1}\n\ndata: {\"n\"",
+                ":2}\n\n",
+            ] {
+                socket.write_all(piece.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let events = client.events().await.unwrap();
+        let numbers = events.map(|event| event.unwrap()["n"].as_u64());
+        assert_eq!(numbers.collect::<Vec<_>>().await, [Some(1), Some(2)]);
+    }
+
+    #[tokio::test]
+    async fn a_router_that_is_not_there_is_named_with_what_to_do() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let error = client.text("/").await.unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot reach the admin port at {address}; is")),
+            "{error}"
+        );
     }
 
     #[test]

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Method, Request, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use http_body_util::{BodyExt as _, Limited};
+use reqwest::{Response, Url};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -76,30 +74,31 @@ pub struct Exchange {
 /// An HTTP client with kept-alive connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
+    http: reqwest::Client,
     timeout: Duration,
 }
 
 impl Client {
     /// Returns a client with `timeout` per turn.
-    #[must_use]
-    pub fn new(timeout: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(timeout.min(Duration::from_secs(10))));
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            // Well below the idle timeout of servers: a request sent just as the server closes the connection would
-            // count as the server's failure.
+    ///
+    /// # Errors
+    /// If the HTTP client cannot be built.
+    pub fn new(timeout: Duration) -> Result<Self, reqwest::Error> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(timeout.min(Duration::from_secs(10)))
+            // Well under any server's patience with a silent connection: a request that is sent just as the server
+            // closes it would count as the server's failure.
             .pool_idle_timeout(Duration::from_secs(2))
-            .build(connector);
-        Self { http, timeout }
+            .build()?;
+        Ok(Self { http, timeout })
     }
 
     /// Sends `body` now and reads the whole response. `due` is the intended send time.
     pub async fn turn(
         &self,
-        url: &Uri,
+        url: &Url,
         session: Option<&HeaderValue>,
         body: Bytes,
         due: Instant,
@@ -130,49 +129,41 @@ impl Client {
 
     async fn exchange(
         &self,
-        url: &Uri,
+        url: &Url,
         session: Option<&HeaderValue>,
         body: Bytes,
         due: Instant,
         answer: &mut Answer,
         detail: &mut Option<String>,
     ) -> Result<(), Failure> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = url.clone();
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut request = self.http.post(url.clone()).body(body);
+        request = request.header(CONTENT_TYPE, "application/json");
+        request = request.header(ACCEPT, "text/event-stream");
         if let Some(session) = session {
-            headers.insert(SESSION, session.clone());
+            request = request.header(SESSION, session);
         }
-        let response = self.http.request(request).await.map_err(|error| {
-            *detail = Some(chain(&error));
+        let sent = request.send().await;
+        let mut response = sent.map_err(|error| {
+            *detail = Some(chain(&error.without_url()));
             Failure::Connection
         })?;
         let status = response.status().as_u16();
-        let mut body = response.into_body();
         if status != 200 {
             // The body is read so that the connection can be reused.
-            let said = Limited::new(body, MAX_BODY_BYTES).collect().await;
-            *detail = said.ok().map(|said| {
-                String::from_utf8_lossy(&said.to_bytes())
-                    .chars()
-                    .take(300)
-                    .collect()
-            });
+            let said = whole(response).await.ok();
+            *detail = said.map(|said| String::from_utf8_lossy(&said).chars().take(300).collect());
             return Err(Failure::Status(status));
         }
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                *detail = Some(chain(&error));
-                Failure::Reset
-            })?;
-            if let Some(bytes) = frame.data_ref() {
-                answer.push(bytes, due.elapsed());
+        loop {
+            match response.chunk().await {
+                Ok(Some(bytes)) => answer.push(&bytes, due.elapsed()),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    *detail = Some(chain(&error.without_url()));
+                    return Err(Failure::Reset);
+                }
             }
         }
-        Ok(())
     }
 
     /// Returns the first model that `target` lists.
@@ -191,10 +182,9 @@ impl Client {
         let ask = async {
             let url = target.urls("/v1/models")?.into_iter().next();
             let url = url.ok_or_else(|| anyhow::anyhow!("has no url"))?;
-            let response = self.http.get(url).await?;
+            let response = self.http.get(url).send().await?;
             anyhow::ensure!(response.status().is_success(), "answered {}", response.status());
-            let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
-            let body = body.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
+            let body = whole(response).await.map_err(|error| anyhow::anyhow!(error))?;
             let list: List = serde_json::from_slice(&body)?;
             list.data
                 .into_iter()
@@ -204,6 +194,12 @@ impl Client {
         };
         tokio::time::timeout(self.timeout.min(Duration::from_secs(30)), ask).await?
     }
+}
+
+/// The body, as far as the limit allows.
+async fn whole(response: Response) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
+    let body = Limited::new(reqwest::Body::from(response), MAX_BODY_BYTES);
+    Ok(body.collect().await?.to_bytes())
 }
 
 /// Formats an error and its causes in one line.

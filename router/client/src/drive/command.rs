@@ -106,7 +106,7 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
 }
 
 async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
-    let client = Client::new(Duration::from_secs_f64(args.timeout));
+    let client = Client::new(Duration::from_secs_f64(args.timeout))?;
     let mut settings = Vec::with_capacity(args.targets.len());
     for target in &args.targets {
         let model = match &args.model {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::Uri;
 use http::header::HeaderValue;
+use reqwest::Url;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ const AHEAD: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Chat completion URLs of the target. Each turn goes to one of them; with none, nothing is sent.
-    pub urls: Vec<Uri>,
+    pub urls: Vec<Url>,
     /// Model requested.
     pub model: String,
     /// Whether turns carry their conversation's `X-Session-ID`.
@@ -36,9 +36,9 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the URL of a turn, the same in every round.
-    fn url(&self, conversation: u64, turn: u64) -> Uri {
+    fn url(&self, conversation: u64, turn: u64) -> Option<&Url> {
         let any = mix(mix(conversation) ^ turn) % self.urls.len().max(1) as u64;
-        self.urls.get(any as usize).cloned().unwrap_or_default()
+        self.urls.get(any as usize)
     }
 }
 
@@ -159,7 +159,9 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
         let held = answered > scheduled;
         let due = if held { Instant::now() } else { scheduled };
         tokio::time::sleep_until(due).await;
-        let url = shared.settings.url(script.id, number);
+        let Some(url) = shared.settings.url(script.id, number) else {
+            return;
+        };
         let (exchange, lag) = send(&shared, url, session.as_ref(), body, due).await;
         answered = Instant::now();
         let (sample, text) = sample(exchange, step, held, lag);
@@ -172,7 +174,7 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
 
 async fn send(
     shared: &Shared,
-    url: Uri,
+    url: &Url,
     session: Option<&HeaderValue>,
     body: bytes::Bytes,
     due: Instant,
@@ -185,7 +187,7 @@ async fn send(
         }
     };
     let lag = due.elapsed();
-    let exchange = shared.client.turn(&url, session, body, due).await;
+    let exchange = shared.client.turn(url, session, body, due).await;
     drop(slot);
     (exchange, lag)
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use http::Uri;
+use reqwest::Url;
 
 /// A named OpenAI-compatible service with one or several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Target {
     ///
     /// # Errors
     /// If path and base form no valid URL.
-    pub fn urls(&self, path: &str) -> Result<Vec<Uri>, http::uri::InvalidUri> {
+    pub fn urls(&self, path: &str) -> Result<Vec<Url>, <Url as FromStr>::Err> {
         self.bases
             .iter()
             .map(|base| format!("{base}{path}").parse())

@@ -156,7 +156,7 @@ async fn drive(endpoint: &Endpoint, plan: &Plan, timeout: Duration, concurrency_
         seed: 3,
         concurrency_limit,
     };
-    replay(Client::new(timeout), settings, plan, |_| ()).await
+    replay(Client::new(timeout).unwrap(), settings, plan, |_| ()).await
 }
 
 const PATIENT: Duration = Duration::from_secs(60);
@@ -280,6 +280,7 @@ async fn turns_delayed_by_the_concurrency_limit_are_counted() {
 async fn the_model_is_the_first_that_the_target_lists() {
     let endpoint = endpoint(|_| Reply::Says("unused")).await;
     let target = format!("http://{}", endpoint.address).parse().unwrap();
-    let error = Client::new(PATIENT).first_model(&target).await.unwrap_err();
+    let client = Client::new(PATIENT).unwrap();
+    let error = client.first_model(&target).await.unwrap_err();
     assert!(format!("{error:#}").contains("expected value"), "{error:#}");
 }

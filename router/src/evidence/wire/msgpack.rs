@@ -1,4 +1,9 @@
-//! A msgpack reader that borrows, does not allocate and does not recurse.
+//! A msgpack reader that borrows, does not allocate and does not recurse. `rmp` reads each marker and number; its
+//! `MessageLen`, which could skip a value, panics on extensions.
+
+use rmp::Marker;
+use rmp::decode::bytes::BytesReadError;
+use rmp::decode::{self, Bytes, NumValueReadError};
 
 use super::WireError;
 
@@ -25,115 +30,95 @@ pub enum Type {
     Other,
 }
 
+impl From<Marker> for Type {
+    fn from(marker: Marker) -> Self {
+        use Marker as M;
+        match marker {
+            M::Null => Self::Nil,
+            M::False | M::True => Self::Bool,
+            M::FixPos(_) | M::FixNeg(_) => Self::Integer,
+            M::U8 | M::U16 | M::U32 | M::U64 | M::I8 | M::I16 | M::I32 | M::I64 => Self::Integer,
+            M::F32 | M::F64 => Self::Float,
+            M::FixStr(_) | M::Str8 | M::Str16 | M::Str32 => Self::String,
+            M::Bin8 | M::Bin16 | M::Bin32 => Self::Bytes,
+            M::FixArray(_) | M::Array16 | M::Array32 => Self::Array,
+            M::FixMap(_) | M::Map16 | M::Map32 => Self::Map,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Reads values one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
+    length: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self {
+            rest: bytes,
+            length: bytes.len(),
+        }
     }
 
     /// Returns the offset of the next value.
     pub(super) fn at(&self) -> usize {
-        self.at
+        self.length - self.rest.len()
     }
 
     /// Returns the number of unread bytes.
     pub(super) fn left(&self) -> usize {
-        self.bytes.len() - self.at
+        self.rest.len()
     }
 
     /// Returns the next value's type.
     pub(super) fn peek(&self) -> Result<Type, WireError> {
-        let marker = self.bytes.get(self.at).ok_or(WireError::Short(self.at))?;
-        Ok(match marker {
-            0x00..=0x7f | 0xcc..=0xd3 | 0xe0..=0xff => Type::Integer,
-            0x80..=0x8f | 0xde | 0xdf => Type::Map,
-            0x90..=0x9f | 0xdc | 0xdd => Type::Array,
-            0xa0..=0xbf | 0xd9..=0xdb => Type::String,
-            0xc0 => Type::Nil,
-            0xc2 | 0xc3 => Type::Bool,
-            0xc4..=0xc6 => Type::Bytes,
-            0xca | 0xcb => Type::Float,
-            0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => Type::Other,
-        })
+        let marker = self.rest.first().ok_or(WireError::Short(self.at()))?;
+        Ok(Marker::from_u8(*marker).into())
     }
 
     /// Reads a nil. Returns false, reading nothing, if the next value is another one.
     pub(super) fn nil(&mut self) -> Result<bool, WireError> {
         let is_nil = self.peek()? == Type::Nil;
-        self.at += usize::from(is_nil);
+        self.take(usize::from(is_nil))?;
         Ok(is_nil)
     }
 
     /// Reads an integer, signed or unsigned.
     pub(super) fn integer(&mut self, field: &'static str) -> Result<i128, WireError> {
-        self.expect(Type::Integer, field)?;
-        let marker = self.byte()?;
-        Ok(match marker {
-            0xcc..=0xcf => self.big_endian(1 << (marker - 0xcc))?.into(),
-            0xd0 => i128::from(self.big_endian(1)? as i8),
-            0xd1 => i128::from(self.big_endian(2)? as i16),
-            0xd2 => i128::from(self.big_endian(4)? as i32),
-            0xd3 => i128::from(self.big_endian(8)? as i64),
-            small => i128::from(small as i8),
-        })
+        self.read(field, decode::read_int)
     }
 
     /// Reads the next value as a number; `None` if it is not one.
     pub(super) fn number(&mut self) -> Result<Option<f64>, WireError> {
         match self.peek()? {
             Type::Integer => Ok(Some(self.integer("")? as f64)),
-            Type::Float => match self.byte()? {
-                0xca => Ok(Some(f32::from_bits(self.length(4)?).into())),
-                _ => Ok(Some(f64::from_bits(self.big_endian(8)?))),
-            },
+            Type::Float => self.float().map(Some),
             _ => self.skip().map(|()| None),
         }
     }
 
     /// Reads an array's length.
     pub(super) fn array(&mut self, field: &'static str) -> Result<u32, WireError> {
-        self.expect(Type::Array, field)?;
-        let marker = self.byte()?;
-        match marker {
-            0xdc => self.length(2),
-            0xdd => self.length(4),
-            small => Ok(u32::from(small & 0x0f)),
-        }
+        self.read(field, decode::read_array_len)
     }
 
     /// Reads a map's length in pairs.
     pub(super) fn map(&mut self, field: &'static str) -> Result<u32, WireError> {
-        self.expect(Type::Map, field)?;
-        let marker = self.byte()?;
-        match marker {
-            0xde => self.length(2),
-            0xdf => self.length(4),
-            small => Ok(u32::from(small & 0x0f)),
-        }
+        self.read(field, decode::read_map_len)
     }
 
     /// Reads a string's bytes.
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
-        self.expect(Type::String, field)?;
-        let marker = self.byte()?;
-        let length = match marker {
-            0xd9..=0xdb => self.length(1 << (marker - 0xd9))?,
-            small => u32::from(small & 0x1f),
-        };
+        let length = self.read(field, decode::read_str_len)?;
         self.take(length as usize)
     }
 
     /// Reads a byte string.
     pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
-        self.expect(Type::Bytes, field)?;
-        let marker = self.byte()?;
-        let length = self.length(1 << (marker.wrapping_sub(0xc4) & 3))?;
+        let length = self.read(field, decode::read_bin_len)?;
         self.take(length as usize)
     }
 
@@ -144,70 +129,53 @@ impl<'a> Reader<'a> {
         while values > 0 {
             values -= 1;
             match self.peek()? {
-                Type::Array => values += u64::from(self.array("")?),
-                Type::Map => values += 2 * u64::from(self.map("")?),
+                Type::Nil | Type::Bool => drop(self.take(1)?),
+                Type::Integer => drop(self.integer("")?),
+                Type::Float => drop(self.float()?),
                 Type::String => drop(self.string("")?),
                 Type::Bytes => drop(self.bytes("")?),
-                _ => self.skip_scalar()?,
+                Type::Array => values += u64::from(self.array("")?),
+                Type::Map => values += 2 * u64::from(self.map("")?),
+                Type::Other => {
+                    let extension = self.read("value", decode::read_ext_meta)?;
+                    self.take(extension.size as usize)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn skip_scalar(&mut self) -> Result<(), WireError> {
-        let at = self.at;
-        let length = match self.byte()? {
-            0xcc | 0xd0 => 1,
-            0xcd | 0xd1 => 2,
-            0xca | 0xce | 0xd2 => 4,
-            0xcb | 0xcf | 0xd3 => 8,
-            marker @ 0xd4..=0xd8 => 1 + (1 << (marker - 0xd4)),
-            marker @ 0xc7..=0xc9 => 1 + self.length(1 << (marker - 0xc7))? as usize,
-            0xc1 => {
-                return Err(WireError::Type {
-                    field: "value",
-                    found: Type::Other,
-                    at,
-                });
-            }
-            _ => 0,
-        };
-        self.take(length).map(drop)
-    }
-
-    fn expect(&self, wanted: Type, field: &'static str) -> Result<(), WireError> {
-        let found = self.peek()?;
-        if found == wanted {
-            return Ok(());
+    fn float(&mut self) -> Result<f64, WireError> {
+        match self.rest.first().map(|&marker| Marker::from_u8(marker)) {
+            Some(Marker::F32) => self.read("", decode::read_f32).map(f64::from),
+            _ => self.read("", decode::read_f64),
         }
-        Err(WireError::Type {
-            field,
-            found,
-            at: self.at,
-        })
     }
 
-    fn byte(&mut self) -> Result<u8, WireError> {
-        let byte = self.bytes.get(self.at).ok_or(WireError::Short(self.at))?;
-        self.at += 1;
-        Ok(*byte)
-    }
-
-    fn length(&mut self, width: usize) -> Result<u32, WireError> {
-        Ok(self.big_endian(width)? as u32)
-    }
-
-    fn big_endian(&mut self, width: usize) -> Result<u64, WireError> {
-        let bytes = self.take(width)?;
-        Ok(bytes
-            .iter()
-            .fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    fn read<T, E: Into<NumValueReadError<BytesReadError>>>(
+        &mut self,
+        field: &'static str,
+        read: impl FnOnce(&mut Bytes<'a>) -> Result<T, E>,
+    ) -> Result<T, WireError> {
+        let (at, mut bytes) = (self.at(), Bytes::new(self.rest));
+        let value = read(&mut bytes).map_err(|error| match error.into() {
+            NumValueReadError::TypeMismatch(marker) => WireError::Type {
+                field,
+                found: marker.into(),
+                at,
+            },
+            _ => WireError::Short(at),
+        })?;
+        self.rest = bytes.remaining_slice();
+        Ok(value)
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
-        let end = self.at.checked_add(length).ok_or(WireError::Short(self.at))?;
-        let taken = self.bytes.get(self.at..end).ok_or(WireError::Short(self.at))?;
-        self.at = end;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or(WireError::Short(self.at()))?;
+        self.rest = rest;
         Ok(taken)
     }
 }
