@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 /// Everything that `policy` may depend on at run time, and why it is harmless.
-const DEPENDENCIES: [(&str, &str); 9] = [
+const DEPENDENCIES: [(&str, &str); 10] = [
     ("bytemuck", "tokens seen as bytes, without unsafe code here"),
     ("hashbrown", "the table that std's maps are made of"),
     (
@@ -18,6 +18,7 @@ const DEPENDENCIES: [(&str, &str); 9] = [
     ("rand_pcg", "a portable generator"),
     ("rapidhash", "a hash function"),
     ("rustc-hash", "a hasher"),
+    ("schemars", "the schema of settings, as a value"),
     ("serde", "traits"),
     ("thiserror", "error types"),
     ("xxhash-rust", "a hash function"),

@@ -3,9 +3,9 @@
 //! What a router does that predicts well and looks no further: it is `tail` with κ = 1. Under load it scatters
 //! conversations, because the bill for computing a prefix again is paid by the turns behind.
 
-use super::{Reason, Terms};
+use super::{Reason, Snapshot, Terms, Turn};
 
-pub(super) fn score(terms: &mut [Terms]) -> Reason {
+pub(super) fn score(_: &Snapshot<'_>, _: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     for terms in terms {
         terms.score = terms.predicted_ttft().0;
     }

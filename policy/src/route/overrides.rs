@@ -5,45 +5,33 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyName, Settings, Weights};
+use super::{OwnWeights, PolicyName, Settings};
 
 /// Overrides by name. Few, and all of them written by an operator.
 pub type Overrides = BTreeMap<String, Override>;
 
-/// What differs from everybody's settings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// What differs for some turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Override {
-    /// Another policy.
+    /// The rule.
+    #[schemars(with = "Option<String>", extend("enum" = policies_or_none()))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyName>,
-    /// Another bound of κ.
+    /// Upper bound of κ.
+    #[schemars(range(min = 1, max = 1e6))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kappa_max: Option<f64>,
-    /// Other weights of `tail`.
+    /// Weights of the `tail` rule, as far as they differ.
     #[serde(skip_serializing_if = "OwnWeights::is_empty")]
     pub weights: OwnWeights,
 }
 
-/// Weights of `tail`, as far as they differ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[allow(missing_docs, reason = "as in `Weights`")]
-pub struct OwnWeights {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub locality: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub home: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub load: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slo: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub affinity_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spread_ms: Option<f64>,
+fn policies_or_none() -> Vec<Option<PolicyName>> {
+    PolicyName::ALL.into_iter().map(Some).chain([None]).collect()
 }
 
 /// What a request asks for.
@@ -62,38 +50,6 @@ pub struct Overridden {
     pub class: bool,
     /// That which the request asked for.
     pub request: bool,
-}
-
-impl OwnWeights {
-    /// Whether none differs.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// The weight of this name, as configuration has it.
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Option<f64>> {
-        Some(match name {
-            "locality" => &mut self.locality,
-            "home" => &mut self.home,
-            "load" => &mut self.load,
-            "slo" => &mut self.slo,
-            "affinity_ms" => &mut self.affinity_ms,
-            "spread_ms" => &mut self.spread_ms,
-            _ => return None,
-        })
-    }
-
-    fn over(&self, weights: Weights) -> Weights {
-        Weights {
-            locality: self.locality.unwrap_or(weights.locality),
-            home: self.home.unwrap_or(weights.home),
-            load: self.load.unwrap_or(weights.load),
-            slo: self.slo.unwrap_or(weights.slo),
-            affinity_ms: self.affinity_ms.unwrap_or(weights.affinity_ms),
-            spread_ms: self.spread_ms.unwrap_or(weights.spread_ms),
-        }
-    }
 }
 
 impl Override {
@@ -137,24 +93,20 @@ impl Settings {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Snapshot, Turn, WorkerView, decide};
+    use super::super::{Snapshot, Turn, WeightName, Weights, WorkerView, decide};
     use super::*;
     use crate::cost::PrefillCost;
     use crate::ids::{ConversationId, PrefixHash, WorkerId};
     use crate::units::{Millis, Tokens};
 
     fn weights() -> impl Strategy<Value = Weights> {
-        let weight = || 0.0..5.0f64;
-        (weight(), weight(), weight(), weight(), weight(), weight()).prop_map(
-            |(locality, home, load, slo, affinity_ms, spread_ms)| Weights {
-                locality,
-                home,
-                load,
-                slo,
-                affinity_ms,
-                spread_ms,
-            },
-        )
+        prop::collection::vec(0.0..5.0f64, WeightName::ALL.len()).prop_map(|values| {
+            let mut own = OwnWeights::default();
+            for (weight, value) in WeightName::ALL.into_iter().zip(values) {
+                *own.get_mut(weight) = Some(value);
+            }
+            own.over(Weights::default())
+        })
     }
 
     fn settings() -> impl Strategy<Value = Settings> {
@@ -169,25 +121,10 @@ mod tests {
 
     /// An override that makes every setting one that is given.
     fn all_of(settings: &Settings) -> Override {
-        let Weights {
-            locality,
-            home,
-            load,
-            slo,
-            affinity_ms,
-            spread_ms,
-        } = settings.weights;
         Override {
             policy: Some(settings.policy),
             kappa_max: Some(settings.kappa_max),
-            weights: OwnWeights {
-                locality: Some(locality),
-                home: Some(home),
-                load: Some(load),
-                slo: Some(slo),
-                affinity_ms: Some(affinity_ms),
-                spread_ms: Some(spread_ms),
-            },
+            weights: settings.weights.into(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A decision as people and programs read it: `GET /admin/v1/decisions`, and `x-tailroute-explain` on an answer.
 
 use http::HeaderValue;
-use policy::route::{Decision, Overridden, PolicyName, Reason, Terms};
+use policy::route::{Costs, Decision, Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::Millis;
 use schemars::JsonSchema;
@@ -84,15 +84,8 @@ pub struct WorkerTerms {
     pub ready: bool,
     pub cached_tokens: u32,
     pub uncached_tokens: u32,
-    pub wait_ms: f64,
-    pub marginal_ms: f64,
-    pub fixed_ms: f64,
-    pub overhead_ms: f64,
-    pub kappa: f64,
-    pub slo_ms: f64,
-    pub home_ms: f64,
-    pub affinity_ms: f64,
-    pub spread_ms: f64,
+    #[serde(flatten)]
+    pub costs: Costs<f64>,
     /// What the policy minimised; `null` where it would not take the worker at all.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
@@ -174,15 +167,7 @@ impl WorkerTerms {
             ready: row.ready,
             cached_tokens: row.cached,
             uncached_tokens: row.uncached,
-            wait_ms: ms(row.wait_ms),
-            marginal_ms: ms(row.marginal_ms),
-            fixed_ms: ms(row.fixed_ms),
-            overhead_ms: ms(row.overhead_ms),
-            kappa: ms(row.kappa),
-            slo_ms: ms(row.slo_ms),
-            home_ms: ms(row.home_ms),
-            affinity_ms: ms(row.affinity_ms),
-            spread_ms: ms(row.spread_ms),
+            costs: row.costs.map(ms),
             score: row.score.is_finite().then(|| ms(row.score)),
             predicted_ttft_ms: ms(row.predicted_ttft_ms()),
         }

@@ -3,7 +3,7 @@
 //! A worker was chosen over another. Under the rules that minimise a cost, the term in which it was ahead by most decided;
 //! the other terms, together, could not make up for it. Under a rule that is no sum, its name is the answer.
 
-use policy::route::{Decision, PolicyName, Settings, Terms};
+use policy::route::{Decision, Part, PolicyName, Settings, Terms, parts};
 use policy::units::Tokens;
 use serde::Serialize;
 
@@ -44,36 +44,7 @@ pub(super) struct Scored {
     /// What the policy minimised; `null` where it ruled the worker out.
     pub(super) score: f64,
     /// The cost term by term; nothing else went into the score of `tail` and `least_ttft`.
-    pub(super) terms: Vec<Term>,
-}
-
-/// A term of a cost.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Term {
-    /// Its name.
-    pub(super) name: &'static str,
-    /// Milliseconds of cost.
-    pub(super) ms: f64,
-}
-
-/// The cost of one worker, split so that the parts add up to the score of `tail`.
-pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
-    let load = match settings.policy {
-        PolicyName::Tail => settings.weights.load,
-        _ => 1.0,
-    };
-    let term = |name, ms| Term { name, ms };
-    vec![
-        term("wait", load * terms.wait_ms),
-        term("prefill", terms.marginal_ms),
-        term("fixed", terms.fixed_ms),
-        term("overhead", terms.overhead_ms),
-        term("locality", (terms.kappa - 1.0) * terms.marginal_ms),
-        term("home", terms.home_ms),
-        term("slo", terms.slo_ms),
-        term("affinity", terms.affinity_ms),
-        term("spread", terms.spread_ms),
-    ]
+    pub(super) terms: Vec<Part>,
 }
 
 /// Why the chosen worker and not `other`.
@@ -84,8 +55,8 @@ pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) ->
     let Some(other) = decision.terms.get(other).filter(|terms| terms.ready) else {
         return Verdict::named("not_ready");
     };
-    let ours = split(decision.chosen(), settings);
-    let differences = ours.iter().zip(split(other, settings));
+    let ours = parts(decision.chosen(), settings);
+    let differences = ours.iter().zip(parts(other, settings));
     differences
         .map(|(ours, theirs)| (ours.name, ours.ms - theirs.ms))
         .filter(|(_, difference)| *difference < 0.0)
@@ -106,7 +77,7 @@ pub(super) fn scored(
         chosen: at == decision.chosen,
         cached: terms.cached,
         score: terms.score,
-        terms: split(terms, settings),
+        terms: parts(terms, settings),
     };
     decision.terms.iter().enumerate().map(one).collect()
 }
@@ -164,7 +135,7 @@ mod tests {
         for policy in [PolicyName::Tail, PolicyName::LeastTtft] {
             settings.policy = policy;
             for terms in decide(&settings, [40.0, 90.0], [0, 150]).terms {
-                let sum: f64 = split(&terms, &settings).iter().map(|term| term.ms).sum();
+                let sum: f64 = parts(&terms, &settings).iter().map(|term| term.ms).sum();
                 assert!(
                     (sum - terms.score).abs() < 1e-9,
                     "{policy}: {sum} {}",
