@@ -1,16 +1,16 @@
 //! The JSON schema of the file, and the few questions that the rest of the crate asks it.
 //!
-//! It is derived from [`crate::written`], and is the only description of keys, types, ranges, defaults and meanings:
+//! It is derived from [`crate::sections`], and is the only description of keys, types, ranges, defaults and meanings:
 //! the check, the reference and editors all read this one.
 
 use serde_json::Value as Json;
 
-use crate::written;
+use crate::sections::File;
 
 /// The JSON schema (draft 2020-12) of the configuration file.
 #[must_use]
 pub fn schema() -> Json {
-    let mut root = schemars::schema_for!(written::File).to_value();
+    let mut root = schemars::schema_for!(File).to_value();
     forget_defaults_of_required_keys(&mut root);
     root
 }

@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::*;
 use crate::schema::Schema;
+use crate::sections::{File, WorkerSection};
 use crate::tree::join;
 
 /// Sections whose keys are names that the operator gives: `NAME` in paths.
@@ -74,8 +75,8 @@ fn the_example_has_every_key_and_no_other() {
 
 #[test]
 fn the_example_holds_the_defaults_as_it_says() {
-    let example: written::File = toml::from_str(EXAMPLE).unwrap();
-    let mut as_default = written::File {
+    let example: File = toml::from_str(EXAMPLE).unwrap();
+    let mut as_default = File {
         workers: Vec::new(),
         ..example.clone()
     };
@@ -84,15 +85,15 @@ fn the_example_holds_the_defaults_as_it_says() {
     as_default.routing.named.clear();
     as_default.discovery.worker.models = None;
     as_default.keys.clear();
-    assert_eq!(as_default, written::File::default());
+    assert_eq!(as_default, File::default());
     for worker in &example.workers {
-        let as_default = written::Worker {
+        let as_default = WorkerSection {
             name: None,
             url: String::new(),
             models: None,
             ..worker.clone()
         };
-        assert_eq!(as_default, written::Worker::default());
+        assert_eq!(as_default, WorkerSection::default());
     }
     let config = load_text(EXAMPLE).unwrap();
     assert_eq!(config.workers.len(), 2);
