@@ -59,7 +59,7 @@ fn sample() -> File {
     file
 }
 
-/// The example. Nothing is described twice, and of a list's second element only what it needs is there.
+/// The example. No key is described twice in the same words, and of a list's second element only what it needs is there.
 pub(super) fn example() -> String {
     let whole = schema::schema();
     let root = Schema::of(&whole);
@@ -73,7 +73,9 @@ pub(super) fn example() -> String {
             let described_by;
             (section, described_by) = find(root, line.trim_matches(['[', ']']));
             page.push('\n');
-            comment(&mut page, described_by, "", &mut described);
+            if !is_again {
+                comment(&mut page, described_by);
+            }
         } else {
             let (key, _) = line.split_once(" = ").unwrap();
             let Some(property) = section.property(key) else {
@@ -83,7 +85,9 @@ pub(super) fn example() -> String {
             if is_again && !section.required().any(|required| required == key) {
                 continue;
             }
-            comment(&mut page, property, key, &mut described);
+            if described.insert((key, property.text("description"))) {
+                comment(&mut page, property);
+            }
         }
         page.push_str(line);
         page.push('\n');
@@ -100,12 +104,9 @@ fn find<'a>(root: Schema<'a>, path: &str) -> (Schema<'a>, Schema<'a>) {
     })
 }
 
-/// Writes what is said of a key or section, unless it stands there already.
-fn comment<'a>(page: &mut String, of: Schema<'a>, key: &str, described: &mut HashSet<(String, &'a str)>) {
+/// Writes what is said of a key or section.
+fn comment(page: &mut String, of: Schema<'_>) {
     let text = of.text("description").unwrap_or_default();
-    if !described.insert((key.to_owned(), text)) {
-        return;
-    }
     let choices: Vec<_> = of
         .choices()
         .into_iter()
