@@ -167,6 +167,10 @@ policies! {
     PrefixHash: prefix_hash;
 }
 
+#[expect(
+    clippy::derivable_impls,
+    reason = "the table names the variants, and this one of them"
+)]
 impl Default for PolicyName {
     fn default() -> Self {
         Self::Tail
