@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::checker::Checker;
-use super::worker::{Secret, secret};
+use super::secret::{Secret, secret};
 
 /// When a request waits here, and when it is turned away.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

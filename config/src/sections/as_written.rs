@@ -9,11 +9,11 @@ use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 pub(super) mod seconds {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::sections) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(time.as_secs_f64())
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         duration::<D>(f64::deserialize(from)?)
     }
 }
@@ -22,14 +22,14 @@ pub(super) mod seconds {
 pub(super) mod seconds_or_never {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(in crate::sections) fn serialize<S: Serializer>(
         time: &Option<Duration>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         to.serialize_f64(time.unwrap_or_default().as_secs_f64())
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
         let time = duration::<D>(f64::deserialize(from)?)?;
@@ -41,11 +41,11 @@ pub(super) mod seconds_or_never {
 pub(super) mod millis {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::sections) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(time.as_secs_f64() * 1e3)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         duration::<D>(f64::deserialize(from)? / 1e3)
     }
 }
@@ -54,14 +54,14 @@ pub(super) mod millis {
 pub(super) mod millis_or_never {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(in crate::sections) fn serialize<S: Serializer>(
         time: &Option<Duration>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         to.serialize_f64(time.unwrap_or_default().as_secs_f64() * 1e3)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<Duration>, D::Error> {
         let time = duration::<D>(f64::deserialize(from)? / 1e3)?;
@@ -73,11 +73,11 @@ pub(super) mod millis_or_never {
 pub(super) mod seconds_of_policy {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(time: &Millis, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::sections) fn serialize<S: Serializer>(time: &Millis, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_f64(time.0 / 1e3)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Millis, D::Error> {
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Millis, D::Error> {
         Ok(Millis(f64::deserialize(from)? * 1e3))
     }
 }
@@ -88,14 +88,14 @@ pub(super) mod count_or_never {
 
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(in crate::sections) fn serialize<S: Serializer>(
         count: &Option<NonZeroU32>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         to.serialize_u32(count.map_or(0, NonZeroU32::get))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<NonZeroU32>, D::Error> {
         Ok(NonZeroU32::new(u32::deserialize(from)?))
@@ -106,11 +106,11 @@ pub(super) mod count_or_never {
 pub(super) mod bytes {
     use super::*;
 
-    pub(in super::super) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::sections) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(*bytes as u64)
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         Ok(usize::try_from(u64::deserialize(from)?).unwrap_or(usize::MAX))
     }
 }

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::checker::Checker;
-use super::worker::{Secret, check_name, secret};
+use super::secret::{Secret, secret};
+use super::worker::check_name;
 use crate::file;
 
 /// Other replicas of this router, before the same workers. They tell each other by a NATS server what they send where, so

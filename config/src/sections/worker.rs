@@ -1,4 +1,4 @@
-//! Workers: urls with a grammar of their own, and names and urls that must be unique.
+//! The workers, `[[workers]]`: urls with a grammar of their own, and names and urls that must be unique.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::base_url::{address_of, base_url};
 use super::calibration;
 use super::checker::Checker;
+use super::engine::{CachePolicy, Dialect, Priority};
+use super::secret::{Secret, secret};
 
 /// One worker: an engine's OpenAI-compatible endpoint, what a prompt costs on it and how much cache it has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -95,68 +97,8 @@ impl Default for WorkerSection {
     }
 }
 
-/// What a worker's cache drops first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CachePolicy {
-    /// What the worker says when it is asked (`GET /v1/tailroute`, `GET /server_info`); `lru` if it does not.
-    #[default]
-    Auto,
-    /// The least recently used blocks, after those that hints have marked.
-    Lru,
-    /// The blocks that cannot help a turn meet its objective, whether or not it is told which, then the least recently used.
-    TLru,
-    /// The least often used.
-    Lfu,
-    /// Those that were used once, then the least recently used.
-    Slru,
-    /// Those that were stored first.
-    Fifo,
-    /// The most recently used.
-    Mru,
-    /// Those that were stored last.
-    Filo,
-}
-
-/// How hints are carried to a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Dialect {
-    /// What the worker shows that it takes when it is asked.
-    #[default]
-    Auto,
-    /// tailroute's own: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective`, and a hint within each request.
-    Tailroute,
-    /// vLLM with the KV connector of `tailroute-vllm`: a hint within each request, and nothing else.
-    VllmXargs,
-    /// The `kv_hints` envelope, a body field. Built to its documents; no engine acts on it yet.
-    KvHints,
-    /// TensorRT-LLM's `kv_cache_retention_config`, as a body field. Built to its documents.
-    TensorrtLlm,
-    /// No hints.
-    None,
-}
-
-/// Whether and how requests carry a priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Priority {
-    /// None.
-    #[default]
-    Off,
-    /// The smallest number goes first: vLLM with `--scheduling-policy priority`, SGLang with
-    /// `--enable-priority-scheduling --schedule-low-priority-values-first`.
-    LowestFirst,
-    /// The largest number goes first: SGLang with `--enable-priority-scheduling`.
-    HighestFirst,
-}
-
 /// Names go into a header and a metric's label.
 const LONGEST_NAME: usize = 64;
-/// Longest API key of a worker.
-const LONGEST_KEY: usize = 4_096;
-/// Longest file that holds one, white space included.
-const LONGEST_KEY_FILE: u64 = 64 << 10;
 
 /// One worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -196,24 +138,6 @@ impl Worker {
     #[must_use]
     pub fn endpoint(&self) -> Option<SocketAddr> {
         address_of(&self.url)
-    }
-}
-
-/// What must not be seen in a log.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(std::sync::Arc<str>);
-
-impl Secret {
-    /// What it is.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
     }
 }
 
@@ -331,26 +255,6 @@ fn check(written: WorkerSection, at: usize, checker: &mut Checker<'_>) -> Option
         models: written.models.unwrap_or_default(),
         kv_events,
     })
-}
-
-/// The key in a file: one line of visible ASCII. What else is there is not repeated, since it may be secret.
-pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
-    if file.is_empty() {
-        return None;
-    }
-    match crate::file::read_text(Path::new(file), LONGEST_KEY_FILE) {
-        Err(error) => checker.report(path, format!("{file} cannot be read: {error}"), None),
-        Ok(text) => {
-            let key = text.trim();
-            if !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| byte.is_ascii_graphic())
-            {
-                return Some(Secret(key.into()));
-            }
-            let what = format!("{file} holds no key: expected one line of visible ASCII without spaces");
-            checker.report(path, what, None);
-        }
-    }
-    None
 }
 
 /// α, β, γ and the floor, and whether anybody said what they are.
