@@ -15,15 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use learning::knowledge::{Counted, Knowledge};
 use policy::evidence::Event;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
+use protocol::fingerprint::Fingerprint;
+use protocol::parse::parse;
+use protocol::routes::Endpoint;
 use serde_json::{Value, json};
 use tailroute::evidence::wire::decode;
-use tailroute::knowledge::{Counted, Knowledge};
-use tailroute::path::admit::Endpoint;
-use tailroute::path::fingerprint::Fingerprint;
-use tailroute::path::parse::parse;
 
 const BLOCKS: u64 = 64;
 const PROMPTS: u64 = 400;

@@ -30,8 +30,8 @@ use policy::units::Millis;
 use self::gate::Gate;
 use self::keys::{Caller, Keyring};
 use self::limits::Left;
-use crate::error::ApiError;
 use crate::operator::tokens::Named;
+use protocol::error::ApiError;
 
 /// Admission as it is in force.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use tracing::{info, warn};
 
 use crate::app::MAX_COPIED_BYTES;
 use crate::operator::recent;
-use crate::path::watch::UNCOUNTED_BYTES;
 use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
+use protocol::watch::UNCOUNTED_BYTES;
 use tailroute_http::upstream;
 
 /// The binary, its runtime and metrics without any traffic.

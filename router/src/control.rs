@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::fleet::Worker;
-use crate::path::headers;
+use fleet::Worker;
+use protocol::headers;
 use tailroute_http::body;
 
 /// Longest answer of a control call that is read.

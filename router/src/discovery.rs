@@ -32,8 +32,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use crate::app::App;
-use crate::fleet::source::Source;
 use crate::supervise::{Task, forever};
+use fleet::source::Source;
 
 pub use self::board::{Board, Found};
 

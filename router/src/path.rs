@@ -1,7 +1,18 @@
-//! The request's way, top to bottom: admit → parse → fingerprint → choose → forward → tap → learn → hint.
+//! The life of a request, top to bottom:
 //!
-//! Each stage takes the last one's output. Nothing before `forward` waits for anything but the client's own bytes, and
-//! nothing after it holds the stream up.
+//! | stage | what it does | where |
+//! |---|---|---|
+//! | arrive | strips what concerned the client's connection, names the request, opens its trace | [`arrival`] |
+//! | receive | checks the head and the caller, reads the body | [`admit`], [`admission`](crate::admission) |
+//! | parse | reads the body and fingerprints its prompt | [`parse`], [`fingerprint`], [`choose::Turn`] |
+//! | admit | charges the key, waits at the gate | [`wait`] |
+//! | select | chooses a worker by [`policy::route::decide`] | [`choose`] |
+//! | forward | sends the request, retries or hedges | [`forward`], [`retry`] |
+//! | relay | passes the answer on and observes it | [`tap`], [`observe`] |
+//! | finish | settles, learns, counts and records | [`flight`] |
+//!
+//! Nothing before `forward` waits for anything but the client's own bytes and the gate, and nothing after it holds the
+//! stream up. The endpoint picker ([`picker`](crate::picker)) runs the same stages for requests that a gateway carries.
 
 pub mod account;
 pub mod admit;
@@ -9,31 +20,21 @@ pub mod among;
 pub mod arrival;
 pub mod ask;
 pub mod choose;
-pub mod claim;
 pub mod client_body;
-pub mod fingerprint;
+pub(crate) mod context;
+pub mod flight;
 pub mod forward;
-pub mod headers;
 pub mod inspect;
-pub mod json;
-pub mod learn;
-pub mod mend;
 pub mod models;
-pub mod multipart;
 pub mod objective;
 pub mod observe;
-pub mod parse;
-pub mod reply;
-pub mod routes;
+pub mod retry;
 pub mod session;
-pub mod splice;
-pub mod steering;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
 pub mod tunnel;
 pub mod wait;
-pub mod watch;
 mod watchdog;
 
 use std::pin::pin;
@@ -41,28 +42,31 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::ALLOW;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
 use policy::units::Millis;
+use protocol::error::ApiError;
+use protocol::routes::{Endpoint, Family, Route};
+use protocol::steering;
 use tokio::time::Instant;
 
-use self::admit::{Endpoint, Received, Route};
+use self::admit::Received;
 use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
 use self::choose::Turn;
 use self::client_body::ClientBody;
-use self::forward::{Deadline, Errand, Wanted};
-use self::routes::Family;
+use self::context::RequestContext;
+use self::forward::{Deadline, TurnRequest, Wanted};
 use crate::admission::keys::Caller;
 use crate::app::{App, Place};
-use crate::error::ApiError;
 use crate::telemetry::{Stage, Trail};
 use tailroute_http::body::Body;
 
-/// On an answer: when all of it has to be there.
+/// By when all of an answer has to be there; an extension of the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Due(pub Instant);
 
@@ -75,6 +79,7 @@ pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incomin
     arrival.answer(pin!(responding)).await
 }
 
+/// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own form.
 async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Response<Body> {
     let started = app.clock.now();
     let route = admit::route(&app, &request);
@@ -83,11 +88,21 @@ async fn respond(app: Arc<App>, request: Request<Incoming>, trail: Trail) -> Res
     let caller = app.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
+    let answering = async {
+        let context = RequestContext {
+            app: &app,
+            caller: caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            endpoint,
+            started,
+            deadline,
+            trail: &trail,
+        };
+        answer(&context, request, route).await
+    };
     let answered = tokio::select! {
         biased;
-        answered = answer(&app, (request, route), &caller, (deadline, &trail)) => answered,
+        answered = answering => answered,
         () = deadline.head_passed() => Err(deadline.exceeded()),
-        // Nothing of an answer is there yet, and no time is left to wait for it.
         () = app.when_cut_off() => Err(ApiError::Draining),
     };
     let mut response = match answered {
@@ -129,72 +144,116 @@ pub(crate) fn refused(
 }
 
 async fn answer(
-    app: &Arc<App>,
-    (mut request, route): (Request<Incoming>, Result<Route, ApiError>),
-    caller: &Result<Caller, ApiError>,
-    (deadline, trail): (Deadline, &Trail),
+    context: &RequestContext<'_>,
+    mut request: Request<Incoming>,
+    route: Result<Route, ApiError>,
 ) -> Result<Response<Body>, ApiError> {
-    let (caller, route) = enter(app, (&mut request, route), caller)?;
-    match route {
+    let app = context.app;
+    match enter(context, request.headers_mut(), route)? {
         Route::Models => Ok(models::list(app)),
         Route::Model(name) => models::one(app, &name),
         Route::Server => Ok(server_options()),
-        // What most requests are not is boxed, so that they do not carry room for it.
-        Route::Tunnel => Box::pin(tunnel::open(app, request, (place(app)?, deadline, trail))).await,
         Route::Turn(endpoint) => {
             let (head, body) = request.into_parts();
-            let receiving = trail.begin(Stage::Receive);
-            let Received { bytes, room } = admit::read_body(app, &head, body).await?;
-            drop(receiving);
-            let place = place(app)?;
-            let answer = turn(app, endpoint, (&head, bytes), (caller, place), (deadline, trail)).await;
-            drop(room);
-            answer
+            turn(context, endpoint, &head, body).await
         }
-        Route::Upload(_) | Route::Kept(_) | Route::Other => {
-            Box::pin(relay(app, &route, request, caller, (deadline, trail))).await
+        // Rare variants are boxed to keep the common future small.
+        Route::Tunnel => Box::pin(tunnel::open(context, request)).await,
+        route @ (Route::Upload(_) | Route::Kept(_) | Route::Other) => {
+            Box::pin(relay(context, &route, request)).await
         }
     }
 }
 
-/// Whether a request may come in, by its head, and what it asks for.
+/// Checks by its head alone whether a request may come in. Returns its route.
 ///
 /// # Errors
-/// If not.
-pub(crate) fn enter<'a, B>(
-    app: &Arc<App>,
-    (request, route): (&mut Request<B>, Result<Route, ApiError>),
-    caller: &'a Result<Caller, ApiError>,
-) -> Result<(&'a Caller, Route), ApiError> {
-    let Ok(caller) = caller else {
-        return Err(ApiError::Unauthorized);
-    };
+/// If it may not.
+pub(crate) fn enter(
+    context: &RequestContext<'_>,
+    head: &mut HeaderMap,
+    route: Result<Route, ApiError>,
+) -> Result<Route, ApiError> {
+    let RequestContext { app, caller, .. } = *context;
     let route = route?;
-    steering::permit_head(app, request.headers())?;
+    steering::permit_head(app.config.http.transfer_fields, head)?;
     caller.count_request(app.clock.now())?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(app, &route)?;
-        tenant::settle(tenant, request.headers_mut());
+        protocol::tenant::settle(tenant, head);
     }
-    // A place is taken when the body is here: who sends it slowly holds none. Without one, it is not even read.
+    // A place is taken once the body is here, so that slow senders hold none. Without a free one the body is not read.
     if !app.has_place() {
         return Err(ApiError::Overloaded);
     }
-    Ok((caller, route))
+    Ok(route)
 }
 
-pub(crate) fn place(app: &Arc<App>) -> Result<Place, ApiError> {
-    app.place().ok_or(ApiError::Overloaded)
+/// A turn of a conversation, stage by stage. The answer's body relays and finishes.
+async fn turn(
+    context: &RequestContext<'_>,
+    endpoint: Endpoint,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Response<Body>, ApiError> {
+    let receiving = context.trail.begin(Stage::Receive);
+    // The body's room is held until the answer begins.
+    let Received { bytes, room: _room } = admit::read_body(context.app, head, body).await?;
+    drop(receiving);
+    let mut place = context.place()?;
+    let (turn, body) = admitted(context, (endpoint, None), head, bytes, &mut place).await?;
+    let request = TurnRequest {
+        context,
+        head,
+        body: &body,
+        turn: &turn,
+    };
+    let mut place = Some(place);
+    let answer = forward::deliver(request, &mut place).await;
+    if let Some(place) = &mut place {
+        // No worker answered, so nothing was used. A client that leaves before, or whose deadline passes, does not come
+        // by here, and pays.
+        place.charge.give_back();
+    }
+    answer
 }
 
-/// A request that is passed on as it comes, with what can be known of it without reading it.
+/// Parses and admits a turn. Returns it with its body as engines get it. `among`: the only workers that it may go to.
+///
+/// # Errors
+/// If it cannot be read, or is turned away.
+pub(crate) async fn admitted(
+    context: &RequestContext<'_>,
+    (endpoint, among): (Endpoint, Option<Among>),
+    head: &Parts,
+    body: Bytes,
+    place: &mut Place,
+) -> Result<(Arc<Turn>, Bytes), ApiError> {
+    let RequestContext {
+        app, caller, trail, ..
+    } = *context;
+    let arrived = app.clock.now();
+    let parsing = trail.begin(Stage::Parse);
+    let asked = Asked::of(app, &head.extensions)?;
+    let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
+    turn.asked = asked;
+    turn.among = among;
+    let waiting = parsing.then(Stage::Wait);
+    trail.turn(&turn);
+    wait::turn(context, &turn, place).await?;
+    drop(waiting);
+    let salts = app.admission.settings().salt_requests;
+    let body = protocol::tenant::edited(&turn.edits, salts, body);
+    Ok((Arc::new(turn), body))
+}
+
+/// A request that passes unread, by what can be known of it.
 async fn relay(
-    app: &Arc<App>,
+    context: &RequestContext<'_>,
     route: &Route,
     request: Request<Incoming>,
-    caller: &Caller,
-    (deadline, trail): (Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
+    let RequestContext { app, caller, .. } = *context;
     let max = app.live().limits.max_body_bytes.get();
     let (head, body) = request.into_parts();
     let body = ClientBody::new(app, &head.headers, body);
@@ -202,11 +261,7 @@ async fn relay(
     if request.body().size_hint().lower() > max as u64 {
         return Err(ApiError::BodyTooLarge(max));
     }
-    let mut wanted = Wanted {
-        endpoint: route.endpoint(),
-        trail: trail.clone(),
-        ..Wanted::default()
-    };
+    let mut wanted = Wanted::default();
     match route {
         Route::Kept(id) => wanted.home = keeper(app, id, caller)?,
         Route::Upload(_) => wanted.model = request.body_mut().model(app).await?,
@@ -215,10 +270,10 @@ async fn relay(
     if let Some(model) = &wanted.model {
         models::check(app, model)?;
     }
-    forward::pass(app, request, &wanted, deadline).await
+    forward::pass(context, request, &wanted).await
 }
 
-/// The worker that keeps a response, as far as that is known.
+/// The worker that stores a response, as far as that is known.
 ///
 /// # Errors
 /// 404 if it may be another tenant's.
@@ -230,64 +285,11 @@ pub(crate) fn keeper(app: &App, id: &str, caller: &Caller) -> Result<Option<Work
     Ok(kept.map(|kept| kept.worker))
 }
 
-/// What the server as a whole can do.
+/// The answer to `OPTIONS *`: what the server as a whole can do.
 fn server_options() -> Response<Body> {
     let mut response = Response::new(tailroute_http::body::full(Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     response.headers_mut().insert(ALLOW, allow);
     response
-}
-
-/// A turn of a conversation, read and let in, and its body as engines get it. `among`: the only workers that it may go to.
-///
-/// # Errors
-/// If it cannot be read, or is turned away.
-pub(crate) async fn admitted(
-    app: &Arc<App>,
-    (endpoint, among): (Endpoint, Option<Among>),
-    head: &http::request::Parts,
-    body: Bytes,
-    (caller, place): (&Caller, &mut Place),
-    trail: &Trail,
-) -> Result<(Turn, Bytes), ApiError> {
-    let arrived = app.clock.now();
-    let parsing = trail.begin(Stage::Parse);
-    let asked = Asked::of(app, &head.extensions)?;
-    let mut turn = Turn::read(app, endpoint, caller, &head.headers, &body, arrived)?;
-    turn.asked = asked;
-    turn.among = among;
-    let waiting = parsing.then(Stage::Wait);
-    trail.turn(&turn);
-    wait::turn(app, &turn, caller, place).await?;
-    drop(waiting);
-    let body = tenant::edited(app, &turn, body);
-    Ok((turn, body))
-}
-
-/// A turn of a conversation.
-async fn turn(
-    app: &Arc<App>,
-    endpoint: Endpoint,
-    (head, body): (&http::request::Parts, Bytes),
-    (caller, mut place): (&Caller, Place),
-    (deadline, trail): (Deadline, &Trail),
-) -> Result<Response<Body>, ApiError> {
-    let (turn, body) = admitted(app, (endpoint, None), head, body, (caller, &mut place), trail).await?;
-    let errand = Errand {
-        app,
-        head,
-        body: &body,
-        turn: &turn,
-        deadline,
-        trail,
-    };
-    let mut place = Some(place);
-    let answer = forward::deliver(errand, &mut place).await;
-    if let Some(place) = &mut place {
-        // Nobody answered, so nothing was used. A client that leaves before, or whose own time is up, does not come by
-        // here, and pays.
-        place.charge.give_back();
-    }
-    answer
 }

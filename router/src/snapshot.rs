@@ -13,21 +13,19 @@
 //! The file is replaced by renaming, so there is always a whole one; one that is damaged, foreign or old costs a line in
 //! the log.
 
-pub mod format;
-
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::Snapshot;
-use format::{Contents, FormatError, decode, encode};
+use learning::format::{Contents, FormatError, decode, encode};
 use policy::units::Millis;
 use tracing::{debug, info, warn};
 
 use crate::app::App;
-use crate::fleet::Worker;
-use crate::fleet::hold::Hold;
+use fleet::Worker;
+use fleet::hold::Hold;
 
 /// Largest file that is written or read. Conversations, places and models are bounded to some 8 MB, and a worker's cache
 /// adds 16 bytes for each of its keys, one per 256 bytes of text at the most: this is enough for ten thousand workers of a million

@@ -11,7 +11,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
 use crate::bus::calibrations::Calibration;
-use crate::fleet::hold::Measured;
+use fleet::hold::Measured;
 
 /// What was measured.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -10,7 +10,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use super::workers::{NAME, Shown, named, shown};
-use crate::fleet::JoinError;
+use fleet::JoinError;
 
 /// A worker that is to join.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -16,10 +16,10 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
 use crate::bus::BusState;
-use crate::feedback::explain;
-use crate::fleet::hold::Hold;
 use crate::metrics::Format;
 use crate::reload;
+use crate::slo::explain;
+use fleet::hold::Hold;
 
 /// What is asked by probes and scrapers, which have no tokens, or one of their own.
 pub(super) fn health(router: Router, app: &Arc<App>) -> Router {

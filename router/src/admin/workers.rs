@@ -13,9 +13,9 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
-use crate::fleet::Worker;
-use crate::fleet::hold::{Hold, PinnedAlpha};
-use crate::fleet::source::Source;
+use fleet::Worker;
+use fleet::hold::{Hold, PinnedAlpha};
+use fleet::source::Source;
 
 /// What the parameter of a worker's path is.
 pub(super) const NAME: &str = "The worker's name, as the list gives it";

@@ -25,10 +25,10 @@ use policy::units::Millis;
 use tokio::sync::{Notify, oneshot};
 
 use crate::app::App;
-use crate::clock;
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::fleet::hold::Hold;
+use fleet::Worker;
+use fleet::clock;
+use fleet::hold::Hold;
+use protocol::error::ApiError;
 
 /// Between two looks for room while somebody waits.
 const STEP: Duration = Duration::from_millis(2);

@@ -17,12 +17,13 @@ use policy::admission::Flow;
 use policy::units::Millis;
 
 use super::limits::{Left, Used};
-use super::tenants::{self, Tenant};
-use crate::error::ApiError;
-use crate::operator::tokens::Named;
+use protocol::headers::X_API_KEY;
+use protocol::tenant::{Tenant, hex};
 
-/// Where Anthropic's clients put their key.
-pub const X_API_KEY: &str = "x-api-key";
+use super::tenants;
+use crate::operator::tokens::Named;
+use protocol::error::ApiError;
+
 /// What a key that the router made begins with: secret scanners look for such.
 const PREFIX: &str = "tr-";
 /// Random bytes of a key.
@@ -222,15 +223,4 @@ pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0; KEY_BYTES];
     rand::fill(&mut bytes)?;
     Ok(format!("{PREFIX}{}", hex(&bytes)))
-}
-
-/// Bytes as hexadecimal digits.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -6,7 +6,7 @@
 //! by the error of its estimates and the length of its answers, and pays for it before its next request comes in. What
 //! was never sent, and an attempt that brought nothing, is given back; what was sent is not because its client left.
 //!
-//! What an engine counted is [believed](crate::path::claim) as far as it can be true, and the bucket bounds what is owed for it.
+//! What an engine counted is [believed](protocol::claim) as far as it can be true, and the bucket bounds what is owed for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use policy::admission::Bucket;
 use policy::units::{Millis, Tokens};
 
 use super::keys::Caller;
-use crate::clock::{self, Clock};
-use crate::error::ApiError;
+use fleet::clock::{self, Clock};
+use protocol::error::ApiError;
 
 /// What has been used of a key.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,33 +1,14 @@
-//! Tenants, and what their names are to others.
+//! The tenants of a configuration.
 //!
-//! Whatever a tenant calls something by (its conversations, the namespaces of its prompts) goes into the tenant's own
-//! HMAC-SHA256 (RFC 2104) before a worker sees it or a table of the router's is asked for it. So no tenant can say, guess
-//! or make collide what another one's things are called, whatever either of them is called itself, and what engines are
-//! given is always a short hexadecimal text.
-//!
-//! The key of it is made of `admission.salt_secret_file`, if there is one, which outlives keys. Without it the digests of
-//! the tenant's own keys take its place: restarts and replicas agree on them, and only who knows all the keys of a tenant
-//! knows them. A tenant whose keys change then begins with cold caches; the other tenants do not notice.
-//!
-//! Rejected: the tenant's name in clear (anybody can write another's, and engines refuse some characters and lengths); a
-//! random key for each process (replicas would not share what engines cache, and a restart would lose it).
+//! The key of a tenant's names ([`protocol::tenant`]) is made of `admission.salt_secret_file`, if there is one, which
+//! outlives keys. Without it the digests of the tenant's own keys take its place: restarts and replicas agree on them, and
+//! only a client with all the keys of a tenant knows them. A tenant whose keys change then begins with cold caches; other
+//! tenants do not notice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aws_lc_rs::hmac;
-
-use super::keys::hex;
-
-/// Bytes of a name that is told to workers: too many for two to be alike.
-const NAME_BYTES: usize = 16;
-
-/// One tenant.
-#[derive(Debug)]
-pub struct Tenant {
-    key: hmac::Key,
-    seed: u64,
-}
+use protocol::tenant::Tenant;
 
 /// The tenants of a configuration, by name.
 #[must_use]
@@ -46,82 +27,9 @@ pub fn all(config: &config::Config) -> HashMap<&str, Arc<Tenant>> {
     digests.into_iter().map(tenant).collect()
 }
 
-impl Tenant {
-    /// A tenant of this name, among those that are told apart by this secret.
-    #[must_use]
-    pub fn new(name: &str, secret: &[u8]) -> Self {
-        let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
-        let key = hmac::sign(&root, format!("tailroute tenant\0{name}").as_bytes());
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_ref());
-        let mut seed = [0; 8];
-        let made = hmac::sign(&key, b"seed\0");
-        seed.copy_from_slice(&made.as_ref()[..8]);
-        Self {
-            key,
-            // 0 is everybody, where there are no tenants.
-            seed: u64::from_le_bytes(seed) | 1,
-        }
-    }
-
-    /// What divides engines' caches and the router's fingerprints, within what the client divides them by itself: 64
-    /// hexadecimal digits.
-    #[must_use]
-    pub fn salt(&self, own: Option<&str>) -> String {
-        hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
-    }
-
-    /// What a conversation of this name is called: 32 hexadecimal digits.
-    #[must_use]
-    pub fn session(&self, own: &[u8]) -> String {
-        hex(&self.name("session", own).as_ref()[..NAME_BYTES])
-    }
-
-    /// What a response is called that the client wants called so.
-    #[must_use]
-    pub fn response(&self, own: &[u8]) -> String {
-        format!("resp_{}", hex(&self.name("response", own).as_ref()[..NAME_BYTES]))
-    }
-
-    /// Seeds hashes of what this tenant names; never 0.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn name(&self, what: &str, own: &[u8]) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.key);
-        context.update(what.as_bytes());
-        // No kind of name holds it, so none can be taken for another.
-        context.update(b"\0");
-        context.update(own);
-        context.sign()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    const SECRET: &[u8] = b"0123456789abcdef";
-
-    proptest! {
-        #[test]
-        fn no_name_of_one_tenant_is_a_name_of_anothers(
-            one in "[a0-9:/@]{1,64}", other in "[a0-9:/@]{1,64}", own in ".{0,300}", its in ".{0,300}",
-        ) {
-            prop_assume!(one != other);
-            let (one, other) = (Tenant::new(&one, SECRET), Tenant::new(&other, SECRET));
-            let (salt, its_salt) = (one.salt(Some(&own)), other.salt(Some(&its)));
-            prop_assert_ne!(&salt, &its_salt);
-            // vLLM takes no more than 128 characters, and not all of them.
-            prop_assert!(salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit()));
-            prop_assert_ne!(one.session(own.as_bytes()), other.session(own.as_bytes()));
-            prop_assert_ne!(one.response(own.as_bytes()), other.response(own.as_bytes()));
-            prop_assert_ne!(one.seed(), other.seed());
-        }
-    }
 
     fn key(name: &str, tenant: &str) -> config::Key {
         config::Key {
@@ -157,15 +65,5 @@ mod tests {
         let rotated = salts(&config);
         assert_ne!(rotated[0], a);
         assert_eq!(rotated[1], b);
-    }
-
-    #[test]
-    fn kinds_of_names_are_not_each_others() {
-        let tenant = Tenant::new("a", SECRET);
-        assert!(!tenant.salt(Some("x")).starts_with(&tenant.session(b"x")));
-        assert_ne!(
-            Tenant::new("a", SECRET).salt(None),
-            Tenant::new("a", b"another").salt(None)
-        );
     }
 }

@@ -11,10 +11,10 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::App;
-use crate::fleet::hold::{Hold, Measured};
-use crate::fleet::source::Source;
-use crate::fleet::{JoinError, Worker};
 use crate::operator::events::Kind;
+use fleet::hold::{Hold, Measured};
+use fleet::source::Source;
+use fleet::{JoinError, Worker};
 
 impl App {
     /// A worker joins the fleet. It is probed from now on, and given work when it is well.

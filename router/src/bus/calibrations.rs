@@ -19,8 +19,8 @@ use tracing::{debug, warn};
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::app::App;
-use crate::fleet::hold::Measured;
 use crate::operator::audit::{Happened, Who};
+use fleet::hold::Measured;
 
 /// Where they stand in the bucket.
 const KEY: &str = "calibrations";

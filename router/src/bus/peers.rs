@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireError};
 use super::worker_key;
 use crate::app::App;
-use crate::fleet::{Worker, hold};
+use fleet::{Worker, hold};
 use tailroute_http::unread::Unread;
 
 /// Replicas that are heard at the same time; what more say is not understood.

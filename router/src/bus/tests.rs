@@ -12,7 +12,7 @@ use policy::units::{Millis, Tokens};
 use super::speak::{Out, Speaker};
 use super::*;
 use crate::app::App;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// A replica, and what it has said.
 struct Replica {
@@ -220,10 +220,10 @@ async fn a_replica_that_is_silent_counts_no_longer() {
     let (keys, _) = prompt();
     let _under_way = one.sends(&keys);
     other.hears(&one.says().await);
-    tokio::time::advance(crate::clock::duration(peers::SILENT - Millis(1.0))).await;
+    tokio::time::advance(fleet::clock::duration(peers::SILENT - Millis(1.0))).await;
     other.bus().peers.tidy(&other.app);
     assert_eq!(other.others(), (1, 1));
-    tokio::time::advance(crate::clock::duration(Millis(2.0))).await;
+    tokio::time::advance(fleet::clock::duration(Millis(2.0))).await;
     other.bus().peers.tidy(&other.app);
     assert_eq!((other.others(), other.holds(&keys)), ((0, 0), 0));
     assert_eq!(other.bus().peers.count(), (0, 0));
@@ -269,10 +269,7 @@ async fn what_a_worker_is_told_comes_after_what_another_replica_has_told_it() {
         other.hears(&one.says().await);
     }
     let hints = &other.worker(0).hints;
-    hints.push(
-        "a".into(),
-        crate::fleet::hints::Kind::Ended { keep: Tokens::ZERO },
-    );
+    hints.push("a".into(), fleet::hints::Kind::Ended { keep: Tokens::ZERO });
     assert_eq!(hints.take()[0].epoch, ahead + 1);
 }
 
@@ -381,7 +378,7 @@ async fn what_a_lying_replica_claims_is_bounded_and_over_seconds_after_it_is_sil
     };
     assert_eq!(honest.others(), (100, 100));
     assert!(wait(&honest) <= 100.0 * 600_000.0, "{}", wait(&honest));
-    tokio::time::advance(crate::clock::duration(peers::SILENT + Millis(1.0))).await;
+    tokio::time::advance(fleet::clock::duration(peers::SILENT + Millis(1.0))).await;
     honest.bus().peers.tidy(&honest.app);
     assert_eq!((honest.others(), honest.bus().peers.count()), ((0, 0), (0, 0)));
     assert_eq!(wait(&honest), 0.0);

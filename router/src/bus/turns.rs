@@ -12,8 +12,8 @@ use policy::units::{Millis, Tokens};
 
 use super::wire::{self, Keys, Left, LeftBytes};
 use super::{Bus, worker_key};
-use crate::clock::Clock;
-use crate::fleet::Worker;
+use fleet::Worker;
+use fleet::clock::Clock;
 
 /// A turn of this replica's that is under way.
 #[derive(Debug)]

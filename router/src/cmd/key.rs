@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use crate::admission::keys::{hash, hex, make};
+use crate::admission::keys::{hash, make};
+use protocol::tenant::hex;
 
 /// Shortest key whose hash may be written down; what is shorter could be guessed from it.
 const SHORTEST: usize = 20;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
-use crate::fleet::source::Source;
+use fleet::source::Source;
 
 /// Most of those that were not taken that are told one by one.
 const TOLD: usize = 32;

@@ -19,7 +19,7 @@ use super::board::{Found, Named};
 use super::kubernetes::{address, in_words};
 use super::pause::{self, Pause};
 use crate::app::App;
-use crate::fleet::source::Source;
+use fleet::source::Source;
 
 /// Longest name of a worker; one whose host has a longer name goes by its address.
 const LONGEST_NAME: usize = 64;

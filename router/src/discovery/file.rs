@@ -12,8 +12,8 @@ use tracing::debug;
 
 use super::board::{Found, Named};
 use crate::app::App;
-use crate::fleet::source::Source;
 use crate::reload;
+use fleet::source::Source;
 
 /// Between two looks at the file.
 const LOOK: Duration = Duration::from_millis(500);

@@ -32,7 +32,7 @@ use self::objects::{Endpoint, Event, List, Meta, Object, Rules, check_version, g
 pub(super) use self::objects::{address, in_words};
 use super::pause::{self, Pause};
 use crate::app::App;
-use crate::fleet::source::Source;
+use fleet::source::Source;
 
 /// Objects of one answer to a list.
 const PAGE: &str = "250";

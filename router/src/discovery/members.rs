@@ -8,9 +8,9 @@ use tracing::info;
 
 use super::board::{Named, Refused};
 use crate::app::App;
-use crate::fleet::hold::Hold;
-use crate::fleet::source::Source;
-use crate::fleet::{JoinError, Worker};
+use fleet::hold::Hold;
+use fleet::source::Source;
+use fleet::{JoinError, Worker};
 
 /// Between two looks at whether who has to go first is gone.
 const LOOK: Duration = Duration::from_millis(100);

@@ -30,7 +30,7 @@ use super::source::{Finder, Source};
 use super::wire::{self, Batch};
 use super::zmtp::{Connection, Role, ZmtpError};
 use crate::app::App;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// Between two questions whether anything was lost.
 const HEARTBEAT: Duration = Duration::from_secs(1);

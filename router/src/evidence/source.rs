@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// A publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]

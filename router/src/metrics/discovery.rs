@@ -5,7 +5,7 @@ use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
 use crate::discovery::board::SourceState;
-use crate::fleet::source::Source;
+use fleet::source::Source;
 
 const SOURCE: Label = of("source", &["kubernetes", "dns", "file"]);
 

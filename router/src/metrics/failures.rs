@@ -4,7 +4,8 @@ use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Spec, WORKER, of};
-use crate::fleet::breaker::Standing;
+
+use fleet::breaker::Standing;
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

@@ -17,8 +17,8 @@ use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
 
 use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
-use crate::names;
 use crate::path::arrival::trace::TraceId;
+use protocol::names;
 
 /// Only grows.
 pub type Counter = counter::Counter;

@@ -9,9 +9,9 @@ use policy::units::{Millis, Tokens};
 
 use super::BusGauges;
 use crate::discovery::board::SourceState;
-use crate::feedback::{ClassState, TailState};
-use crate::fleet::breaker::Standing;
 use crate::logs::writer::Dropped;
+use crate::slo::{ClassState, TailState};
+use fleet::breaker::Standing;
 
 /// What is true at one moment, for the page.
 #[derive(Debug)]

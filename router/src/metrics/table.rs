@@ -73,7 +73,7 @@ pub const MAX_WORKERS: usize = 64;
 /// Most series of one router, whatever its fleet.
 pub const MAX_SERIES: usize = 20_000;
 /// The label's value for what has no series of its own.
-pub const OTHER: &str = crate::names::OTHER;
+pub const OTHER: &str = protocol::names::OTHER;
 
 /// Times to first token: from a cached short prompt to a minute in a queue.
 pub const SECONDS: Buckets = Buckets {

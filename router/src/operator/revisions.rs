@@ -358,7 +358,7 @@ impl Revisions {
     }
 
     /// Waits until a return is due. Whatever changes meanwhile is taken into account.
-    pub async fn revert_due(&self, clock: crate::clock::Clock) {
+    pub async fn revert_due(&self, clock: fleet::clock::Clock) {
         loop {
             let due = self.state.lock().pending.as_ref().map(|pending| pending.due);
             match due {
@@ -367,7 +367,7 @@ impl Revisions {
                 Some(due) => {
                     tokio::select! {
                         () = self.changed.notified() => {}
-                        () = tokio::time::sleep(crate::clock::duration(due - clock.now())) => {}
+                        () = tokio::time::sleep(fleet::clock::duration(due - clock.now())) => {}
                     }
                 }
             }

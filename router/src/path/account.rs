@@ -9,11 +9,11 @@ use policy::units::{Millis, Tokens};
 
 use super::ask::Asked;
 use super::choose::{Choice, Turn};
-use super::watch::Usage;
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
-use crate::fleet::Worker;
 use crate::telemetry::trail::Note;
+use fleet::Worker;
+use protocol::watch::Usage;
 
 /// The account of one attempt.
 #[derive(Debug)]

@@ -9,11 +9,11 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::routes;
-pub use super::routes::{Endpoint, Route};
 use super::tunnel;
 use crate::app::App;
-use crate::error::ApiError;
+use protocol::error::ApiError;
+use protocol::routes;
+use protocol::routes::Route;
 use tailroute_http::unread::Unread;
 
 /// Longest request target that is taken.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use policy::ids::WorkerId;
 
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// Some of the workers. Only what has an address can be named.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,11 +18,12 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
 use self::trace::TraceId;
-use super::{ask, headers, tunnel};
+use super::{ask, tunnel};
 use crate::app::App;
-use crate::error::ERROR_HEADER;
 use crate::logs::request::Whose;
 use crate::telemetry::Trail;
+use protocol::error::ERROR_HEADER;
+use protocol::headers;
 
 /// Names the request, to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -113,7 +114,7 @@ impl Arrival {
         let error = response.headers().get(ERROR_HEADER);
         self.trail.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());
-        if headers.contains_key(&super::headers::WORKER) {
+        if headers.contains_key(&protocol::headers::WORKER) {
             headers.append(VIA, via(Version::HTTP_11));
         }
         if !headers.contains_key(&REQUEST_ID) {

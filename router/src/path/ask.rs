@@ -9,9 +9,9 @@ use config::{Requests, WeightName};
 use http::{Extensions, HeaderValue, Request};
 use policy::route::{Ask, Override, Overrides};
 
-use super::headers;
 use crate::app::App;
-use crate::error::ApiError;
+use protocol::error::ApiError;
+use protocol::headers;
 
 /// Longest value that is read.
 const MAX_BYTES: usize = 256;

@@ -12,33 +12,34 @@ use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 
-use super::admit::Endpoint;
 use super::among::Among;
 use super::arrival::REQUEST_ID;
 use super::arrival::trace::TraceId;
 use super::ask::Asked;
-use super::claim::Allowed;
-use super::fingerprint::{Extent, Fingerprint};
 use super::objective::{Goal, OF_HEADER, Origin};
 use super::session::Session;
-use super::tenant::Edit;
-use super::{headers, models, parse, steering, tenant};
+use super::{models, tenant};
 use crate::admission::keys::Caller;
 use crate::app::App;
-use crate::error::ApiError;
-use crate::feedback::Expected;
-use crate::fleet::Worker;
-use crate::fleet::breaker::Standing;
-use crate::fleet::dialect::is_told;
-use crate::fleet::rotation::{self, Condition};
-use crate::knowledge::{Match, Scale, Source};
 use crate::telemetry::Stage;
+use fleet::Worker;
+use fleet::breaker::Standing;
+use fleet::dialect::is_told;
+use fleet::rotation::{self, Condition};
+use learning::feedback::Expected;
+use learning::knowledge::{Match, Scale, Source};
+use protocol::claim::Allowed;
+use protocol::error::ApiError;
+use protocol::fingerprint::{Extent, Fingerprint};
+use protocol::routes::Endpoint;
+use protocol::tenant::Edit;
+use protocol::{headers, parse, steering};
 
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
 /// A turn, read and fingerprinted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Turn {
     /// Where it came in.
     pub endpoint: Endpoint,
@@ -171,7 +172,7 @@ impl Turn {
         arrived: Millis,
     ) -> Result<Self, ApiError> {
         let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
-        steering::permit_body(app, parsed.steering)?;
+        steering::permit_body(app.config.http.transfer_fields, parsed.steering)?;
         if caller.tenant().is_some() {
             tenant::permit_body(app, parsed.foreign.or(parsed.steering))?;
         }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::inspect::{Inspector, Refused};
 use crate::app::App;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 
 /// A body that comes more slowly than this, once `limits.body_timeout_s` has passed, is given up.

@@ -1,19 +1,14 @@
 //! To a worker and back: the same bytes out, the answer streamed through, another worker while that can do no harm.
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! |---|---|
 //! | `request` | a turn as it goes out: the client's bytes, and what the router adds |
 //! | `attempt` | one attempt on one worker, and what its end means |
-//! | `begun` | whether the worker may have begun, exactly |
 //! | `deadline` | how long a request may take |
 //! | `hedge` | a second worker beside one that is late |
-//! | `pass` | what is passed on without being understood |
-//!
-//! What a request may cost beyond one attempt is bounded three times: by `limits.retries` for itself, by the retry
-//! budget for all of them together, and by its deadline.
+//! | `pass` | requests that pass unread |
 
 mod attempt;
-pub mod begun;
 mod deadline;
 mod hedge;
 pub(crate) mod pass;
@@ -23,104 +18,85 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use policy::ids::WorkerId;
 use tracing::warn;
 
 use self::attempt::{Answer, Sent, Verdict};
 pub use self::deadline::Deadline;
-pub use self::pass::{Wanted, pass};
+pub use self::pass::Wanted;
+pub(crate) use self::pass::pass;
 pub(crate) use self::request::turn_request;
 use super::choose::{self, Choice, Turn};
-use super::headers;
-use super::learn::{Charged, Flight, Outcome};
+use super::context::RequestContext;
+use super::flight::{Flight, Outcome};
+use super::retry::{self, RetryState};
 use super::tap::Tap;
-use super::watch::Watch;
 use super::watchdog::Watchdog;
 use crate::app::{App, Place};
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::fleet::breaker::Pass;
-use crate::telemetry::Trail;
+use fleet::Worker;
+use fleet::breaker::Pass;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
 use tailroute_http::body::Body;
 
 /// A turn to be answered by some worker.
 #[derive(Clone, Copy)]
-pub struct Errand<'a> {
-    /// The router.
-    pub app: &'a Arc<App>,
+pub(crate) struct TurnRequest<'a> {
+    /// What every stage knows of it.
+    pub(crate) context: &'a RequestContext<'a>,
     /// The client's request head.
-    pub head: &'a http::request::Parts,
-    /// The client's request body.
-    pub body: &'a Bytes,
+    pub(crate) head: &'a Parts,
+    /// The request body as engines get it.
+    pub(crate) body: &'a Bytes,
     /// The turn.
-    pub turn: &'a Turn,
-    /// When it has to have been answered.
-    pub deadline: Deadline,
-    /// Where what happens is written down.
-    pub trail: &'a Trail,
+    pub(crate) turn: &'a Arc<Turn>,
 }
 
-/// What a request has cost so far.
-#[derive(Debug, Default)]
-struct Ledger {
-    /// Workers that it is not sent to (again).
-    tried: Vec<WorkerId>,
-    retries: u32,
-    charged: Charged,
-}
-
-impl Ledger {
-    /// Whether it may be tried again, given that there is another worker. If so, that is paid for.
-    fn may_retry(&mut self, app: &App) -> bool {
-        if self.retries >= app.live().limits.retries {
-            return false;
-        }
-        if !app.retries.lock().take(app.clock.now()) {
-            app.metrics.retry_refused();
-            return false;
-        }
-        self.retries += 1;
-        true
-    }
-}
-
-/// Sends a turn until a worker takes it, as long as none can have begun on it, and returns the answer, whose body is still
-/// on its way.
+/// Sends a turn until a worker takes it, as far as the [retry policy](super::retry) allows. Returns the answer, whose
+/// body is still on its way.
 ///
 /// # Errors
 /// If no worker is ready or none is reached. A worker that fails on it, and a deadline that passes, are answers.
-pub async fn deliver(errand: Errand<'_>, place: &mut Option<Place>) -> Result<Response<Body>, ApiError> {
-    let app = errand.app;
-    app.retries.lock().request(app.clock.now());
-    let mut ledger = Ledger::default();
+pub(crate) async fn deliver(
+    request: TurnRequest<'_>,
+    place: &mut Option<Place>,
+) -> Result<Response<Body>, ApiError> {
+    let app = request.context.app;
+    let mut state = RetryState::new(app);
     loop {
-        let (choice, pass) = choose_admitted(app, errand.turn, &mut ledger.tried)?;
+        let (choice, pass) = choose_admitted(app, request.turn, &mut state.tried)?;
         let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
-        let sent = Sent::start(&errand, &choice, pass, &ledger.charged)?;
+        let sent = Sent::start(&request, &choice, pass, &state.charged)?;
         if let Some(place) = place {
             place.sent();
         }
-        ledger.tried.push(choice.worker.id);
+        state.tried.push(choice.worker.id);
         let (sent, head) = match app.config.failure.hedge_after {
-            // Boxed: hardly anybody hedges, and each request would carry room for a second attempt.
-            Some(after) if has_alternative => Box::pin(hedge::race(&errand, sent, after, &mut ledger)).await,
+            // Boxed, as few configurations hedge: the common future has no room for a second attempt.
+            Some(after) if has_alternative => Box::pin(hedge::race(&request, sent, after, &mut state)).await,
             _ => sent.wait().await,
         };
         let worker = sent.worker_name();
-        let may_retry = |harmless: bool| harmless && may_go_elsewhere && ledger.may_retry(app);
-        match sent.judge(&errand, head, has_alternative, may_retry) {
-            Verdict::Answer(answer) => return Ok(answered(&errand, *answer, place.take())),
+        let verdict = sent.judge(&request, head, |failure| {
+            // What one worker declines does not go to those that fail by themselves.
+            let has_other = may_go_elsewhere && (has_alternative || !failure.is_declined());
+            state.may_retry(app, failure, request.head, || has_other)
+        });
+        match verdict {
+            Verdict::Answer(answer) => return Ok(answered(&request, *answer, place.take())),
             Verdict::Again(why) => {
                 warn!(worker = &*worker, why, "trying another worker");
                 app.metrics.retry(&worker);
             }
             Verdict::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
-                    // The worker may have computed as much as it could until then.
+                    // The worker may have computed until then: the key pays.
                     drop(place.take());
                 }
-                return Ok(error.response_for(errand.turn.endpoint.family()));
+                return Ok(error.response_for(request.turn.endpoint.family()));
             }
             Verdict::NotReached(error) => return Err(error),
         }
@@ -142,7 +118,7 @@ pub(crate) fn choose_admitted(
         let choice = match choose::choose(app, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
-                // Nobody is left but those that another request tries just now: one of them is more than none.
+                // All others are being probed by another request: one of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
                 let pass = choice.worker.admit(app.clock.now(), true);
@@ -152,27 +128,27 @@ pub(crate) fn choose_admitted(
         if let Some(pass) = choice.worker.admit(app.clock.now(), choice.regardless) {
             return Ok((choice, pass));
         }
-        // Another request has just begun to try this worker.
+        // Another request has just begun to probe this worker.
         tried.push(choice.worker.id);
         turned_away.get_or_insert(choice);
     }
 }
 
-/// What an answer's status means for its turn, and for the worker whose it is.
+/// The outcome that an answer's status means, if all of it passes.
 pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
     let outcome = match status.as_u16() {
         500.. => Outcome::WorkerError,
         400.. => Outcome::ClientError,
         _ => Outcome::Ok,
     };
-    if outcome == Outcome::WorkerError && !begun::is_failure(status) {
+    if outcome == Outcome::WorkerError && !retry::is_failure(status) {
         flight.spare();
     }
     outcome
 }
 
 /// The answer as the client gets it.
-fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Response<Body> {
+fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<Place>) -> Response<Body> {
     let Answer {
         response,
         first,
@@ -189,23 +165,23 @@ fn answered(errand: &Errand<'_>, answer: Answer, place: Option<Place>) -> Respon
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
     let watch = Watch::new(
-        errand.turn.endpoint,
+        request.turn.endpoint,
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(errand.app.copied());
+    .within(request.context.app.copied());
     mark(&mut parts.headers, flight.worker(), Some(sequence));
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
     parts.version = Version::HTTP_11;
-    let watchdog = Watchdog::new(errand.app, errand.deadline);
+    let watchdog = Watchdog::new(request.context.app, request.context.deadline);
     let tap = Tap::new((first, incoming), watch, (flight, leg), outcome, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 
-/// Makes a worker's answer ready for the client: what concerns the worker's connection goes, and so does what only the
-/// router says. Then says where the answer came from.
+/// Makes a worker's answer ready for the client: removes the headers of the worker's connection and those that only the
+/// router may set, then names the worker and the decision.
 pub(crate) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);

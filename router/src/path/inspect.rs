@@ -3,11 +3,11 @@
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
-use super::multipart::{self, Parts, Seen};
-use super::steering::{self, Keys};
 use crate::app::App;
-use crate::error::ApiError;
-use crate::names;
+use protocol::error::ApiError;
+use protocol::multipart::{self, Parts, Seen};
+use protocol::names;
+use protocol::steering::{self, Keys};
 
 /// How much of a body is waited for to find its model: clients write fields before files.
 pub const LOOKED_AT: usize = 64 * 1024;

@@ -8,9 +8,9 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::names;
+use fleet::Worker;
+use protocol::error::ApiError;
+use protocol::names;
 use tailroute_http::body::{self, Body};
 
 /// Longest part of a model's name that an error repeats.

@@ -8,7 +8,7 @@ use config::Objective;
 use http::HeaderMap;
 use policy::units::Millis;
 
-use super::headers;
+use protocol::headers;
 
 /// Longest objective that a client can ask for, as in the configuration.
 const LONGEST_MS: f64 = 1e9;

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use super::learn::{Flight, Outcome};
-use super::routes::Family;
-use super::watch::Watch;
-use crate::fleet::Worker;
+use super::flight::{End, Flight, Outcome};
 use crate::logs::request::Whose;
 use crate::telemetry::Stage;
 use crate::telemetry::trail::Leg;
+use fleet::Worker;
+use protocol::routes::Family;
+use protocol::watch::Watch;
 
 /// Most bytes of a stream that are put aside: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
@@ -179,7 +179,13 @@ impl Observer {
         let seen = flight.believed(self.watch.seen());
         self.leg.end(outcome.as_str(), Some(seen));
         let _learning = self.leg.trail().begin(Stage::Learn);
-        self.within(|| flight.end(outcome, Some(seen), complete));
+        self.within(|| {
+            flight.end(End {
+                outcome,
+                seen: Some(seen),
+                keeps_reply: complete,
+            });
+        });
     }
 
     /// What is logged meanwhile is the request's.

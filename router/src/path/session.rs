@@ -13,9 +13,9 @@ use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arrival::trace::hex_of_half;
-use super::headers;
-use crate::admission::tenants::Tenant;
-use crate::knowledge::Knowledge;
+use learning::knowledge::Knowledge;
+use protocol::headers;
+use protocol::tenant::Tenant;
 
 /// Longest name that is passed on as it is; longer ones are hashed.
 const MAX_NAME_BYTES: usize = 256;

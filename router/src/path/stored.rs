@@ -11,7 +11,8 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use protocol::routes::response_key;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::session::Session;
 
@@ -38,12 +39,6 @@ impl Default for Stored {
 }
 
 impl Stored {
-    /// The key of a response's id.
-    #[must_use]
-    pub fn key(id: &str) -> u64 {
-        xxh3_64(id.as_bytes())
-    }
-
     /// A response with this key was made for a tenant, which is known by [its seed](crate::admission::keys::Caller::seed).
     pub fn keep(&self, tenant: u64, key: u64, kept: Kept) {
         self.0
@@ -67,7 +62,7 @@ impl Stored {
     /// Where a tenant's response of this id is. No tenant finds another's.
     #[must_use]
     pub fn find(&self, tenant: u64, id: &str) -> Option<Kept> {
-        let key = xxh3_64_with_seed(&Self::key(id).to_le_bytes(), tenant);
+        let key = xxh3_64_with_seed(&response_key(id).to_le_bytes(), tenant);
         self.0.lock().get(&key).cloned()
     }
 }
@@ -85,7 +80,7 @@ mod tests {
             worker: WorkerId(slot),
             conversation: None,
         };
-        stored.keep(tenant, Stored::key(id), kept);
+        stored.keep(tenant, response_key(id), kept);
     }
 
     #[test]

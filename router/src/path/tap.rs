@@ -11,14 +11,14 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
-use super::headers;
-use super::learn::{Flight, Outcome};
-use super::mend;
+use super::flight::{Flight, Outcome};
 use super::observe::Observer;
-use super::watch::Watch;
 use super::watchdog::{Overrun, Watchdog};
-use crate::error::ApiError;
 use crate::telemetry::trail::Leg;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::mend;
+use protocol::watch::Watch;
 use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
 

@@ -5,7 +5,7 @@
 //! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
 //! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit: then both sides are
 //! told so by a Close frame ([`frames`]), between two of the other side's. In what a client sends, fields that
-//! [steer](super::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
+//! [steer](protocol::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
 //! are not negotiated.
 
 mod frames;
@@ -31,11 +31,11 @@ use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use self::frames::Frames;
-use super::forward::{Deadline, Wanted, mark, pass};
-use super::headers;
-use crate::app::{App, Place};
-use crate::error::ApiError;
-use crate::telemetry::Trail;
+use super::context::RequestContext;
+use super::forward::{Wanted, mark, pass};
+use crate::app::App;
+use protocol::error::ApiError;
+use protocol::headers;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
 
@@ -90,12 +90,18 @@ pub fn note<B>(request: &mut Request<B>) {
 ///
 /// # Errors
 /// If no worker is ready, or the one chosen does not answer.
-pub async fn open(
-    app: &Arc<App>,
+pub(super) async fn open(
+    context: &RequestContext<'_>,
     mut request: Request<Incoming>,
-    (place, deadline, trail): (Place, Deadline, &Trail),
 ) -> Result<Response<Body>, ApiError> {
-    let started = app.clock.now();
+    let RequestContext {
+        app,
+        started,
+        endpoint,
+        deadline,
+        ..
+    } = *context;
+    let place = context.place()?;
     let is_h2 = is_extended_connect(&request);
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
@@ -104,7 +110,6 @@ pub async fn open(
         super::models::check(app, model)?;
     }
     let wanted = Wanted {
-        endpoint: "realtime",
         model,
         ..Wanted::default()
     };
@@ -124,8 +129,7 @@ pub async fn open(
         Err(_) => return Err(ApiError::WorkerTimeout(app.live().limits.first_byte_timeout)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let how = (started, wanted.endpoint, trail.clone());
-        return Ok(pass::answered(app, response, (in_flight, place), deadline, how));
+        return Ok(pass::answered(context, response, (in_flight, place)));
     }
     if in_flight.answered() {
         app.breaker_closed(&worker);
@@ -149,7 +153,7 @@ pub async fn open(
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
         app.metrics
-            .request(wanted.endpoint, outcome, (app.clock.now() - started).0 / 1e3);
+            .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
         drop((in_flight, place));
     });
     Ok(Response::from_parts(parts, body::full(Bytes::new())))
@@ -161,7 +165,7 @@ fn model(uri: &http::Uri) -> Option<String> {
         .query()?
         .split('&')
         .find_map(|pair| pair.strip_prefix("model="))?;
-    super::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
+    protocol::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
 }
 
 fn switched(headers: &mut HeaderMap) {
@@ -174,7 +178,7 @@ fn ask(
     app: &App,
     head: &http::request::Parts,
     is_h2: bool,
-    worker: &crate::fleet::Worker,
+    worker: &fleet::Worker,
 ) -> Result<Request<Body>, ApiError> {
     let mut headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     switched(&mut headers);

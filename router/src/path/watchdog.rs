@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::forward::Deadline;
 use crate::app::App;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 use tailroute_http::bell::Bell;
 use tailroute_http::body::BodyError;
 

@@ -7,9 +7,9 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 
 use super::wire::{self, Kind, Metadata, ProcessingRequest};
-use crate::error::ApiError;
 use crate::path::among::Among;
-use crate::path::headers;
+use protocol::error::ApiError;
+use protocol::headers;
 
 /// Names the endpoints, in a header of the request and in metadata.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";

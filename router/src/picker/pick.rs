@@ -10,19 +10,18 @@ use policy::route::Terms;
 use tracing::warn;
 
 use super::served::{Carried, Relayed, Served};
-use crate::admission::keys::Caller;
 use crate::app::App;
-use crate::error::ApiError;
-use crate::fleet::Worker;
 use crate::path::among::Among;
 use crate::path::choose::Choice;
+use crate::path::context::RequestContext;
+use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{self, Wanted, pass, turn_request};
-use crate::path::headers;
 use crate::path::inspect::Inspector;
-use crate::path::learn::{Charged, Flight};
-use crate::path::routes::{Endpoint, Route};
 use crate::path::{self, models};
-use crate::telemetry::Trail;
+use fleet::Worker;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::routes::{Endpoint, Route};
 
 /// Where a request goes.
 pub(super) struct Pick {
@@ -46,51 +45,44 @@ pub(super) fn needs_body(route: &Route) -> bool {
 /// # Errors
 /// If it is turned away, or there is no worker.
 pub(super) async fn pick(
-    app: &Arc<App>,
+    context: &RequestContext<'_>,
     route: &Route,
     head: &Parts,
     body: Bytes,
-    (caller, among, trail): (&Caller, Among, &Trail),
+    among: Among,
 ) -> Result<Pick, ApiError> {
     match route {
-        Route::Turn(endpoint) => turn(app, *endpoint, head, body, (caller, among, trail)).await,
-        _ => other(app, route, head, body, (caller, among)),
+        Route::Turn(endpoint) => turn(context, *endpoint, head, body, among).await,
+        _ => other(context, route, head, body, among),
     }
 }
 
 /// A turn of a conversation.
 async fn turn(
-    app: &Arc<App>,
+    context: &RequestContext<'_>,
     endpoint: Endpoint,
     head: &Parts,
     body: Bytes,
-    (caller, among, trail): (&Caller, Among, &Trail),
+    among: Among,
 ) -> Result<Pick, ApiError> {
-    let mut place = path::place(app)?;
-    let (turn, body) = path::admitted(
-        app,
-        (endpoint, Some(among)),
-        head,
-        body,
-        (caller, &mut place),
-        trail,
-    )
-    .await?;
+    let app = context.app;
+    let mut place = context.place()?;
+    let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
     let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
-    // First of all: from here on the breaker's pass is held by a guard.
+    // First: from here on the breaker's pass is held by a guard.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
     flight.is_out();
     let request = match turn_request(app, head, body, &turn, &choice) {
         Ok(request) => request,
         Err(error) => {
             warn!(worker = choice.worker.name(), %error, "no request could be made for it");
-            flight.not_reached();
+            flight.end(Outcome::NotReached);
             return Err(ApiError::WorkerFailed);
         }
     };
     let (mut parts, body) = request.into_parts();
-    let leg = trail.attempt(&choice, &mut parts.headers);
+    let leg = context.trail.attempt(&choice, &mut parts.headers);
     flight.traced(leg.note());
     place.sent();
     let endpoints = endpoints(app, &choice);
@@ -144,17 +136,16 @@ fn stands_in(worker: &Worker, picked: &Worker) -> bool {
         && worker.dialect().name() == picked.dialect().name()
 }
 
-/// A request that is not looked into.
+/// A request that passes unread.
 fn other(
-    app: &Arc<App>,
+    context: &RequestContext<'_>,
     route: &Route,
     head: &Parts,
     body: Bytes,
-    (caller, among): (&Caller, Among),
+    among: Among,
 ) -> Result<Pick, ApiError> {
-    let started = app.clock.now();
+    let RequestContext { app, caller, .. } = *context;
     let mut wanted = Wanted {
-        endpoint: route.endpoint(),
         among: Some(among),
         ..Wanted::default()
     };
@@ -170,7 +161,7 @@ fn other(
     if let Some(model) = &wanted.model {
         models::check(app, model)?;
     }
-    let place = path::place(app)?;
+    let place = context.place()?;
     let in_flight = pass::some_worker(app, &head.headers, &[], &wanted).ok_or_else(|| app.nobody_ready())?;
     let worker = in_flight.worker();
     Ok(Pick {
@@ -181,7 +172,7 @@ fn other(
             app,
             in_flight,
             place,
-            (started, wanted.endpoint),
+            (context.started, context.endpoint),
             inspector,
         ))),
     })

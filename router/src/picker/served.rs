@@ -15,17 +15,18 @@ use tracing::debug;
 
 use crate::app::{App, Place};
 use crate::decisions;
-use crate::error::ApiError;
-use crate::fleet::{InFlight, Worker};
 use crate::path::among::Among;
 use crate::path::choose::{self, Choice, Turn};
-use crate::path::forward::{begun, mark, outcome, pass};
-use crate::path::headers;
+use crate::path::flight::{Charged, Flight, Outcome};
+use crate::path::forward::{mark, outcome, pass};
 use crate::path::inspect::Inspector;
-use crate::path::learn::{Charged, Flight, Outcome};
 use crate::path::observe::Observer;
-use crate::path::watch::Watch;
+use crate::path::retry;
 use crate::telemetry::trail::Leg;
+use fleet::{InFlight, Worker};
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
 
 /// A request that was picked for.
 pub(super) enum Served {
@@ -108,7 +109,7 @@ fn at(app: &App, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
 /// A turn that a gateway carries.
 pub(super) struct Carried {
     app: Arc<App>,
-    turn: Turn,
+    turn: Arc<Turn>,
     worker: Arc<Worker>,
     sequence: u64,
     /// The terms of the choice, if they were asked for.
@@ -124,7 +125,7 @@ pub(super) struct Carried {
 impl Carried {
     pub(super) fn new(
         app: &Arc<App>,
-        turn: Turn,
+        turn: Arc<Turn>,
         choice: &Choice,
         (attempt, charged): ((Box<Flight>, Leg), Charged),
         place: Place,
@@ -183,12 +184,12 @@ impl Carried {
     fn moved(&mut self, (flight, leg): (Box<Flight>, Leg), by: SocketAddr) -> Option<(Box<Flight>, Leg)> {
         let trail = leg.trail().clone();
         leg.end(Outcome::NotReached.as_str(), None);
-        flight.not_reached();
+        flight.end(Outcome::NotReached);
         let Some(worker) = at(&self.app, &self.worker, by) else {
             debug!(endpoint = %by, "an endpoint has answered that is no worker's");
             return None;
         };
-        self.turn.among = Some(Among::One(worker.id));
+        Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
         let choice = choose::choose(&self.app, &self.turn, &[]).ok()?;
         // It has answered already, whatever its breaker says.
         let pass = worker.admit(self.app.clock.now(), true)?;
@@ -260,7 +261,7 @@ impl Relayed {
         let Some(in_flight) = &mut self.in_flight else {
             return marks;
         };
-        if begun::is_failure(status) && in_flight.failed() {
+        if retry::is_failure(status) && in_flight.failed() {
             self.app.breaker_opened(in_flight.worker());
         }
         pass::settled(&self.app, status, in_flight, self.counted);

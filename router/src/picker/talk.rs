@@ -31,14 +31,15 @@ use super::wire::{
 use super::{head, told};
 use crate::admission::keys::Caller;
 use crate::app::App;
-use crate::error::ApiError;
 use crate::path;
-use crate::path::admit::{self, Received, Route};
+use crate::path::admit::{self, Received};
 use crate::path::among::Among;
 use crate::path::arrival::Arrival;
+use crate::path::context::RequestContext;
 use crate::path::forward::Deadline;
-use crate::path::routes::Family;
 use crate::telemetry::{Stage, Trail};
+use protocol::error::ApiError;
+use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
 
 /// A message to a gateway, with the room of what it came from.
@@ -229,7 +230,15 @@ impl Talk<'_> {
     ) -> Result<Served, No> {
         let app = self.app;
         let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
-        let (caller, route) = path::enter(app, (&mut request, route), &asked.caller)?;
+        let context = RequestContext {
+            app,
+            caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            endpoint: asked.endpoint,
+            started: asked.started,
+            deadline,
+            trail: &asked.trail,
+        };
+        let route = path::enter(&context, request.headers_mut(), route)?;
         let (parts, ()) = request.into_parts();
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
@@ -241,7 +250,7 @@ impl Talk<'_> {
             };
             let picked = tokio::select! {
                 biased;
-                picked = pick::pick(app, &route, &parts, body.clone(), (caller, asked.among.clone(), &asked.trail)) => picked?,
+                picked = pick::pick(&context, &route, &parts, body.clone(), asked.among.clone()) => picked?,
                 () = inbox.hung_up() => return Err(No::Gone),
             };
             Ok((picked, body, room, by_trailers))

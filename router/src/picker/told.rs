@@ -14,8 +14,8 @@ use super::wire::{
     self, AppendAction, BodyMutation, CommonResponse, HeaderMutation, HeaderValueOption, HttpStatus,
     ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct, Told,
 };
-use crate::error::ApiError;
-use crate::path::routes::Family;
+use protocol::error::ApiError;
+use protocol::routes::Family;
 
 /// Most bytes of a body in one message, as the protocol recommends.
 pub(super) const PIECE_BYTES: usize = 62 * 1024;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::framing::{Framing, Refused, Why};
 use super::progress::Progress;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
 
 /// Bytes of an unfinished head that are not counted among what all connections hold: hyper reads into as much at once.

@@ -22,7 +22,7 @@ use super::express::Outgoing;
 use super::progress::Progress;
 use super::read_ahead::ReadAhead;
 use super::socket::Socket;
-use crate::error::ApiError;
+use protocol::error::ApiError;
 
 /// Time that a client is given to read its last answer and close.
 const LINGER: Duration = Duration::from_secs(5);
@@ -181,7 +181,7 @@ fn raw(error: &ApiError) -> Vec<u8> {
         status.as_u16(),
         status.canonical_reason().unwrap_or("Error"),
         json.len(),
-        crate::error::ERROR_HEADER,
+        protocol::error::ERROR_HEADER,
         error.code(),
     );
     [head.as_bytes(), &json].concat()

@@ -34,9 +34,9 @@ use super::read_ahead::{ReadAhead, Reader};
 use super::socket::{Socket, Tcp};
 use super::stalled::Answers;
 use crate::app::App;
-use crate::error::ApiError;
 use crate::path;
 use crate::path::arrival::Peer;
+use protocol::error::ApiError;
 use tailroute_http::bell::rarely;
 use tailroute_http::body::{Body, BodyError};
 

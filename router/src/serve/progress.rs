@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::error::ApiError;
+use protocol::error::ApiError;
 
 /// The state of one connection.
 #[derive(Debug)]

@@ -67,18 +67,18 @@ const HOUR: std::time::Duration = std::time::Duration::from_secs(3600);
 async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() {
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
-    let now = encode(&format::Contents {
+    let now = encode(&Contents {
         taken_ms: now_ms(),
-        ..format::Contents::default()
+        ..Contents::default()
     });
     let changed = |at: usize, byte: u8| {
         let mut bytes = now.clone();
         bytes[at] ^= byte;
         bytes
     };
-    let old = encode(&format::Contents {
+    let old = encode(&Contents {
         taken_ms: now_ms() - 700_000,
-        ..format::Contents::default()
+        ..Contents::default()
     });
     let cases = [
         ("damaged", changed(20, 1)),

@@ -10,11 +10,11 @@ use policy::units::{Millis, Tokens};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
-use crate::fleet::Worker;
-use crate::names;
 use crate::path::arrival::trace::{Context, PARENT, TraceId};
 use crate::path::choose::{Choice, Turn};
-use crate::path::watch::Seen;
+use fleet::Worker;
+use protocol::names;
+use protocol::watch::Seen;
 
 /// More attempts than a request ever makes.
 const MAX_ATTEMPTS: usize = 16;

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::queues::exposition;
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// vLLM's gauge whose labels tell it.
 const VLLM: &str = "vllm:cache_config_info";

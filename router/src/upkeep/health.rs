@@ -10,8 +10,8 @@ use tracing::debug;
 use super::introduce::{Pause, introduce};
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
-use crate::fleet::health::Probe;
+use fleet::Worker;
+use fleet::health::Probe;
 
 /// Probes one worker for as long as the task lives.
 pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {

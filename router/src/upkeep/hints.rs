@@ -8,9 +8,9 @@ use tracing::debug;
 
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
-use crate::fleet::dialect::Terms;
-use crate::fleet::hints::Hint;
+use fleet::Worker;
+use fleet::dialect::Terms;
+use fleet::hints::Hint;
 
 /// Sends a worker what waits for it, for as long as the task lives.
 pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {

@@ -14,10 +14,10 @@ use tracing::{debug, info, warn};
 
 use crate::app::App;
 use crate::control;
-use crate::fleet::cache_policy::{self, Said};
-use crate::fleet::dialect::sglang;
-use crate::fleet::{Worker, dialect};
-use crate::names;
+use fleet::cache_policy::{self, Said};
+use fleet::dialect::sglang;
+use fleet::{Worker, dialect};
+use protocol::names;
 
 /// Learns a worker's models and its dialect, and tells it the objective if that has a way. Returns whether it answered
 /// everything, be it with no.

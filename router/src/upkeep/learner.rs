@@ -11,10 +11,10 @@ use tokio::time::MissedTickBehavior;
 
 use super::room;
 use crate::app::App;
-use crate::feedback::{Counted, Late, Lesson, Sample, Taught, Turned};
-use crate::fleet::Worker;
-use crate::fleet::hints::Kind;
-use crate::fleet::hold::Hold;
+use fleet::Worker;
+use fleet::hints::Kind;
+use fleet::hold::Hold;
+use learning::feedback::{Counted, Late, Lesson, Sample, Taught, Turned};
 
 /// Between two looks at silent conversations, costs that nothing has renewed and objectives.
 const SWEEP: Duration = Duration::from_millis(500);

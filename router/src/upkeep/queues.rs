@@ -6,7 +6,7 @@
 //! is asked less and less often.
 //!
 //! The same pages count what prefills took, from which costs are learned where answers do not tell
-//! ([`crate::feedback::Counters`]).
+//! ([`learning::feedback::Counters`]).
 
 pub(super) mod exposition;
 
@@ -23,8 +23,8 @@ use tracing::{debug, info, warn};
 use super::learner;
 use crate::app::App;
 use crate::control;
-use crate::feedback::Counted;
-use crate::fleet::Worker;
+use fleet::Worker;
+use learning::feedback::Counted;
 
 /// Figures are believed for this many intervals: one that is lost does not matter, an engine that stops answering does.
 const INTERVALS: f64 = 2.5;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use policy::units::Millis;
 
 use crate::app::App;
-use crate::clock;
-use crate::fleet::Worker;
 use crate::operator::audit::{Happened, Who};
+use fleet::Worker;
+use fleet::clock;
 
 /// Puts an earlier policy in force whenever that is due. Does not end.
 pub(super) async fn policy(app: Arc<App>) {

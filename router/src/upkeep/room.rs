@@ -9,9 +9,9 @@ use policy::tail::{Answered, Begun, Class};
 use policy::units::{Millis, Tokens};
 
 use crate::app::App;
-use crate::feedback::{self, CopyKeys, Lesson, Turns};
-use crate::fleet::Worker;
-use crate::fleet::hints::Kind;
+use fleet::Worker;
+use fleet::hints::Kind;
+use learning::feedback::{self, CopyKeys, Lesson, Turns};
 
 /// Conversations that are given up in a row.
 const MOST: usize = 64;

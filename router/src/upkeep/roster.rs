@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use super::{health, hints, queues};
 use crate::app::App;
 use crate::evidence::follow::follow;
-use crate::fleet::Worker;
-use crate::fleet::hold::Hold;
 use crate::supervise::{Task, forever};
+use fleet::Worker;
+use fleet::hold::Hold;
 
 /// Between two looks at whether those that are to leave have ended what they had.
 const LOOK: Duration = Duration::from_millis(100);

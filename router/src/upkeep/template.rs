@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::app::App;
 use crate::control;
-use crate::fleet::Worker;
+use fleet::Worker;
 
 /// Models of one worker that are asked about.
 const MODELS: usize = 8;

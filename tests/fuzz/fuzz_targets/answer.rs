@@ -5,10 +5,10 @@
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use libfuzzer_sys::fuzz_target;
 use policy::units::Millis;
-use tailroute::path::claim::{Allowed, context};
-use tailroute::path::headers;
-use tailroute::path::routes::Endpoint;
-use tailroute::path::watch::{Seen, Watch};
+use protocol::claim::{Allowed, context};
+use protocol::headers;
+use protocol::routes::Endpoint;
+use protocol::watch::{Seen, Watch};
 use tailroute_http::upstream::{Decoded, decode};
 
 const BODY_BYTES: u64 = 60;

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::path::admit::Endpoint;
-use tailroute::path::json::Scanner;
-use tailroute::path::parse::parse;
+use protocol::routes::Endpoint;
+use protocol::json::Scanner;
+use protocol::parse::parse;
 
 fuzz_target!(|body: &[u8]| {
     check(Endpoint::Chat, body);

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::path::mend::last_words;
-use tailroute::path::routes::Family;
+use protocol::mend::last_words;
+use protocol::routes::Family;
 
 fuzz_target!(|stream: &[u8]| {
     let error = br#"{"error":{"code":"gone"}}"#;

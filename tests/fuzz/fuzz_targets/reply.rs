@@ -3,9 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use policy::fingerprint::{Chain, ChainBuilder, Field};
-use tailroute::path::reply::Reply;
-use tailroute::path::routes::Endpoint;
-use tailroute::path::watch::{Seen, Watch};
+use protocol::reply::Reply;
+use protocol::routes::Endpoint;
+use protocol::watch::{Seen, Watch};
 
 fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, Seen, bool, bool, u64) {
     let mut prompt = ChainBuilder::new("model", None).reply();

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use tailroute::path::admit::Endpoint;
-use tailroute::path::fingerprint::Fingerprint;
-use tailroute::path::parse::parse;
-use tailroute::path::reply::{Piece, Reply};
+use protocol::routes::Endpoint;
+use protocol::fingerprint::Fingerprint;
+use protocol::parse::parse;
+use protocol::reply::{Piece, Reply};
 
 #[derive(Arbitrary, Debug)]
 enum Said<'a> {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::snapshot::format::{decode, encode};
+use learning::format::{decode, encode};
 use xxhash_rust::xxh3::xxh3_64;
 
 fuzz_target!(|body: &[u8]| {

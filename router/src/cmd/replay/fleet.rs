@@ -9,9 +9,9 @@ use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
 use crate::app::App;
-use crate::fleet::Worker;
-use crate::fleet::dialect::trims;
 use crate::path::objective::OF_HEADER;
+use fleet::Worker;
+use fleet::dialect::trims;
 use lab::args::{non_negative, positive};
 use lab::trace::BLOCK_TOKENS;
 use lab::trace_source::Trace;

@@ -9,7 +9,7 @@ use config::{Forwarded, Http};
 use http::header::{FORWARDED, HeaderName};
 use http::{HeaderMap, HeaderValue};
 
-use crate::path::headers::remove_where;
+use protocol::headers::remove_where;
 
 const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

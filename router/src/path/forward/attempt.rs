@@ -13,16 +13,17 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{debug, warn};
 
 use super::super::choose::Choice;
-use super::super::learn::{Charged, Flight, Outcome};
-use super::begun::{self, Lost};
-use super::{Errand, request};
+use super::super::context::RequestContext;
+use super::super::flight::{Charged, Flight, Outcome};
+use super::super::retry::{self, Failure};
+use super::{TurnRequest, request};
 use crate::app::App;
 use crate::decisions;
-use crate::error::ApiError;
-use crate::fleet::Worker;
-use crate::fleet::breaker::Pass;
-use crate::fleet::health::Probe;
 use crate::telemetry::trail::Leg;
+use fleet::Worker;
+use fleet::breaker::Pass;
+use fleet::health::Probe;
+use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 
@@ -58,7 +59,7 @@ pub(super) enum Head {
 impl Head {
     /// Whether it is an answer that can be passed on, rather than a worker that failed or would not.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Answer(response, _) if !begun::declines(response.status()))
+        matches!(self, Self::Answer(response, _) if Failure::of_status(response.status()).is_none())
     }
 }
 
@@ -90,38 +91,41 @@ impl Sent {
     /// # Errors
     /// If no request can be made for it.
     pub(super) fn start(
-        errand: &Errand<'_>,
+        request: &TurnRequest<'_>,
         choice: &Choice,
         pass: Pass,
         charged: &Charged,
     ) -> Result<Self, ApiError> {
-        let Errand { app, head, turn, .. } = *errand;
-        // First of all: from here on the breaker's pass is held by a guard.
+        let TurnRequest {
+            context, head, turn, ..
+        } = *request;
+        let app = context.app;
+        // First: from here on the breaker's pass is held by a guard.
         let mut flight = Flight::start(app, turn, choice, pass, Arc::clone(charged));
-        let request = request::turn_request(app, head, errand.body.clone(), turn, choice);
-        let mut request = match request {
-            Ok(request) => request,
+        let outgoing = request::turn_request(app, head, request.body.clone(), turn, choice);
+        let mut outgoing = match outgoing {
+            Ok(outgoing) => outgoing,
             Err(error) => {
                 warn!(worker = choice.worker.name(), %error, "no request could be made for it");
-                flight.not_reached();
+                flight.end(Outcome::NotReached);
                 return Err(ApiError::WorkerFailed);
             }
         };
-        let leg = errand.trail.attempt(choice, request.headers_mut());
+        let leg = context.trail.attempt(choice, outgoing.headers_mut());
         flight.traced(leg.note());
         let limit = app.live().limits.first_byte_timeout;
         let until = Instant::now() + limit;
         Ok(Self {
             flight,
             leg,
-            reply: app.send(&choice.worker, request),
+            reply: app.send(&choice.worker, outgoing),
             head: None,
             sequence: choice.decision.sequence,
             explained: turn
                 .explain
                 .then(|| decisions::view::header(app, &choice.decision))
                 .flatten(),
-            until: errand.deadline.head().map_or(until, |head| head.min(until)),
+            until: context.deadline.head().map_or(until, |head| head.min(until)),
             limit,
             peeks: app.config.failure.hedge_after.is_some(),
         })
@@ -151,78 +155,86 @@ impl Sent {
     /// Another worker was faster: this one is told to stop, by hanging up.
     pub(super) fn outrun(self) {
         self.leg.end(Outcome::Outrun.as_str(), None);
-        self.flight.end(Outcome::Outrun, None, false);
+        self.flight.end(Outcome::Outrun);
     }
 
-    /// What the end means. `has_alternative`: a worker is in use that was not asked. `may_retry` is asked, with whether a
-    /// retry can do no harm, where one would help; it pays.
+    /// Decides what becomes of the request. `may_retry` is asked where the attempt failed, and pays for a retry.
     pub(super) fn judge(
         self,
-        errand: &Errand<'_>,
+        request: &TurnRequest<'_>,
         head: Head,
-        has_alternative: bool,
-        mut may_retry: impl FnMut(bool) -> bool,
+        mut may_retry: impl FnMut(Failure) -> bool,
     ) -> Verdict {
-        let name = self.worker_name();
+        let RequestContext { app, deadline, .. } = *request.context;
         let late = Instant::now() >= self.until;
-        let Self {
-            mut flight,
-            sequence,
-            explained,
-            limit,
-            leg,
-            ..
-        } = self;
-        let request = errand.head;
-        let idempotent = || begun::is_idempotent(&request.method, request.uri.path(), &request.headers);
         match head {
-            Head::Answer(response, first) => {
-                // What one worker declines is not for those that fail by themselves.
-                if begun::declines(response.status()) && has_alternative && may_retry(true) {
-                    if begun::is_failure(response.status()) {
-                        flight.charge();
-                    }
-                    leg.end(Outcome::NotReached.as_str(), None);
-                    flight.not_reached();
-                    return Verdict::Again("it does not take the request");
+            Head::Answer(response, first) => match Failure::of_status(response.status()) {
+                Some(failure) if may_retry(failure) => {
+                    self.lost(failure, Outcome::NotReached);
+                    Verdict::Again("it does not take the request")
                 }
-                Verdict::Answer(Box::new(Answer {
+                _ => Verdict::Answer(Box::new(Answer {
                     response,
                     first,
-                    flight,
-                    sequence,
-                    explained,
-                    leg,
-                }))
-            }
+                    flight: self.flight,
+                    sequence: self.sequence,
+                    explained: self.explained,
+                    leg: self.leg,
+                })),
+            },
             Head::Lost(error) => {
-                let lost = Lost::of(&error);
-                note(errand.app, flight.worker(), &error, lost);
-                let harmless = lost != Lost::MayHaveBegun || idempotent();
-                lost_one((flight, &leg), lost, may_retry(harmless))
+                let failure = Failure::of(&error);
+                note(app, self.flight.worker(), &error, failure);
+                self.broke(failure, may_retry(failure))
             }
             Head::Broke(error) => {
-                warn!(worker = &*name, %error, "the answer broke off before its first byte");
-                lost_one((flight, &leg), Lost::MayHaveBegun, may_retry(idempotent()))
+                let worker = &*self.worker_name();
+                warn!(worker, %error, "the answer broke off before its first byte");
+                self.broke(Failure::Lost, may_retry(Failure::Lost))
             }
-            // The request's own time is up, whatever the worker does.
-            Head::Late if late && errand.deadline.head().is_some_and(|at| at <= self.until) => {
-                debug!(worker = &*name, "no answer before the request's deadline");
-                leg.end(Outcome::Deadline.as_str(), None);
-                flight.end(Outcome::Deadline, None, false);
-                Verdict::Failed(errand.deadline.exceeded())
+            // The request's own deadline passed, whatever the worker does.
+            Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
+                let worker = &*self.worker_name();
+                debug!(worker, "no answer before the request's deadline");
+                self.lost(Failure::DeadlinePassed, Outcome::Deadline);
+                Verdict::Failed(deadline.exceeded())
             }
             Head::Late => {
-                warn!(
-                    worker = &*name,
-                    limit_s = limit.as_secs_f64(),
-                    "no answer in time"
-                );
-                leg.end(Outcome::WorkerError.as_str(), None);
-                flight.end(Outcome::WorkerError, None, false);
+                let (worker, limit) = (&*self.worker_name(), self.limit);
+                warn!(worker, limit_s = limit.as_secs_f64(), "no answer in time");
+                self.lost(Failure::TimedOut, Outcome::WorkerError);
                 Verdict::Failed(ApiError::WorkerTimeout(limit))
             }
         }
+    }
+
+    /// The connection was not there, or broke.
+    fn broke(self, failure: Failure, again: bool) -> Verdict {
+        let begun = failure.may_have_begun();
+        self.lost(
+            failure,
+            if begun && !again {
+                Outcome::WorkerError
+            } else {
+                Outcome::NotReached
+            },
+        );
+        match (again, begun) {
+            (true, _) => Verdict::Again("it was lost on the way"),
+            (false, true) => Verdict::Failed(ApiError::WorkerFailed),
+            (false, false) => Verdict::NotReached(ApiError::WorkerFailed),
+        }
+    }
+
+    /// Ends an attempt that brought no answer for the client.
+    fn lost(mut self, failure: Failure, outcome: Outcome) {
+        if failure.is_the_workers() {
+            self.flight.charge();
+        }
+        let begun = failure == Failure::Lost;
+        let span = if begun { Outcome::WorkerError } else { outcome };
+        self.leg.end(span.as_str(), None);
+        self.flight.end(outcome);
     }
 }
 
@@ -250,38 +262,15 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-fn lost_one((flight, leg): (Box<Flight>, &Leg), lost: Lost, again: bool) -> Verdict {
-    let outcome = if lost == Lost::MayHaveBegun {
-        Outcome::WorkerError
-    } else {
-        Outcome::NotReached
-    };
-    leg.end(outcome.as_str(), None);
-    if lost != Lost::MayHaveBegun {
-        flight.not_reached();
-    } else if again {
-        let mut flight = flight;
-        flight.charge();
-        flight.not_reached();
-    } else {
-        flight.end(Outcome::WorkerError, None, false);
-    }
-    match (again, lost) {
-        (true, _) => Verdict::Again("it was lost on the way"),
-        (false, Lost::MayHaveBegun) => Verdict::Failed(ApiError::WorkerFailed),
-        (false, _) => Verdict::NotReached(ApiError::WorkerFailed),
-    }
-}
-
-/// Says in the log what was lost, and learns from a connection that did not come up.
-pub(super) fn note(app: &App, worker: &Worker, error: &upstream::Error, lost: Lost) {
-    match lost {
-        Lost::NoConnection => {
+/// Logs why no answer came. A connection that did not come up counts as a failed probe.
+pub(super) fn note(app: &App, worker: &Worker, error: &upstream::Error, failure: Failure) {
+    match failure {
+        Failure::NoConnection => {
             debug!(worker = worker.name(), %error, "no connection");
-            let is_busy = begun::is_slow_to_connect(error) && worker.with_load(|load| load.in_flight > 1);
+            let is_busy = retry::is_slow_to_connect(error) && worker.with_load(|load| load.in_flight > 1);
             app.note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
         }
-        Lost::Unsent => debug!(worker = worker.name(), %error, "not sent"),
-        Lost::MayHaveBegun => warn!(worker = worker.name(), %error, "no answer"),
+        Failure::Unsent => debug!(worker = worker.name(), %error, "not sent"),
+        _ => warn!(worker = worker.name(), %error, "no answer"),
     }
 }

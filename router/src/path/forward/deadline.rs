@@ -18,7 +18,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
-use crate::error::ApiError;
+use protocol::error::ApiError;
 
 const REQUEST_TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");

@@ -1,4 +1,4 @@
-//! A second worker beside one that is late: both work, the first to say something is heard, the other one is cancelled.
+//! A second worker beside one that is late: the first to answer is passed on, the other is cancelled.
 //!
 //! Off unless `failure.hedge_after_ms` says otherwise, for it has work done twice just when there may be too much of it
 //! (Dean and Barroso, "The Tail at Scale", 2013, who hedge after the 95th percentile for that reason). It pays where some
@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use tracing::debug;
 
+use super::super::retry::RetryState;
 use super::attempt::{Head, Sent};
-use super::{Errand, Ledger, choose_admitted};
+use super::{TurnRequest, choose_admitted};
 
-/// Who came first.
+/// The attempt that came first.
 enum First {
     /// The one that was asked first.
     Asked(Head),
@@ -24,18 +25,18 @@ enum First {
 /// Waits for a turn that was sent, and after a while for a second one beside it. Returns the one that is answered, or
 /// the last one to fail, and what came of it.
 pub(super) async fn race(
-    errand: &Errand<'_>,
+    request: &TurnRequest<'_>,
     mut asked: Sent,
     after: Duration,
-    ledger: &mut Ledger,
+    state: &mut RetryState,
 ) -> (Sent, Head) {
     if let Ok(head) = tokio::time::timeout(after, asked.head()).await {
         return (asked, head);
     }
-    let Some(mut beside) = second(errand, ledger) else {
+    let Some(mut beside) = second(request, state) else {
         return asked.wait().await;
     };
-    let metrics = &errand.app.metrics;
+    let metrics = &request.context.app.metrics;
     metrics.hedge("sent");
     let first = tokio::select! {
         biased;
@@ -53,27 +54,26 @@ pub(super) async fn race(
             asked.outrun();
             (beside, head)
         }
-        // One has failed; what the other one says is what counts.
+        // One failed, so the other decides.
         First::Asked(head) => {
-            asked.judge(errand, head, true, |_| true);
+            asked.judge(request, head, |_| true);
             beside.wait().await
         }
         First::Beside(head) => {
-            beside.judge(errand, head, true, |_| true);
+            beside.judge(request, head, |_| true);
             asked.wait().await
         }
     }
 }
 
 /// Sends the turn to another worker, if there is one and it may be paid for.
-fn second(errand: &Errand<'_>, ledger: &mut Ledger) -> Option<Sent> {
-    let app = errand.app;
-    let (choice, pass) = choose_admitted(app, errand.turn, &mut ledger.tried).ok()?;
-    // Paid for once there is somebody to pay for. A breaker's pass that is not used goes back.
-    if !app.retries.lock().take(app.clock.now()) {
-        app.metrics.hedge("refused");
+fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
+    let app = request.context.app;
+    let (choice, pass) = choose_admitted(app, request.turn, &mut state.tried).ok()?;
+    // Paid for once there is a worker for it. A breaker's pass that is not used goes back.
+    if !state.may_hedge(app) {
         return None;
     }
-    ledger.tried.push(choice.worker.id);
-    Sent::start(errand, &choice, pass, &ledger.charged).ok()
+    state.tried.push(choice.worker.id);
+    Sent::start(request, &choice, pass, &state.charged).ok()
 }

@@ -1,5 +1,5 @@
-//! What is passed on without being understood: to the worker that keeps what it is about, or the conversation's if it names
-//! one, else to the least busy of those that serve its model.
+//! Requests that pass unread. They go to the worker that stores what they are about, or to the conversation's if they name
+//! one, else to the least busy of those that serve their model.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
+use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -19,17 +20,19 @@ use tracing::warn;
 
 use super::super::admit::{self, Received};
 use super::super::among::Among;
+use super::super::choose;
 use super::super::client_body::ClientBody;
+use super::super::context::RequestContext;
+use super::super::retry::{self, Failure, RetryState};
 use super::super::watchdog::Watchdog;
-use super::super::{choose, headers};
 use super::attempt::note;
-use super::begun::{self, Lost};
-use super::{Deadline, mark};
+use super::mark;
 use crate::app::{App, Place};
-use crate::error::ApiError;
-use crate::fleet::breaker::Standing;
-use crate::fleet::{InFlight, Worker};
 use crate::telemetry::Trail;
+use fleet::breaker::Standing;
+use fleet::{InFlight, Worker};
+use protocol::error::ApiError;
+use protocol::headers;
 use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
 
@@ -39,16 +42,12 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// What is known of a request that is passed on.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// The name of its endpoint in metrics.
-    pub endpoint: &'static str,
     /// The model that it is for.
     pub model: Option<String>,
     /// The worker that keeps what it is about.
     pub home: Option<WorkerId>,
     /// The workers that it may go to; `None`: all.
     pub among: Option<Among>,
-    /// Where what happens is written down.
-    pub trail: Trail,
 }
 
 impl Wanted {
@@ -61,98 +60,75 @@ impl Wanted {
 ///
 /// # Errors
 /// If no worker is ready, the one chosen does not answer, or the deadline passes.
-pub async fn pass(
-    app: &Arc<App>,
+pub(crate) async fn pass(
+    context: &RequestContext<'_>,
     request: Request<ClientBody>,
     wanted: &Wanted,
-    deadline: Deadline,
 ) -> Result<Response<Body>, ApiError> {
-    let started = app.clock.now();
-    app.retries.lock().request(started);
+    let app = context.app;
+    let mut state = RetryState::new(app);
     let (head, incoming) = request.into_parts();
-    let idempotent = begun::is_idempotent(&head.method, head.uri.path(), &head.headers);
-    let mut upload = Upload::of(app, &head, incoming, idempotent).await?;
-    let place = app.place().ok_or(ApiError::Overloaded)?;
-    let mut tried: Vec<Arc<Worker>> = Vec::new();
-    let mut charged = false;
+    let mut upload = Upload::of(app, &head, incoming).await?;
+    let place = context.place()?;
     loop {
-        let mut in_flight = some_worker(app, &head.headers, &tried, wanted).ok_or_else(|| match &*tried {
-            [] => app.nobody_ready(),
-            _ => ApiError::WorkerFailed,
-        })?;
+        let mut in_flight =
+            some_worker(app, &head.headers, &state.tried, wanted).ok_or_else(|| match &*state.tried {
+                [] => app.nobody_ready(),
+                _ => ApiError::WorkerFailed,
+            })?;
         let worker = Arc::clone(in_flight.worker());
-        let ended = pass_once(app, &head, upload.body(), &worker, deadline).await;
+        let ended = pass_once(context, &head, upload.body(), &worker).await;
         if let Some(error) = upload.failure() {
-            // The client's own doing: nobody is charged.
+            // The client's own doing: no worker is charged.
             return Err(error);
         }
-        if let Ended::Lost(_, ApiError::WorkerTimeout(limit)) = &ended
+        if let Ended::Failed(_, ApiError::WorkerTimeout(limit)) = &ended
             && !upload.is_here()
         {
-            // The worker cannot answer what it has not got.
+            // The worker cannot answer what it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
-        let failed = match &ended {
-            Ended::Answer(response) => begun::is_failure(response.status()),
-            Ended::Lost(lost, _) => *lost == Lost::MayHaveBegun,
-        };
-        if failed && !std::mem::replace(&mut charged, true) && in_flight.failed() {
+        if ended.is_the_workers() && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed() {
             app.breaker_opened(&worker);
         }
-        let harmless = match &ended {
-            Ended::Answer(response) => begun::declines(response.status()),
-            Ended::Lost(lost, error) => {
-                let is_late = !matches!(error, ApiError::WorkerFailed);
-                !is_late && (*lost != Lost::MayHaveBegun || idempotent)
-            }
-        };
-        let may_retry = harmless
-            && upload.is_whole()
-            && tried.len() < app.live().limits.retries as usize
-            && is_other_free(app, &tried, &worker, wanted)
-            && may_pay(app);
+        state.tried.push(worker.id);
+        let again = ended.failure().is_some_and(|failure| {
+            let tried = state.tried.clone();
+            let has_other = || upload.is_whole() && is_other_free(app, &tried, wanted);
+            state.may_retry(app, failure, &head, has_other)
+        });
         match ended {
-            _ if may_retry => {
+            _ if again => {
                 warn!(worker = worker.name(), "trying another worker");
                 app.metrics.retry(worker.name());
-                tried.push(worker);
             }
-            Ended::Answer(response) => {
-                let how = (started, wanted.endpoint, wanted.trail.clone());
-                return Ok(answered(app, response, (in_flight, place), deadline, how));
-            }
-            Ended::Lost(_, error) => return Err(error),
+            Ended::Answer(response) => return Ok(answered(context, response, (in_flight, place))),
+            Ended::Failed(_, error) => return Err(error),
         }
     }
 }
 
 /// Whether another worker, not tried yet, could take it: one that is ready and serves its model.
-fn is_other_free(app: &App, tried: &[Arc<Worker>], worker: &Worker, wanted: &Wanted) -> bool {
+fn is_other_free(app: &App, tried: &[WorkerId], wanted: &Wanted) -> bool {
     let (workers, now) = (app.fleet.workers(), app.clock.now());
     let model = wanted.model.as_deref();
-    let is_other =
-        |other: &Arc<Worker>| other.id != worker.id && !tried.iter().any(|tried| tried.id == other.id);
-    let mut others = workers.iter().filter(|other| is_other(other));
+    let mut others = workers.iter().filter(|other| !tried.contains(&other.id));
     others.any(|other| other.view(now, model, Tokens::ZERO, 0.0).ready)
-}
-
-/// Takes a retry out of the budget.
-fn may_pay(app: &App) -> bool {
-    let paid = app.retries.lock().take(app.clock.now());
-    if !paid {
-        app.metrics.retry_refused();
-    }
-    paid
 }
 
 /// A worker's answer as the client gets it.
 pub(in crate::path) fn answered(
-    app: &Arc<App>,
+    context: &RequestContext<'_>,
     response: Response<Incoming>,
     (mut in_flight, place): (InFlight, Place),
-    deadline: Deadline,
-    (started, endpoint, trail): (Millis, &'static str, Trail),
 ) -> Response<Body> {
+    let RequestContext {
+        app,
+        started,
+        endpoint,
+        deadline,
+        ..
+    } = *context;
     settled(app, response.status(), &mut in_flight, (started, endpoint));
     let (mut parts, incoming) = response.into_parts();
     mark(&mut parts.headers, in_flight.worker(), None);
@@ -162,12 +138,12 @@ pub(in crate::path) fn answered(
         watchdog: Watchdog::new(app, deadline),
         in_flight,
         place,
-        _trail: trail,
+        _trail: context.trail.clone(),
     };
     Response::from_parts(parts, body::streaming(passing))
 }
 
-/// A worker has answered: its breaker is told, and the request is counted.
+/// A worker has answered: reports it to the breaker, and counts the request.
 pub(crate) fn settled(
     app: &App,
     status: StatusCode,
@@ -191,23 +167,35 @@ pub(crate) fn settled(
 /// How an attempt ended.
 enum Ended {
     Answer(Response<Incoming>),
-    Lost(Lost, ApiError),
+    Failed(Failure, ApiError),
 }
 
-async fn pass_once(
-    app: &Arc<App>,
-    head: &http::request::Parts,
-    body: Body,
-    worker: &Arc<Worker>,
-    deadline: Deadline,
-) -> Ended {
+impl Ended {
+    fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Answer(response) => Failure::of_status(response.status()),
+            Self::Failed(failure, _) => Some(*failure),
+        }
+    }
+
+    /// Whether it counts against the worker.
+    fn is_the_workers(&self) -> bool {
+        match self {
+            Self::Answer(response) => retry::is_failure(response.status()),
+            Self::Failed(failure, _) => failure.is_the_workers(),
+        }
+    }
+}
+
+async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worker: &Arc<Worker>) -> Ended {
+    let RequestContext { app, deadline, .. } = *context;
     let headers = headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = match worker.uri(target) {
         Ok(uri) => uri,
-        Err(_) => return Ended::Lost(Lost::Unsent, ApiError::NotFound),
+        Err(_) => return Ended::Failed(Failure::Unaddressable, ApiError::NotFound),
     };
     *request.headers_mut() = headers;
     let limit = app.live().limits.first_byte_timeout;
@@ -217,14 +205,14 @@ async fn pass_once(
     match timeout_at(own.unwrap_or(until), answered).await {
         Ok(Ok(response)) => Ended::Answer(response),
         Ok(Err(error)) => {
-            let lost = Lost::of(&error);
-            note(app, worker, &error, lost);
-            Ended::Lost(lost, ApiError::WorkerFailed)
+            let failure = Failure::of(&error);
+            note(app, worker, &error, failure);
+            Ended::Failed(failure, ApiError::WorkerFailed)
         }
-        Err(_) if own.is_some() => Ended::Lost(Lost::Unsent, deadline.exceeded()),
+        Err(_) if own.is_some() => Ended::Failed(Failure::DeadlinePassed, deadline.exceeded()),
         Err(_) => {
             warn!(worker = worker.name(), "no answer in time");
-            Ended::Lost(Lost::MayHaveBegun, ApiError::WorkerTimeout(limit))
+            Ended::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
         }
     }
 }
@@ -233,7 +221,7 @@ async fn pass_once(
 pub(crate) fn some_worker(
     app: &App,
     headers: &HeaderMap,
-    tried: &[Arc<Worker>],
+    tried: &[WorkerId],
     wanted: &Wanted,
 ) -> Option<InFlight> {
     let (workers, now) = (app.fleet.workers(), app.clock.now());
@@ -262,7 +250,7 @@ pub(crate) fn some_worker(
         .map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()));
     let home = wanted.home.or_else(|| app.knowledge.last_worker(session?));
     let mut free: Vec<usize> = (0..views.len())
-        .filter(|&at| views[at].ready && !tried.iter().any(|other| other.id == workers[at].id))
+        .filter(|&at| views[at].ready && !tried.contains(&workers[at].id))
         .collect();
     free.sort_by_key(|&at| (home != Some(workers[at].id), views[at].in_flight));
     let let_through = |at: usize, regardless: bool| {
@@ -272,7 +260,7 @@ pub(crate) fn some_worker(
     let taken = free
         .iter()
         .find_map(|&at| let_through(at, conditions[at].breaker == Standing::Open));
-    // Another request tries them all just now: one of them is more than none.
+    // All of them are being probed by other requests: one of them is better than none.
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
@@ -291,12 +279,7 @@ struct Coming {
 
 impl Upload {
     /// A body that may be needed again is kept, if it is short; any other passes as it comes.
-    async fn of(
-        app: &App,
-        head: &http::request::Parts,
-        mut incoming: ClientBody,
-        idempotent: bool,
-    ) -> Result<Self, ApiError> {
+    async fn of(app: &App, head: &Parts, mut incoming: ClientBody) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
             return Ok(Self::Whole(Received {
                 bytes: Bytes::new(),
@@ -307,7 +290,8 @@ impl Upload {
             .headers
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        if idempotent && length.is_some_and(|length| length <= KEPT_BYTES) {
+        let idempotent = || retry::is_idempotent(&head.method, head.uri.path(), &head.headers);
+        if length.is_some_and(|length| length <= KEPT_BYTES) && idempotent() {
             let read = admit::read_body(app, head, &mut incoming).await;
             return read
                 .map(Self::Whole)

@@ -8,9 +8,9 @@ use policy::route;
 use policy::units::{Millis, Tokens};
 
 use super::super::choose::{Choice, Turn};
-use super::super::{headers, splice};
 use crate::app::App;
-use crate::fleet::dialect::{Carried, TurnHint};
+use fleet::dialect::{Carried, TurnHint};
+use protocol::{headers, splice};
 
 /// The client's request, addressed to the worker, with what the router adds in headers.
 pub(crate) fn turn_request(

@@ -1,7 +1,7 @@
 //! Where WebSocket frames end (RFC 6455, section 5.2), in bytes that pass: a frame of one's own may stand only between two
 //! others. Nothing but their lengths is looked at, and in what a client sends the keys of JSON ([`Keys`]).
 
-use crate::path::steering::Keys;
+use protocol::steering::Keys;
 
 /// Says goodbye to a client: a Close frame, status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1). What servers
 /// send is not masked.

@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::{Config, Overrides, PolicyName, Sources};
+use fleet::Worker;
 use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig};
-use tailroute::fleet::Worker;
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, Answer, CHAT, Whole};
 use tailroute_e2e::fleet::{COST, metrics, probe_often, quick};

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use policy::ids::WorkerId;
+use protocol::routes::Endpoint;
 use serde_json::json;
 use tailroute::admission::keys::Caller;
-use tailroute::path::admit::Endpoint;
 use tailroute::path::choose::Turn;
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{at_rest, route};

@@ -1,7 +1,7 @@
 //! Which requests go to which worker, endpoint by endpoint.
 
+use fleet::hold::Hold;
 use serde_json::{Value, json};
-use tailroute::fleet::hold::Hold;
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{at_rest, metrics, route};

@@ -1,8 +1,8 @@
 //! How long a request may take, as its client says it: the router keeps to it, and so does the worker.
 
+use fleet::breaker::Standing;
 use serde_json::json;
 use sim_engine::Fault;
-use tailroute::fleet::breaker::Standing;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick, stuck_in_decode};
 use tailroute_e2e::talk::ask;

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use config::{Config, PolicyName};
+use fleet::breaker::Standing;
+use fleet::health::Probe;
 use policy::units::Millis;
 use serde_json::json;
 use sim_engine::Fault;
-use tailroute::fleet::breaker::Standing;
-use tailroute::fleet::health::Probe;
 use tailroute::operator::events::Kind;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, metrics, probe_often, quick, route, stuck_in_decode};

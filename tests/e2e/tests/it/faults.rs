@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, PolicyName};
+use fleet::Worker;
 use serde_json::json;
 use sim_engine::Fault;
-use tailroute::fleet::Worker;
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT, code_of};
 use tailroute_e2e::fleet::{

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use config::{Key, Rate};
+use fleet::breaker::Standing;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -26,7 +27,6 @@ use proptest::prelude::*;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute::app::App;
-use tailroute::fleet::breaker::Standing;
 use tailroute::path::arrival::Peer;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, probe_often, quick};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use config::{Config, PolicyName};
+use fleet::health::Probe;
 use serde_json::json;
 use sim_engine::Fault;
-use tailroute::fleet::health::Probe;
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, quick, route};

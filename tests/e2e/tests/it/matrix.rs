@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::PolicyName;
+use fleet::breaker::Standing;
 use futures_util::future::join_all;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
-use tailroute::fleet::breaker::Standing;
 use tailroute_e2e::client::{self, Answer, Whole};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::ask;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use config::Overrides;
 use policy::units::{Millis, Tokens};
+use protocol::tenant::hex;
 use serde_json::{Value, json};
 use sim_engine::Engine;
-use tailroute::admission::keys::{hash, hex};
+use tailroute::admission::keys::hash;
 use tailroute::operator::audit::Happened;
 use tailroute::reload::{self, Source};
 use tailroute::serve::Server;

@@ -14,7 +14,7 @@ use crate::start;
 fn in_flight(fleet: &Fleet) -> (usize, u32) {
     let app = fleet.router.app();
     let workers = app.fleet.workers();
-    let on = |worker: &std::sync::Arc<tailroute::fleet::Worker>| worker.with_load(|load| load.in_flight);
+    let on = |worker: &std::sync::Arc<fleet::Worker>| worker.with_load(|load| load.in_flight);
     (app.in_flight(), workers.iter().map(on).sum())
 }
 

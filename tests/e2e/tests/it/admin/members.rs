@@ -166,7 +166,7 @@ async fn leaving_is_for_good_but_the_name_may_come_back() {
         ready(&fleet, "late").await;
         let worker = fleet.router.app().fleet.find("late").unwrap();
         assert_eq!(remove(&fleet, "late").await.status, 200);
-        assert!(worker.set_hold(tailroute::fleet::hold::Hold::None).is_none());
+        assert!(worker.set_hold(fleet::hold::Hold::None).is_none());
         until_gone(&fleet, "late").await;
     }
     // Nobody is left but the first, which the fleet began with; without it nobody is ready.

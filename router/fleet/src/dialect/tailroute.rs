@@ -1,0 +1,105 @@
+//! tailroute's own dialect: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective`, and a hint within each request.
+//!
+//! The simulated engine reads the request's hint from a header. vLLM lets no header through to its engine core, so there
+//! the capability document names a member of `vllm_xargs` instead.
+
+use http::{HeaderValue, Method};
+use serde_json::{Value, json};
+
+use super::{Carried, Dialect, Message, Terms, TurnHint};
+use protocol::headers;
+
+/// The body field that vLLM hands to its engine core.
+const XARGS: &str = "vllm_xargs";
+/// The hint's name in it.
+const EVICT_FIRST: &str = "tailroute_evict_first_tokens";
+
+/// A worker that serves `/v1/tailroute`.
+#[derive(Debug)]
+pub struct Tailroute {
+    by_xarg: bool,
+    by_header: bool,
+    objective: bool,
+}
+
+impl Tailroute {
+    /// One that reads the header and takes everything.
+    #[must_use]
+    pub fn by_header() -> Self {
+        Self {
+            by_xarg: false,
+            by_header: true,
+            objective: true,
+        }
+    }
+
+    /// What a capability document says; `None` if it is none, as from a server that answers 200 to any path.
+    #[must_use]
+    pub fn of(document: &[u8]) -> Option<Self> {
+        let says: Value = serde_json::from_slice(document).ok()?;
+        (says["dialect"] == "tailroute").then(|| Self {
+            by_xarg: says["evict_first_xarg"] == EVICT_FIRST,
+            by_header: says["evict_first_header"].as_str() == Some(headers::EVICT_FIRST.as_str()),
+            objective: says["objective"] != false,
+        })
+    }
+}
+
+impl Dialect for Tailroute {
+    fn name(&self) -> &'static str {
+        if self.by_xarg {
+            "tailroute (xargs)"
+        } else {
+            "tailroute"
+        }
+    }
+
+    fn in_request(&self, hint: &TurnHint) -> Option<Carried> {
+        if self.by_xarg {
+            return VllmXargs.in_request(hint);
+        }
+        let value = HeaderValue::from(hint.evict_first.0);
+        self.by_header
+            .then_some(Carried::Header(headers::EVICT_FIRST, value))
+    }
+
+    fn hears_hints(&self) -> bool {
+        true
+    }
+
+    fn hints(&self, hints: &[Value]) -> Option<Message> {
+        Some(Message {
+            method: Method::POST,
+            path: "/v1/tailroute/hints",
+            body: json!({ "hints": hints }),
+        })
+    }
+
+    fn objective(&self, terms: &Terms) -> Option<Message> {
+        self.objective.then(|| Message {
+            method: Method::PUT,
+            path: "/v1/tailroute/objective",
+            body: json!({
+                "xi_tokens": terms.xi_tokens, "next_prompt_tokens": terms.next_prompt.0, "epoch": terms.epoch
+            }),
+        })
+    }
+}
+
+/// vLLM with the KV connector of `tailroute-vllm`: hints within requests, and no HTTP of its own.
+#[derive(Debug)]
+pub struct VllmXargs;
+
+impl Dialect for VllmXargs {
+    fn name(&self) -> &'static str {
+        "vllm_xargs"
+    }
+
+    fn in_request(&self, hint: &TurnHint) -> Option<Carried> {
+        Some(Carried::Member {
+            object: XARGS,
+            key: EVICT_FIRST,
+            value: hint.evict_first.0.to_string(),
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! What is learned of each model: its tokens per byte, and what its template puts between messages. Names that are not
+//! [fit](names::is_fit) share one entry.
+
+use std::num::NonZeroUsize;
+
+use lru::LruCache;
+use parking_lot::RwLock;
+use policy::estimate::TokensPerByte;
+use policy::units::Tokens;
+
+use protocol::names;
+
+/// Models that are remembered.
+const MODELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+/// Most tokens that a template is believed to put between two messages.
+const MAX_GAP: u64 = 32;
+
+/// A model's text in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ratio {
+    /// Tokens per byte.
+    pub(super) ratio: f64,
+    /// Tokens of the template between a reply and what follows it, whatever that is.
+    pub(super) gap: u64,
+    /// How many of these an answer that ended by itself has counted already: its end mark.
+    pub(super) end_mark: u64,
+}
+
+impl Ratio {
+    /// Tokens between the last one that was counted of a reply and what follows it.
+    pub(super) fn after(self, ended: bool) -> u64 {
+        self.gap - if ended { self.end_mark } else { 0 }
+    }
+}
+
+#[derive(Debug)]
+struct Model {
+    ratio: TokensPerByte,
+    gap: u64,
+    /// Whether a worker said so. Else it is what reports have shown so far.
+    told: bool,
+    end_mark: u64,
+}
+
+impl Model {
+    fn new(ratio: TokensPerByte) -> Self {
+        Self {
+            ratio,
+            gap: 0,
+            told: false,
+            end_mark: 0,
+        }
+    }
+}
+
+/// The models used last.
+#[derive(Debug)]
+pub(super) struct Models {
+    known: RwLock<LruCache<String, Model>>,
+    initial: f64,
+}
+
+impl Models {
+    pub(super) fn new(initial: f64) -> Self {
+        Self {
+            known: RwLock::new(LruCache::new(MODELS)),
+            initial,
+        }
+    }
+
+    pub(super) fn of(&self, model: &str) -> Ratio {
+        let model = names::kept(model);
+        let known = self.known.read();
+        let unknown = Ratio {
+            ratio: self.initial,
+            gap: 0,
+            end_mark: 0,
+        };
+        known.peek(model).map_or(unknown, |model| Ratio {
+            ratio: model.ratio.ratio(),
+            gap: model.gap,
+            end_mark: model.end_mark,
+        })
+    }
+
+    /// A worker counted the tokens of a prompt.
+    pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        let model = names::kept(model);
+        let mut known = self.known.write();
+        if let Some(known) = known.get_mut(model) {
+            known.ratio.observe(bytes, tokens);
+        } else {
+            let mut ratio = TokensPerByte::new(self.initial);
+            ratio.observe(bytes, tokens);
+            known.put(model.to_owned(), Model::new(ratio));
+        }
+    }
+
+    /// Whether a worker has said what a model's template puts after a reply.
+    pub(super) fn was_told_gap(&self, model: &str) -> bool {
+        let model = names::kept(model);
+        self.known.read().peek(model).is_some_and(|model| model.told)
+    }
+
+    /// A worker said how many tokens the template puts after a reply.
+    pub(super) fn told_gap(&self, model: &str, gap: u64) {
+        let model = names::kept(model);
+        let mut known = self.known.write();
+        if !known.contains(model) {
+            known.put(model.to_owned(), Model::new(TokensPerByte::new(self.initial)));
+        }
+        if let Some(known) = known.get_mut(model) {
+            known.gap = gap.min(MAX_GAP);
+            known.end_mark = known.gap.min(1);
+            known.told = true;
+        }
+    }
+
+    /// The template was seen to go on for `more` tokens than was known.
+    pub(super) fn widen(&self, model: &str, more: u64) {
+        let model = names::kept(model);
+        if let Some(model) = self.known.write().get_mut(model) {
+            if model.told {
+                // Then it was an answer whose end mark the engine does not count.
+                model.end_mark = 0;
+            } else {
+                model.gap = (model.gap + more).min(MAX_GAP);
+            }
+        }
+    }
+
+    /// Name, ratio and gap of each.
+    pub(super) fn all(&self) -> Vec<(String, f64, u64)> {
+        let known = self.known.read();
+        let entries = known.iter().rev();
+        entries
+            .map(|(name, model)| (name.clone(), model.ratio.ratio(), model.gap))
+            .collect()
+    }
+
+    /// Takes up what was known of a model, unless something is known already.
+    pub(super) fn restore(&self, name: &str, ratio: f64, gap: u64) {
+        let name = names::kept(name);
+        let mut known = self.known.write();
+        if !known.contains(name) {
+            let model = Model {
+                gap: gap.min(MAX_GAP),
+                ..Model::new(TokensPerByte::new(ratio))
+            };
+            known.put(name.to_owned(), model);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_not_fit_is_not_kept() {
+        let models = Models::new(0.25);
+        let long = "m".repeat(1 << 20);
+        models.counted(&long, 100, Tokens(50));
+        models.told_gap(&long, 3);
+        models.restore("a\nb", 0.5, 3);
+        assert_eq!(models.all().len(), 1);
+        assert_eq!(models.all()[0].0, names::OTHER);
+        assert!(models.was_told_gap(&long));
+    }
+}

@@ -1,0 +1,371 @@
+//! What a client is told when its request is not answered by a worker.
+//!
+//! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, because that is what their client
+//! libraries parse. It says what to do next and nothing about the inside: addresses and causes go to the log.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+use serde_json::json;
+
+use crate::names;
+use crate::routes::Family;
+use tailroute_http::body::{self, Body};
+
+/// Marks an answer as the router's own, with the error's code; see also `serve::answer`.
+pub const ERROR_HEADER: &str = "x-tailroute-error";
+
+/// A request that the router answers itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The body is not JSON.
+    #[error("the request body is not valid JSON: {0}")]
+    MalformedJson(String),
+    /// A form that readers of forms could read in several ways.
+    #[error(
+        "the form has a part whose head is too long, or names the part in an encoding; name it as in `name=\"model\"`"
+    )]
+    MalformedForm,
+    /// The request could not be understood as HTTP.
+    #[error("the request could not be parsed as HTTP")]
+    MalformedHttp,
+    /// The body ended early or could not be read.
+    #[error("the request body could not be read to its end")]
+    BodyCutShort,
+    /// No worker serves this model.
+    #[error("the model `{model}` is not served here; served are: {known}")]
+    UnknownModel {
+        /// The model that was asked for.
+        model: String,
+        /// The models that are served.
+        known: String,
+    },
+    /// A name that is too long, or not printable.
+    #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
+    UnfitName(&'static str),
+    /// A field or header steers an engine from within.
+    #[error(
+        "`{0}` steers an engine from within, which is the router's to do: leave it out, or have `http.transfer_fields` set"
+    )]
+    Steering(&'static str),
+    /// It asks for a policy that it cannot have.
+    #[error("the header x-tailroute-policy {0}")]
+    UnfitPolicy(String),
+    /// Nothing lives at this path.
+    #[error("there is nothing at this path")]
+    NotFound,
+    /// No response of this id was made for whoever asks.
+    #[error("no response of this id is known here; send the whole conversation in `input` instead")]
+    UnknownResponse,
+    /// What one tenant does here could be noticed by another.
+    #[error("what engines cache of {what} cannot be kept apart between tenants; {instead}")]
+    Unsalted {
+        /// What.
+        what: &'static str,
+        /// What to do about it.
+        instead: &'static str,
+    },
+    /// The path takes other methods.
+    #[error("this path takes {0} only")]
+    MethodNotAllowed(&'static str),
+    /// Headers or body did not arrive in time.
+    #[error("the request did not arrive in time ({})", seconds(*.0))]
+    RequestTimeout(Duration),
+    /// The body is larger than the limit.
+    #[error("the request body is larger than {0} bytes, the limit of this router")]
+    BodyTooLarge(usize),
+    /// The headers are larger than the limit.
+    #[error("the request headers are larger than this router takes")]
+    HeadersTooLarge,
+    /// The URI is longer than the limit.
+    #[error("the request target is longer than this router takes")]
+    UriTooLong,
+    /// It shows no API key that is known here.
+    #[error("no valid API key was given; send it as `Authorization: Bearer KEY`")]
+    Unauthorized,
+    /// Its key is used up for now.
+    #[error("this API key's limit of {what} is reached; try again in {}", seconds(*.after))]
+    RateLimited {
+        /// What of: `requests` or `tokens`.
+        what: &'static str,
+        /// How long until there are enough again.
+        after: Duration,
+    },
+    /// It would miss its objective on every worker.
+    #[error("the time to first token that this turn is to meet cannot be met now; try again in a moment")]
+    ObjectiveOutOfReach,
+    /// Too many wait.
+    #[error("too many requests wait here already; try again in a moment")]
+    QueueFull,
+    /// It waited too long.
+    #[error("no worker had room for this request in time ({})", seconds(*.0))]
+    QueueTimeout(Duration),
+    /// Too much is in flight.
+    #[error("the router is at its limit of requests in flight; try again in a moment")]
+    Overloaded,
+    /// No worker may be given work.
+    #[error("no worker is ready to take this request; try again in a moment")]
+    NoWorkerReady,
+    /// Somebody holds them all.
+    #[error(
+        "whoever operates this router has taken all of its workers out of use for now; nothing has failed"
+    )]
+    AllWorkersHeld,
+    /// The router is draining.
+    #[error("this router is shutting down; try again at another replica")]
+    Draining,
+    /// The worker failed before it answered.
+    #[error("the worker failed before it answered")]
+    WorkerFailed,
+    /// The request's own deadline has passed.
+    #[error("the request was not answered before its deadline ({})", seconds(*.0))]
+    DeadlineExceeded(Duration),
+    /// The worker did not answer in time.
+    #[error("the worker did not answer in time ({})", seconds(*.0))]
+    WorkerTimeout(Duration),
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{} s", duration.as_secs_f64())
+}
+
+impl ApiError {
+    /// The HTTP status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::MalformedJson(_)
+            | Self::MalformedForm
+            | Self::MalformedHttp
+            | Self::BodyCutShort
+            | Self::UnfitName(_)
+            | Self::Steering(_)
+            | Self::UnfitPolicy(_) => StatusCode::BAD_REQUEST,
+            Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
+            Self::Unsalted { .. } => StatusCode::FORBIDDEN,
+            Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::UriTooLong => StatusCode::URI_TOO_LONG,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::RateLimited { .. } | Self::ObjectiveOutOfReach => StatusCode::TOO_MANY_REQUESTS,
+            Self::Overloaded
+            | Self::QueueFull
+            | Self::QueueTimeout(_)
+            | Self::NoWorkerReady
+            | Self::AllWorkersHeld
+            | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            Self::WorkerFailed => StatusCode::BAD_GATEWAY,
+            Self::DeadlineExceeded(_) | Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// The error's code: stable, for programs and metric labels.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::MalformedJson(_) => "malformed_json",
+            Self::MalformedForm => "malformed_form",
+            Self::MalformedHttp => "malformed_http",
+            Self::BodyCutShort => "body_cut_short",
+            Self::UnknownModel { .. } => "model_not_found",
+            Self::UnfitName(_) => "invalid_name",
+            Self::Steering(_) => "field_not_allowed",
+            Self::UnfitPolicy(_) => "invalid_policy_header",
+            Self::NotFound => "not_found",
+            Self::UnknownResponse => "response_not_found",
+            Self::Unsalted { .. } => "not_isolated",
+            Self::MethodNotAllowed(_) => "method_not_allowed",
+            Self::RequestTimeout(_) => "request_timeout",
+            Self::BodyTooLarge(_) => "body_too_large",
+            Self::HeadersTooLarge => "headers_too_large",
+            Self::UriTooLong => "uri_too_long",
+            Self::Unauthorized => "invalid_api_key",
+            Self::RateLimited { .. } => "rate_limit_exceeded",
+            Self::ObjectiveOutOfReach => "objective_out_of_reach",
+            Self::QueueFull => "queue_full",
+            Self::QueueTimeout(_) => "queue_timeout",
+            Self::Overloaded => "overloaded",
+            Self::NoWorkerReady | Self::AllWorkersHeld => "no_worker_ready",
+            Self::Draining => "draining",
+            Self::WorkerFailed => "worker_failed",
+            Self::DeadlineExceeded(_) => "deadline_exceeded",
+            Self::WorkerTimeout(_) => "worker_timeout",
+        }
+    }
+
+    /// What admission did with the request, if it is its doing.
+    #[must_use]
+    pub fn admission(&self) -> Option<&'static str> {
+        match self {
+            Self::Unauthorized => Some("unauthorized"),
+            Self::RateLimited { what: "tokens", .. } => Some("tokens_limited"),
+            Self::RateLimited { .. } => Some("requests_limited"),
+            Self::ObjectiveOutOfReach => Some("shed"),
+            Self::QueueFull => Some("queue_full"),
+            Self::QueueTimeout(_) => Some("queue_timeout"),
+            _ => None,
+        }
+    }
+
+    /// The field that is at fault.
+    fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::UnfitName(field) | Self::Steering(field) => Some(field),
+            Self::UnknownModel { .. } => Some("model"),
+            _ => None,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status().as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// Anthropic's name for the kind of error.
+    fn anthropic_kind(&self) -> &'static str {
+        match self.status().as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The JSON body, as OpenAI's clients read it.
+    #[must_use]
+    pub fn json(&self) -> Bytes {
+        self.json_for(Family::OpenAi)
+    }
+
+    /// The JSON body, as a family's clients read it.
+    #[must_use]
+    pub fn json_for(&self, family: Family) -> Bytes {
+        let message = self.to_string();
+        let value = match family {
+            Family::OpenAi => json!({
+                "error": { "message": message, "type": self.kind(), "param": self.field(), "code": self.code() }
+            }),
+            Family::Anthropic => json!({
+                "type": "error", "error": { "type": self.anthropic_kind(), "message": message }
+            }),
+        };
+        Bytes::from(value.to_string())
+    }
+
+    /// The whole answer, as a family's clients read it.
+    #[must_use]
+    pub fn response_for(&self, family: Family) -> Response<Body> {
+        let mut response = Response::new(body::full(self.json_for(family)));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ERROR_HEADER, HeaderValue::from_static(self.code()));
+        match self {
+            Self::MethodNotAllowed(allow) => {
+                headers.insert(ALLOW, HeaderValue::from_static(allow));
+            }
+            Self::Unauthorized => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::RateLimited { after, .. } => {
+                // Whole seconds, and never too early.
+                headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs_f64().ceil() as u64));
+            }
+            Self::Overloaded
+            | Self::QueueFull
+            | Self::QueueTimeout(_)
+            | Self::ObjectiveOutOfReach
+            | Self::NoWorkerReady
+            | Self::AllWorkersHeld
+            | Self::Draining => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        if matches!(
+            self,
+            Self::RequestTimeout(_)
+                | Self::DeadlineExceeded(_)
+                | Self::BodyTooLarge(_)
+                | Self::BodyCutShort
+                | Self::Draining
+                | Self::Unauthorized
+        ) {
+            // What is left of the request body will not be read.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_has_the_shape_that_openai_clients_parse() {
+        let error: serde_json::Value = serde_json::from_slice(
+            &ApiError::UnknownModel {
+                model: "gpt \"x\"".into(),
+                known: "a".into(),
+            }
+            .json(),
+        )
+        .unwrap();
+        assert_eq!(error["error"]["code"], "model_not_found");
+        assert_eq!(error["error"]["type"], "not_found_error");
+        assert!(error["error"]["message"].as_str().unwrap().contains("gpt \"x\""));
+        assert_eq!(error["error"]["param"], "model");
+    }
+
+    #[test]
+    fn anthropics_clients_get_an_error_of_theirs() {
+        let error: serde_json::Value =
+            serde_json::from_slice(&ApiError::BodyTooLarge(5).json_for(Family::Anthropic)).unwrap();
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!("request_too_large"))
+        );
+        assert!(error["error"]["message"].as_str().unwrap().contains("5 bytes"));
+    }
+
+    #[test]
+    fn a_shed_request_is_told_when_to_come_back() {
+        assert_eq!(
+            ApiError::NoWorkerReady.response_for(Family::OpenAi).headers()[RETRY_AFTER],
+            "1"
+        );
+        assert!(
+            !ApiError::WorkerFailed
+                .response_for(Family::OpenAi)
+                .headers()
+                .contains_key(RETRY_AFTER)
+        );
+    }
+
+    #[test]
+    fn a_wrong_method_is_told_the_right_one() {
+        assert_eq!(
+            ApiError::MethodNotAllowed("POST")
+                .response_for(Family::OpenAi)
+                .headers()[ALLOW],
+            "POST"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches have no one prefix.
+
+use policy::fingerprint::Pieces;
+
+use super::{Completion, Hashed};
+use crate::json::{Malformed, Scanner};
+
+/// Takes in the prompt that begins here.
+pub(super) fn prompt(
+    scanner: &mut Scanner<'_>,
+    text: &mut Pieces,
+    tokens: &mut Vec<u32>,
+) -> Result<Completion, Malformed> {
+    if scanner.peek() != Some(b'[') {
+        return single(scanner, text, tokens);
+    }
+    // Ids are the common list: taken in passing, if they are all there is.
+    let start = scanner.clone();
+    if ids(scanner, tokens)? {
+        return Ok(Completion::Tokens);
+    }
+    *scanner = start;
+    let (mut count, mut found) = (0, Completion::None);
+    scanner.array(|scanner| {
+        count += 1;
+        if count > 1 {
+            return scanner.skip().map(drop);
+        }
+        found = single(scanner, text, tokens)?;
+        Ok(())
+    })?;
+    Ok(if count == 1 { found } else { Completion::None })
+}
+
+/// A text, or a list of ids.
+fn single(
+    scanner: &mut Scanner<'_>,
+    text: &mut Pieces,
+    tokens: &mut Vec<u32>,
+) -> Result<Completion, Malformed> {
+    match scanner.peek() {
+        Some(b'"') => {
+            text.begin_prompt();
+            scanner.string(&mut Hashed(text))?;
+            Ok(Completion::Text)
+        }
+        Some(b'[') if ids(scanner, tokens)? => Ok(Completion::Tokens),
+        _ => scanner.skip().map(|_| Completion::None),
+    }
+}
+
+/// Takes in a list of token ids; if it is anything else, takes nothing and stays.
+fn ids(scanner: &mut Scanner<'_>, tokens: &mut Vec<u32>) -> Result<bool, Malformed> {
+    let start = scanner.clone();
+    tokens.clear();
+    let mut only_ids = true;
+    scanner.array(|scanner| {
+        // Once one is something else, none is taken for an id: what is taken cannot also be skipped.
+        if only_ids && let Some(id) = scanner.id() {
+            tokens.push(id);
+            return Ok(());
+        }
+        only_ids = false;
+        scanner.skip().map(drop)
+    })?;
+    only_ids &= !tokens.is_empty();
+    if !only_ids {
+        tokens.clear();
+        *scanner = start;
+    }
+    Ok(only_ids)
+}

@@ -1,0 +1,517 @@
+//! Messages, their parts and tool calls, and the request's tools, each in canonical form.
+//!
+//! Members are taken as they come. Where the form has one before another (the role before all else, a part's type before
+//! its data) and the request has it after, it is looked for ahead.
+
+use std::borrow::Cow;
+
+use policy::fingerprint::{Field, Mark, MediaDigest, MediaHasher, Pieces};
+
+use super::Hashed;
+use super::once::{Met, once};
+use crate::json::{Malformed, Quoted, Scanner};
+
+/// One message: its role, then its other fields by rank, and in the order of the request where that leaves a choice.
+pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    scanner.peek();
+    let (start, mark, mut twice) = (scanner.clone(), pieces.mark(), false);
+    read(scanner, mark, pieces, &mut twice)?;
+    if twice {
+        settled(start, mark, pieces)
+    } else {
+        Ok(())
+    }
+}
+
+/// A message in which a member was given twice: taken in once more, without the earlier ones.
+#[cold]
+fn settled(mut start: Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
+    pieces.rewind(mark);
+    let message = once(&mut start)?;
+    read(&mut Scanner::new(&message), mark, pieces, &mut false)
+}
+
+fn read(
+    scanner: &mut Scanner<'_>,
+    mark: Mark,
+    pieces: &mut Pieces,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let start = scanner.clone();
+    let (mut begun, mut in_order, mut met) = (false, true, Met::default());
+    let mut fields = Fields::default();
+    scanner.object(|scanner, key| {
+        if key == b"role" {
+            met.note(ROLE, twice);
+            if !std::mem::replace(&mut begun, true) {
+                return role(scanner, pieces);
+            }
+            return scanner.skip().map(drop);
+        }
+        let Some((rank, number)) = place(key) else {
+            return scanner.skip().map(drop);
+        };
+        met.note(number, twice);
+        let is_null = scanner.peek() == Some(b'n');
+        in_order &= is_null || rank >= fields.reached;
+        if is_null || !in_order {
+            return scanner.skip().map(drop);
+        }
+        if !std::mem::replace(&mut begun, true) {
+            begin(&start, pieces);
+        }
+        fields.take(rank, key, scanner, pieces, twice)
+    })?;
+    if in_order {
+        Ok(())
+    } else {
+        again(&start, mark, pieces, twice)
+    }
+}
+
+/// A message whose members stand in another order: taken in once more, rank by rank.
+#[cold]
+fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    pieces.rewind(mark);
+    begin(start, pieces);
+    let mut fields = Fields::default();
+    for wanted in 0..=LAST {
+        start.clone().object(|scanner, key| match place(key) {
+            Some((rank, _)) if rank == wanted => fields.take(rank, key, scanner, pieces, twice),
+            _ => scanner.skip().map(drop),
+        })?;
+    }
+    Ok(())
+}
+
+const LAST: u8 = 2;
+
+/// The role's number among a message's members.
+const ROLE: u8 = 7;
+
+/// Where a member's field stands in the canonical form, by rank, and the member's number; `None` if it has none.
+fn place(key: &[u8]) -> Option<(u8, u8)> {
+    match key {
+        b"reasoning" => Some((0, 0)),
+        b"reasoning_content" => Some((0, 1)),
+        b"content" => Some((1, 2)),
+        b"name" => Some((1, 3)),
+        b"tool_call_id" => Some((1, 4)),
+        b"tool_calls" => Some((LAST, 5)),
+        b"function_call" => Some((LAST, 6)),
+        _ => None,
+    }
+}
+
+/// A message's fields, as far as they were taken in.
+#[derive(Default)]
+struct Fields {
+    reached: u8,
+    reasoned: bool,
+}
+
+impl Fields {
+    fn take(
+        &mut self,
+        rank: u8,
+        key: &[u8],
+        scanner: &mut Scanner<'_>,
+        pieces: &mut Pieces,
+        twice: &mut bool,
+    ) -> Result<(), Malformed> {
+        self.reached = rank;
+        match key {
+            b"content" => content(scanner, pieces, twice),
+            b"name" => field(scanner, pieces, Field::Name),
+            b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces, twice)),
+            b"tool_call_id" => field(scanner, pieces, Field::ToolId),
+            b"function_call" => function(scanner, pieces, twice),
+            // Some clients send it under both its names.
+            _ if self.reasoned => scanner.skip().map(drop),
+            _ => {
+                let before = pieces.bytes();
+                field(scanner, pieces, Field::Reasoning)?;
+                self.reasoned = pieces.bytes() > before;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Begins the message that stands here, whose role may stand further on. What is wrong with that is found in its place.
+fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
+    match start.ahead(b"role") {
+        Some(mut scanner) => drop(role(&mut scanner, pieces)),
+        None => pieces.begin_message(""),
+    }
+}
+
+/// Begins a message. Its role is hashed where it lies; anything but a string is none.
+fn role(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    pieces.begin_message("");
+    if scanner.peek() == Some(b'"') {
+        scanner.string(&mut Hashed(pieces))
+    } else {
+        scanner.skip().map(drop)
+    }
+}
+
+/// `tools`: a message of its own.
+pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut begun = false;
+    scanner.array(|scanner| {
+        if !std::mem::replace(&mut begun, true) {
+            pieces.begin_message("tools");
+        }
+        pieces.field(Field::Tools);
+        scanner.compact(&mut Hashed(pieces))
+    })?;
+    pieces.end_message();
+    Ok(())
+}
+
+/// An item of `input`: a message, or something else, which counts whole.
+pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'{') && scanner.ahead(b"role").is_none() {
+        pieces.begin_message("item");
+        pieces.field(Field::Other);
+        return scanner.compact(&mut Hashed(pieces));
+    }
+    message(scanner, pieces)
+}
+
+/// A message's content: a text, or parts.
+pub(super) fn content(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'"') {
+        field(scanner, pieces, Field::Text)
+    } else {
+        scanner.array(|scanner| part(scanner, pieces, twice))
+    }
+}
+
+// The numbers of a part's members.
+const TYPE: u8 = 0;
+const SAID: u8 = 1;
+const UUID: u8 = 2;
+
+/// A content part: text, a medium, or something unknown.
+fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    match &*ahead(scanner, b"type") {
+        b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", twice),
+        b"refusal" => said(scanner, pieces, b"refusal", twice),
+        b"image_url" | b"input_image" => {
+            let (mut whole, mut digest, mut uuid) = (scanner.clone(), None, None);
+            let mut met = Met::default();
+            scanner.object(|scanner, key| match key {
+                b"image_url" => {
+                    met.note(SAID, twice);
+                    image(scanner, &mut digest)
+                }
+                b"uuid" => {
+                    met.note(UUID, twice);
+                    uuid = Some(scanner.clone());
+                    scanner.skip().map(drop)
+                }
+                b"type" => {
+                    met.note(TYPE, twice);
+                    scanner.skip().map(drop)
+                }
+                _ => scanner.skip().map(drop),
+            })?;
+            match named(uuid, "image")?.or(digest) {
+                Some(digest) => pieces.media(Field::Image, digest),
+                // Named in another way: by a `file_id`.
+                None => medium(&mut whole, pieces)?,
+            }
+            Ok(())
+        }
+        b"tool_use" => tool_use(scanner, pieces, twice),
+        b"tool_result" => tool_result(scanner, pieces, twice),
+        b"thinking" => thinking(scanner, pieces, twice),
+        b"image" | b"document" => source(scanner, pieces, twice),
+        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio", twice),
+        b"video_url" => named_medium(scanner, pieces, "video", twice),
+        b"file" | b"input_file" => named_medium(scanner, pieces, "file", twice),
+        _ => {
+            uuid(&mut scanner.clone(), twice)?;
+            pieces.field(Field::Other);
+            scanner.compact(&mut Hashed(pieces))
+        }
+    }
+}
+
+/// Anthropic's call of a tool. Where a client marks what is to be cached (`cache_control`) moves from turn to turn and
+/// changes no prompt, so that is passed over, here as in all parts.
+fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut name, mut id, mut met) = (None, None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"input" => {
+            met.note(SAID, twice);
+            pieces.field(Field::ToolArguments);
+            scanner.compact(&mut Hashed(pieces))
+        }
+        b"name" => hold(scanner, &mut name),
+        b"id" => hold(scanner, &mut id),
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })?;
+    held(name, pieces, Field::ToolName)?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// What Anthropic's tool answered.
+fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut id, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"content" => {
+            met.note(SAID, twice);
+            content(scanner, pieces, twice)
+        }
+        b"tool_use_id" => hold(scanner, &mut id),
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// Anthropic's reasoning.
+fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| match key {
+        b"thinking" => {
+            met.note(SAID, twice);
+            field(scanner, pieces, Field::Reasoning)
+        }
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })
+}
+
+/// Anthropic's media, by their source.
+fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| match key {
+        b"source" => {
+            met.note(SAID, twice);
+            medium(scanner, pieces)
+        }
+        b"type" => {
+            met.note(TYPE, twice);
+            scanner.skip().map(drop)
+        }
+        _ => scanner.skip().map(drop),
+    })
+}
+
+/// A part that says the string in its member `name`.
+fn said(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    name: &[u8],
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let mut met = Met::default();
+    scanner.object(|scanner, key| {
+        if key == name {
+            met.note(SAID, twice);
+            return field(scanner, pieces, Field::Text);
+        }
+        if key == b"type" {
+            met.note(TYPE, twice);
+        }
+        scanner.skip().map(drop)
+    })
+}
+
+/// A medium by its `uuid` if it has one, else by its whole part.
+fn named_medium(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    kind: &str,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
+    let mut whole = scanner.clone();
+    match named(uuid(scanner, twice)?, kind)? {
+        Some(digest) => {
+            pieces.media(Field::Media, digest);
+            Ok(())
+        }
+        None => medium(&mut whole, pieces),
+    }
+}
+
+/// Passes over a part; where its `uuid` stands.
+fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanner<'a>>, Malformed> {
+    let (mut uuid, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| {
+        if key == b"uuid" {
+            met.note(UUID, twice);
+            uuid = Some(scanner.clone());
+        } else if key == b"type" {
+            met.note(TYPE, twice);
+        }
+        scanner.skip().map(drop)
+    })?;
+    Ok(uuid)
+}
+
+/// The digest of a medium's `uuid`. vLLM names what it caches of a medium by it and looks at nothing else, so neither does
+/// this: a URL that is signed anew, or left out once the engine has the medium, is the same medium.
+fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
+    let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
+        return Ok(None);
+    };
+    let mut hasher = MediaHasher::new();
+    // No URL begins with this byte.
+    hasher.push(&[0xFF]);
+    hasher.push(kind.as_bytes());
+    hasher.push(&[0xFF]);
+    let mut out = |bytes: &[u8]| hasher.push(bytes);
+    if scanner.peek() == Some(b'"') {
+        scanner.string(&mut out)?;
+    } else {
+        // `5` is `"5"` to vLLM.
+        scanner.compact(&mut out)?;
+    }
+    Ok(Some(hasher.digest()))
+}
+
+/// A medium by its whole part.
+fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    let mut hasher = MediaHasher::new();
+    scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
+    pieces.media(Field::Media, hasher.digest());
+    Ok(())
+}
+
+/// The digest of an image's URL or data: a string, or an object that has it as `url`. None of an empty one: it says as
+/// little as `null`.
+fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
+    *digest = None;
+    if scanner.peek() == Some(b'"') {
+        *digest = url(scanner)?;
+        return Ok(());
+    }
+    scanner.object(|scanner, key| {
+        if key == b"url" {
+            *digest = url(scanner)?;
+            Ok(())
+        } else {
+            scanner.skip().map(drop)
+        }
+    })
+}
+
+fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
+    if scanner.peek() != Some(b'"') {
+        return scanner.skip().map(|_| None);
+    }
+    let (mut hasher, mut is_empty) = (MediaHasher::new(), true);
+    scanner.string(&mut |bytes: &[u8]| {
+        is_empty &= bytes.is_empty();
+        hasher.push(bytes);
+    })?;
+    Ok((!is_empty).then(|| hasher.digest()))
+}
+
+/// A call: its function, then its id.
+fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut id, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"function" => {
+            met.note(0, twice);
+            function(scanner, pieces, twice)
+        }
+        b"id" => hold(scanner, &mut id),
+        _ => scanner.skip().map(drop),
+    })?;
+    held(id, pieces, Field::ToolId)
+}
+
+/// A function that is called: its arguments, then its name. Some clients write them in this order and some in the
+/// other; the name is the one that is cheap to come back to.
+fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+    let (mut name, mut met) = (None, Met::default());
+    scanner.object(|scanner, key| match key {
+        b"arguments" => {
+            met.note(0, twice);
+            if scanner.peek() == Some(b'"') {
+                return field(scanner, pieces, Field::ToolArguments);
+            }
+            // Some clients send them as JSON instead of as text.
+            pieces.field(Field::ToolArguments);
+            scanner.compact(&mut Hashed(pieces))
+        }
+        b"name" => hold(scanner, &mut name),
+        _ => scanner.skip().map(drop),
+    })?;
+    held(name, pieces, Field::ToolName)
+}
+
+/// A value that is to be come back to.
+enum Held<'a> {
+    /// A string without escapes, as it lies.
+    Plain(&'a [u8]),
+    /// Anything else, by where it stands.
+    At(Scanner<'a>),
+}
+
+/// Passes over such a value.
+fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(), Malformed> {
+    let is_string = scanner.peek() == Some(b'"');
+    let start = scanner.clone();
+    let plain = if is_string {
+        scanner.quoted()?.plain()
+    } else {
+        scanner.skip()?;
+        None
+    };
+    *place = Some(plain.map_or(Held::At(start), Held::Plain));
+    Ok(())
+}
+
+fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
+    match place {
+        None => Ok(()),
+        Some(Held::Plain(text)) => {
+            pieces.field(of);
+            pieces.push(text);
+            Ok(())
+        }
+        Some(Held::At(mut scanner)) => field(&mut scanner, pieces, of),
+    }
+}
+
+/// A field whose value is a string; anything else leaves no trace.
+fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result<(), Malformed> {
+    if scanner.peek() != Some(b'"') {
+        return scanner.skip().map(drop);
+    }
+    pieces.field(field);
+    scanner.string(&mut Hashed(pieces))
+}
+
+/// A string member's text of the object that begins here, wherever it stands; empty if it has none.
+fn ahead<'a>(start: &Scanner<'a>, name: &[u8]) -> Cow<'a, [u8]> {
+    let Some(mut scanner) = start.ahead(name) else {
+        return Cow::default();
+    };
+    if scanner.peek() == Some(b'"') {
+        scanner.quoted().map(Quoted::decoded).unwrap_or_default()
+    } else {
+        Cow::default()
+    }
+}

@@ -1,0 +1,140 @@
+//! Blocks by the wide vectors of x86 (AVX2, AVX-512), where the machine has them.
+//!
+//! The whole walk through a string is compiled once for each width, so that a block costs no call. This module holds the
+//! only unsafe code of the request path: two calls, each of a function that is compiled for a feature, behind the test
+//! for that very feature. The intrinsics themselves are safe there; bytes become vectors by `bytemuck`, which checks
+//! sizes at compile time.
+
+#![allow(
+    unsafe_code,
+    reason = "code for a processor's feature may only be called by who has checked that it is there"
+)]
+
+use std::arch::x86_64::{
+    __m256i, __m512i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_min_epu8, _mm256_movemask_epi8,
+    _mm256_or_si256, _mm256_set1_epi8, _mm256_testz_si256, _mm512_and_si512, _mm512_cmpeq_epi8_mask,
+    _mm512_cmplt_epu8_mask, _mm512_set1_epi8,
+};
+
+use super::{BYTES, Marks};
+use crate::json::string::Out;
+use crate::json::{Malformed, Scanner};
+
+/// [`Scanner::walk_string`] by the widest vectors there are; `None`, and nothing done, if there are no wide ones.
+#[inline]
+pub(in crate::json) fn walk_string(
+    scanner: &mut Scanner<'_>,
+    run: &mut usize,
+    out: &mut impl Out,
+) -> Option<Result<(), Malformed>> {
+    if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi1") {
+        // SAFETY: the machine has both features that the function is compiled for, as was just asked.
+        Some(unsafe { walk_64(scanner, run, out) })
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") {
+        // SAFETY: as above.
+        Some(unsafe { walk_32(scanner, run, out) })
+    } else {
+        None
+    }
+}
+
+#[target_feature(enable = "avx512bw,bmi1")]
+fn walk_64(scanner: &mut Scanner<'_>, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
+    scanner.walk_string(run, out, |bytes| marks_64(bytes))
+}
+
+#[target_feature(enable = "avx2,bmi1")]
+fn walk_32(scanner: &mut Scanner<'_>, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
+    scanner.walk_string(run, out, |bytes| marks_32(bytes))
+}
+
+/// All 64 bytes in one vector, each comparison a mask at once.
+#[inline]
+#[target_feature(enable = "avx512bw,bmi1")]
+fn marks_64(bytes: &[u8; BYTES]) -> Option<Marks> {
+    let bytes: __m512i = bytemuck::cast(*bytes);
+    let is = |byte: u8| _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(byte as i8));
+    let (quotes, backslashes) = (is(b'"'), is(b'\\'));
+    let controls = _mm512_cmplt_epu8_mask(bytes, _mm512_set1_epi8(0x20));
+    if quotes | backslashes | controls == 0 {
+        return None;
+    }
+    // `b` and `f` differ in one bit.
+    let without = _mm512_and_si512(bytes, _mm512_set1_epi8(!0x04));
+    let b_or_f = _mm512_cmpeq_epi8_mask(without, _mm512_set1_epi8(b'b' as i8));
+    Some(Marks {
+        quotes,
+        backslashes,
+        controls,
+        letters: is(b'n') | is(b't') | is(b'r') | b_or_f,
+    })
+}
+
+#[inline]
+#[target_feature(enable = "avx2,bmi1")]
+fn marks_32(bytes: &[u8; BYTES]) -> Option<Marks> {
+    let [low, high]: [__m256i; 2] = bytemuck::cast(*bytes);
+    let is = |lane, byte: u8| _mm256_cmpeq_epi8(lane, _mm256_set1_epi8(byte as i8));
+    // Below 0x20: what it is the lesser of already.
+    let control = |lane| _mm256_cmpeq_epi8(_mm256_min_epu8(lane, _mm256_set1_epi8(0x1F)), lane);
+    let or = |a, b| _mm256_or_si256(a, b);
+    let bits = |low, high| {
+        let [low, high] = [low, high].map(|lane| u64::from(_mm256_movemask_epi8(lane) as u32));
+        low | high << 32
+    };
+    let quotes = [is(low, b'"'), is(high, b'"')];
+    let backslashes = [is(low, b'\\'), is(high, b'\\')];
+    let controls = [control(low), control(high)];
+    let any = |[low, high]: [__m256i; 2]| or(low, high);
+    let special = or(or(any(quotes), any(backslashes)), any(controls));
+    if _mm256_testz_si256(special, special) == 1 {
+        return None;
+    }
+    let letter = |lane| {
+        // `b` and `f` differ in one bit.
+        let without = _mm256_and_si256(lane, _mm256_set1_epi8(!0x04));
+        or(
+            or(is(lane, b'n'), is(lane, b't')),
+            or(is(lane, b'r'), is(without, b'b')),
+        )
+    };
+    Some(Marks {
+        quotes: bits(quotes[0], quotes[1]),
+        backslashes: bits(backslashes[0], backslashes[1]),
+        controls: bits(controls[0], controls[1]),
+        letters: bits(letter(low), letter(high)),
+    })
+}
+
+#[cfg(test)]
+pub(in crate::json) mod tests {
+    use super::*;
+
+    fn has_32() -> bool {
+        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1")
+    }
+
+    /// What each width that this machine has sees.
+    pub(in crate::json) fn each(bytes: &[u8; BYTES]) -> Vec<Option<Marks>> {
+        let mut found = Vec::new();
+        if has_32() {
+            // SAFETY: the machine has both features that the function is compiled for, as was just asked.
+            found.push(unsafe { marks_32(bytes) });
+        }
+        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi1") {
+            // SAFETY: as above.
+            found.push(unsafe { marks_64(bytes) });
+        }
+        found
+    }
+
+    /// The narrower of the two walks, which a machine that has both never takes.
+    pub(in crate::json) fn narrower(
+        scanner: &mut Scanner<'_>,
+        run: &mut usize,
+        out: &mut impl Out,
+    ) -> Option<Result<(), Malformed>> {
+        // SAFETY: as above.
+        has_32().then(|| unsafe { walk_32(scanner, run, out) })
+    }
+}

@@ -1,0 +1,341 @@
+//! Fields and headers by which a request steers an engine from within: where keys and values of its cache are fetched from,
+//! or which rank computes it.
+//!
+//! Routers and engines say these to each other. From a client they name hosts that an engine dials, choose ranks past the
+//! router, and some end the engine: vLLM with a connector asserts on `{"do_remote_prefill": true}`. So they are refused for
+//! everybody, unless `http.transfer_fields` allows them.
+//!
+//! | where | how it is looked for |
+//! |---|---|
+//! | a JSON body that is read | each member of it ([`field`]), while it is parsed; within [`CONTAINERS`], at any depth ([`Keys`]) |
+//! | a body that passes as it comes, a file within a form, a WebSocket's frames | each key of JSON in it, at any depth, as it passes ([`Keys`]) |
+//! | a form | the name of each part ([`super::multipart`]) |
+//! | a head | [`header`] |
+//!
+//! A member that is `null` is the same as none, to engines as well.
+
+use http::{HeaderMap, HeaderName};
+
+use crate::error::ApiError;
+
+/// The fields, at whatever depth engines read them: vLLM's, SGLang's, TensorRT-LLM's, Dynamo's, and the router's own.
+const FIELDS: [&str; 24] = [
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "kv_router_hint",
+    "kv_hint",
+    "kv_hints",
+    "data_parallel_rank",
+    "data_parallel_rank_decode",
+    "routed_dp_rank",
+    "disagg_prefill_dp_rank",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "bootstrap_pair_key",
+    "decode_tp_size",
+    "http_worker_ipc",
+    "pd_prefill_admission_ack",
+    "decode_token_reservation_id",
+    "disaggregated_params",
+    "disagg_request_id",
+    "backend_instance_id",
+    "prefill_worker_id",
+    "decode_worker_id",
+    "prefill_dp_rank",
+    "tailroute_evict_first_tokens",
+];
+
+/// Members of a body within which engines take such fields as well.
+const CONTAINERS: [&str; 6] = [
+    "extra_body",
+    "vllm_xargs",
+    "extra_args",
+    "nvext",
+    "sampling_params",
+    "custom_params",
+];
+
+/// The same in heads: vLLM's, llm-d's, Dynamo's.
+const HEADERS: [&str; 9] = [
+    "x-data-parallel-rank",
+    "x-data-parallel-host-port",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-kv-cache-source-host-port",
+    "x-worker-instance-id",
+    "x-prefill-instance-id",
+    "x-decode-instance-id",
+    "x-dp-rank",
+];
+
+/// What the headers begin with by which SGLang takes any field from the head: `x-override-routed-dp-rank`.
+pub(crate) const OVERRIDE: &str = "x-override-";
+
+/// No field is longer.
+const LONGEST: usize = 31;
+
+/// The lengths that fields have, a bit each: most names of a body are told apart by their length.
+const LENGTHS: u32 = {
+    let (mut lengths, mut at) = (0, 0);
+    while at < FIELDS.len() {
+        lengths |= 1 << FIELDS[at].len();
+        at += 1;
+    }
+    lengths
+};
+
+/// The field of this name, if it steers an engine.
+#[must_use]
+pub fn field(name: &[u8]) -> Option<&'static str> {
+    if name.len() > LONGEST || LENGTHS >> name.len() & 1 == 0 {
+        return None;
+    }
+    FIELDS.into_iter().find(|field| field.as_bytes() == name)
+}
+
+/// Whether such fields are looked for within the member of this name.
+#[must_use]
+pub fn is_container(name: &[u8]) -> bool {
+    CONTAINERS.iter().any(|container| container.as_bytes() == name)
+}
+
+/// The header of this name, if it steers an engine.
+fn header(name: &HeaderName) -> Option<&'static str> {
+    let name = name.as_str();
+    match name.strip_prefix(OVERRIDE) {
+        Some(field) => self::field(field.replace('-', "_").as_bytes()),
+        None => HEADERS.into_iter().find(|header| *header == name),
+    }
+}
+
+/// Whether a request's head may be passed on. `allowed`: `http.transfer_fields`.
+///
+/// # Errors
+/// 400 if it steers an engine, and the operator does not allow that.
+pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
+    if allowed {
+        return Ok(());
+    }
+    head.keys()
+        .find_map(header)
+        .map_or(Ok(()), |what| Err(ApiError::Steering(what)))
+}
+
+/// Whether a body with this field may be passed on. `allowed`: `http.transfer_fields`.
+///
+/// # Errors
+/// 400 if it steers an engine, and the operator does not allow that.
+pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), ApiError> {
+    match field {
+        Some(what) if !allowed => Err(ApiError::Steering(what)),
+        _ => Ok(()),
+    }
+}
+
+/// Finds the fields among the keys of JSON that comes in pieces, at any depth and in every spelling.
+///
+/// It is told by a string that a colon follows, so it finds keys in lists, in lines of JSON and in JSON within something
+/// else alike. No string of JSON goes on in another line: whatever stands in one line hides nothing in the next.
+#[derive(Debug)]
+pub struct Keys {
+    wanted: fn(&[u8]) -> Option<&'static str>,
+    state: State,
+    /// The string, decoded, as far as it may be one of the fields.
+    name: Vec<u8>,
+    /// It is none of them, whatever still comes.
+    is_other: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Between,
+    Within,
+    Escape,
+    /// Digits of `\u` that are to come, and what those before them make.
+    Digits(u8, u32),
+    /// Behind a string that is one of the fields.
+    Named(&'static str),
+    /// Behind its colon.
+    Value(&'static str),
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::of(field)
+    }
+}
+
+impl Keys {
+    /// Finds the keys of which this says that they are wanted; none is longer than the [fields](field) are.
+    #[must_use]
+    pub fn of(wanted: fn(&[u8]) -> Option<&'static str>) -> Self {
+        Self {
+            wanted,
+            state: State::Between,
+            name: Vec::new(),
+            is_other: false,
+        }
+    }
+
+    /// Looks at the next piece. Returns the first field that is there.
+    pub fn push(&mut self, piece: &[u8]) -> Option<&'static str> {
+        let mut at = 0;
+        while let Some(rest) = piece.get(at..).filter(|rest| !rest.is_empty()) {
+            let skipped = match self.state {
+                State::Between => memchr::memchr(b'"', rest),
+                State::Within if self.is_other => memchr::memchr3(b'"', b'\\', b'\n', rest),
+                _ => Some(0),
+            };
+            let skipped = skipped?;
+            at += skipped + 1;
+            if let Some(found) = self.byte(rest[skipped]) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    fn byte(&mut self, byte: u8) -> Option<&'static str> {
+        let is_space = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
+        self.state = match (self.state, byte) {
+            (State::Within | State::Escape | State::Digits(..), b'\n' | b'\r') => State::Between,
+            (State::Within, b'"') => match (self.wanted)(&self.name).filter(|_| !self.is_other) {
+                Some(field) => State::Named(field),
+                None => State::Between,
+            },
+            (State::Within, b'\\') => State::Escape,
+            (State::Within, byte) => self.take(byte.into()),
+            (State::Escape, b'u') => State::Digits(4, 0),
+            // No name has what the other escapes stand for.
+            (State::Escape, _) => self.take(u32::MAX),
+            (State::Digits(left, so_far), byte) => match char::from(byte).to_digit(16) {
+                None => State::Between,
+                Some(digit) if left == 1 => self.take(so_far << 4 | digit),
+                Some(digit) => State::Digits(left - 1, so_far << 4 | digit),
+            },
+            (State::Named(field), b':') => State::Value(field),
+            (state @ (State::Named(_) | State::Value(_)), _) if is_space => state,
+            // `null`
+            (State::Value(_), b'n') => State::Between,
+            (State::Value(field), _) => return Some(field),
+            (State::Between | State::Named(_), b'"') => {
+                self.name.clear();
+                self.is_other = false;
+                State::Within
+            }
+            (State::Between | State::Named(_), _) => State::Between,
+        };
+        None
+    }
+
+    /// The next character of a string.
+    fn take(&mut self, code: u32) -> State {
+        match u8::try_from(code) {
+            Ok(byte) if byte.is_ascii() && self.name.len() < LONGEST => self.name.push(byte),
+            _ => self.is_other = true,
+        }
+        State::Within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn found(text: &str) -> Option<&'static str> {
+        Keys::default().push(text.as_bytes())
+    }
+
+    #[test]
+    fn no_field_is_longer_than_what_is_kept_of_a_name() {
+        assert!(FIELDS.iter().all(|field| field.len() <= LONGEST));
+    }
+
+    #[test]
+    fn a_field_is_found_in_every_spelling_and_depth() {
+        for text in [
+            r#"{"kv_transfer_params":{}}"#,
+            r#"{"kv\u005ftransfer_params" : 1}"#,
+            r#"{"\u006B\u0076_transfer_params":"x"}"#,
+            r#"[{"a":1},{"b":{"c":[{"kv_transfer_params":true}]}}]"#,
+            "{\"kv_transfer_params\"\n\t:\r\n[]}",
+            "{\"a\":1}\n{\"body\":{\"kv_transfer_params\":{}}}\n",
+            "\"\n{\"kv_transfer_params\":0}",
+            r#"{"a":"\"","kv_transfer_params":-1}"#,
+            r#"{"kv_transfer_params":null,"kv_transfer_params":{}}"#,
+        ] {
+            assert_eq!(found(text), Some("kv_transfer_params"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_names_a_field_and_a_field_that_is_null_are_passed_over() {
+        for text in [
+            r#"{"a":"kv_transfer_params"}"#,
+            r#"{"a":"{\"kv_transfer_params\":{}}"}"#,
+            r#"["kv_transfer_params",1]"#,
+            r#"{"kv_transfer_params": null}"#,
+            r#"{"xkv_transfer_params":1,"kv_transfer_paramsx":1,"\/kv_transfer_params":1}"#,
+            r#"{"kv_transfer_param\u0173":1}"#,
+        ] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn heads_are_looked_through_by_name_and_by_what_they_override() {
+        let is_found = |name: &'static str| header(&HeaderName::from_static(name)).is_some();
+        for name in [
+            "x-data-parallel-rank",
+            "x-override-routed-dp-rank",
+            "x-override-bootstrap-host",
+        ] {
+            assert!(is_found(name), "{name}");
+        }
+        for name in ["x-override-rid", "x-request-id", "x-override-"] {
+            assert!(!is_found(name), "{name}");
+        }
+    }
+
+    /// What a parser finds.
+    fn naive(value: &Value) -> bool {
+        match value {
+            Value::Object(members) => members
+                .iter()
+                .any(|(key, value)| (field(key.as_bytes()).is_some() && !value.is_null()) || naive(value)),
+            Value::Array(values) => values.iter().any(naive),
+            _ => false,
+        }
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i16>().prop_map(Value::from),
+            "(bootstrap_room|dp|\"|\\\\|\n|:|\\{|\\}|é){0,2}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::vec(("(bootstrap_room|kv_hint|a|\"|\\\\)", inner), 0..3)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_finds_what_a_parser_would_however_the_text_is_cut(value in values(), size in 1_usize..9, pretty in any::<bool>()) {
+            let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
+            let mut keys = Keys::default();
+            let split = text.as_bytes().chunks(size).find_map(|piece| keys.push(piece));
+            prop_assert_eq!(split.is_some(), naive(&value), "{}", text);
+            prop_assert_eq!(split, found(&text));
+        }
+    }
+}

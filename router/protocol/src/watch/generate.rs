@@ -1,0 +1,96 @@
+//! Answers of SGLang's `/generate`: the text so far, or its next piece, with what the engine counted.
+//!
+//! Each event has all of the text unless the engine runs with `--incremental-streaming-output`. Which it is shows by the
+//! text itself: all of it begins with what came before. A piece could do so too, where a text repeats itself from its
+//! beginning; such a reply is learned short, which costs the next turn's prediction and nothing else.
+
+use policy::estimate::Finish;
+use serde::Deserialize;
+
+use super::event::Said;
+use super::{MAX_TOKENS, Usage, Watch};
+use crate::reply::Piece;
+
+/// Longest text that is kept to find what is new in the next one; a longer one is not learned.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default)]
+    text: Said<'a>,
+    #[serde(borrow, default)]
+    meta_info: Option<Meta<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(default)]
+    prompt_tokens: Option<u64>,
+    #[serde(default)]
+    completion_tokens: Option<u64>,
+    #[serde(default)]
+    cached_tokens: Option<u64>,
+    #[serde(borrow, default)]
+    finish_reason: Option<Reason<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Reason<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Said<'a>,
+}
+
+/// Reads an event, or a whole answer.
+pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    if json.trim_ascii_start().first() == Some(&b'[') {
+        // One answer for each of several prompts.
+        watch.several = true;
+        watch.passed.said += json.len() as u64;
+        reply(Piece::Unrepeated);
+        watch.saw_token();
+        return;
+    }
+    let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+        reply(Piece::Unrepeated);
+        return;
+    };
+    if let Some(meta) = event.meta_info {
+        let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
+        watch.usage = Some(Usage {
+            prompt: bounded(meta.prompt_tokens),
+            completion: bounded(meta.completion_tokens),
+            cached: meta.cached_tokens.map(|cached| cached.min(MAX_TOKENS)),
+        });
+        if let Some(reason) = meta.finish_reason {
+            watch.finished = true;
+            watch.finish = match &reason.kind {
+                kind if kind.is("stop") => Finish::Stop,
+                kind if kind.is("length") => Finish::Length,
+                _ => Finish::Other,
+            };
+        }
+    }
+    match &event.text {
+        Said::Text(text) => {
+            match text.strip_prefix(&*watch.text) {
+                Some("") => {}
+                Some(new) => reply(Piece::Text(new)),
+                None => reply(Piece::Text(text)),
+            }
+            if watch.text.len() + text.len() > MAX_TEXT_BYTES {
+                reply(Piece::Unrepeated);
+            } else if text.starts_with(&*watch.text) {
+                watch.text.clear();
+                watch.text.push_str(text);
+            } else {
+                watch.text.push_str(text);
+            }
+            watch.saw_token();
+        }
+        Said::Else => {
+            reply(Piece::Unrepeated);
+            watch.saw_token();
+        }
+        Said::Nothing => {}
+    }
+}

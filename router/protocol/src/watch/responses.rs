@@ -1,0 +1,134 @@
+//! Answers of `/v1/responses`: typed events, or one response.
+//!
+//! A response is a list of items. One that is a message alone is found again in the next turn's `input`; calls are items of
+//! their own there, so a response that has any is not learned.
+
+use policy::estimate::Finish;
+use serde::Deserialize;
+
+use super::event::Said;
+use super::{MAX_TOKENS, Usage, Watch};
+use crate::reply::Piece;
+use crate::routes::response_key;
+
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Said<'a>,
+    #[serde(borrow, default)]
+    delta: Said<'a>,
+    #[serde(borrow, default)]
+    response: Option<Response<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Response<'a> {
+    #[serde(borrow, default)]
+    id: Said<'a>,
+    #[serde(borrow, default)]
+    status: Said<'a>,
+    #[serde(default)]
+    usage: Option<WireUsage>,
+    #[serde(borrow, default)]
+    output: Option<Vec<Item<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Said<'a>,
+    #[serde(borrow, default)]
+    content: Option<Vec<Part<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(borrow, default)]
+    text: Said<'a>,
+}
+
+#[derive(Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+    #[serde(default)]
+    input_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    #[serde(default)]
+    cached_tokens: Option<u64>,
+}
+
+/// Reads an event.
+pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+        reply(Piece::Unrepeated);
+        return;
+    };
+    if let Some(response) = &event.response {
+        said(watch, response);
+    }
+    let Said::Text(kind) = &event.kind else { return };
+    match (&**kind, &event.delta) {
+        ("response.output_text.delta", Said::Text(text)) => {
+            reply(Piece::Text(text));
+            watch.saw_token();
+        }
+        ("response.reasoning_text.delta" | "response.reasoning_summary_text.delta", Said::Text(text)) => {
+            reply(Piece::Reasoning(text));
+            watch.saw_token();
+        }
+        ("response.completed" | "response.incomplete" | "response.failed", _) => watch.complete = true,
+        (kind, Said::Text(_)) if kind.ends_with(".delta") => {
+            reply(Piece::Unrepeated);
+            watch.saw_token();
+        }
+        _ => {}
+    }
+}
+
+/// Reads a whole response.
+pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    let Ok(response) = serde_json::from_slice::<Response<'_>>(json) else {
+        reply(Piece::Unrepeated);
+        return;
+    };
+    said(watch, &response);
+    for item in response.output.iter().flatten() {
+        if !item.kind.is("message") {
+            reply(Piece::Unrepeated);
+        }
+        for part in item.content.iter().flatten() {
+            match &part.text {
+                Said::Text(text) => reply(Piece::Text(text)),
+                _ => reply(Piece::Unrepeated),
+            }
+        }
+    }
+    watch.saw_token();
+}
+
+fn said(watch: &mut Watch, response: &Response<'_>) {
+    if let Said::Text(id) = &response.id {
+        watch.answer = Some(response_key(id));
+    }
+    if let Some(usage) = &response.usage {
+        let details = usage.input_tokens_details.as_ref();
+        watch.usage = Some(Usage {
+            prompt: usage.input_tokens.min(MAX_TOKENS),
+            completion: usage.output_tokens.min(MAX_TOKENS),
+            cached: details
+                .and_then(|details| details.cached_tokens)
+                .map(|cached| cached.min(MAX_TOKENS)),
+        });
+    }
+    if response.status.is("completed") {
+        watch.finish = Finish::Stop;
+    } else if response.status.is("incomplete") {
+        watch.finish = Finish::Length;
+    }
+}

@@ -1,0 +1,210 @@
+//! Events that differ from the last one in their text alone, read without parsing them.
+//!
+//! An engine writes a reply's events alike: the same id, the same fields, only another token in the same place. So what
+//! stood before and after the text of the last event that was parsed is kept. If the next one begins and ends with the
+//! same bytes, and what is between them is the inside of a JSON string, then it is the same JSON with another text: the
+//! beginning ends within a string, nothing in the text ends that, and so the end means what it meant. That costs two
+//! comparisons where parsing costs a walk over every field of it, for every token of every stream.
+//!
+//! What differs in more (a finish reason, usage with each token, log-probabilities, escapes) is parsed as ever.
+
+use std::borrow::Cow;
+
+use super::event::{Event, Said};
+use crate::reply::Piece;
+
+/// Longest event that is taken for a stencil: what is longer is no token.
+const MAX_BYTES: usize = 4096;
+
+/// What stands around the text.
+#[derive(Debug, Default)]
+pub(super) struct Stencil {
+    /// The last event that was learned.
+    event: Vec<u8>,
+    /// Where its text began.
+    head: usize,
+    /// Bytes after its text; 0: nothing has been learned.
+    tail: usize,
+    is_reasoning: bool,
+}
+
+impl Stencil {
+    /// What an event says, if it is like the last one that was learned.
+    pub(super) fn read<'a>(&self, json: &'a [u8]) -> Option<Piece<'a>> {
+        if self.tail == 0 || json.len() <= self.head + self.tail {
+            return None;
+        }
+        let (head, rest) = json.split_at(self.head);
+        let (text, tail) = rest.split_at(rest.len() - self.tail);
+        if head != &self.event[..self.head] || tail != &self.event[self.event.len() - self.tail..] {
+            return None;
+        }
+        let plain = |&byte: &u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+        if !text.iter().all(plain) {
+            return None;
+        }
+        let text = std::str::from_utf8(text).ok()?;
+        Some(if self.is_reasoning {
+            Piece::Reasoning(text)
+        } else {
+            Piece::Text(text)
+        })
+    }
+
+    /// Learns from an event that was parsed, if it is one token's text and nothing else.
+    pub(super) fn learn(&mut self, json: &[u8], event: &Event<'_>) {
+        let Some((text, is_reasoning)) = only_text(event) else {
+            return;
+        };
+        // The text lies where the parser found it, unless it had escapes.
+        let Some(head) = text.as_ptr().addr().checked_sub(json.as_ptr().addr()) else {
+            return;
+        };
+        let end = head.saturating_add(text.len());
+        if text.is_empty() || json.len() > MAX_BYTES || json.get(head..end) != Some(text.as_bytes()) {
+            return;
+        }
+        self.event.clear();
+        self.event.extend_from_slice(json);
+        self.head = head;
+        self.tail = json.len() - end;
+        self.is_reasoning = is_reasoning;
+    }
+}
+
+/// The text that an event says as the first choice's only token, and whether it is reasoning.
+fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
+    let [choice] = event.choices.as_slice() else {
+        return None;
+    };
+    let plain = event.usage.is_none() && event.metrics.is_none();
+    if !plain || choice.index != 0 || choice.finish_reason.is_some() || choice.message.is_some() {
+        return None;
+    }
+    let borrowed = |said: &'a Said<'_>| match said {
+        Said::Text(Cow::Borrowed(text)) => Some(*text),
+        _ => None,
+    };
+    let Some(delta) = &choice.delta else {
+        return Some((borrowed(&choice.text)?, false));
+    };
+    let calls =
+        delta.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) || delta.function_call.is_some();
+    if calls || delta.is_more() || !matches!(choice.text, Said::Nothing) {
+        return None;
+    }
+    match (delta.reasoning(), &delta.content) {
+        (Said::Nothing, content) => Some((borrowed(content)?, false)),
+        (reasoning, Said::Nothing) => Some((borrowed(reasoning)?, true)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(json: &[u8]) -> Option<Event<'_>> {
+        serde_json::from_slice(json).ok()
+    }
+
+    fn learned(json: &str) -> Stencil {
+        let mut stencil = Stencil::default();
+        stencil.learn(json.as_bytes(), &parse(json.as_bytes()).unwrap());
+        stencil
+    }
+
+    const CHAT: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":" Hi"},"finish_reason":null}]}"#;
+
+    #[test]
+    fn another_text_in_the_same_place_is_read() {
+        let stencil = learned(CHAT);
+        let next = CHAT.replace(" Hi", " Grüße, {you}");
+        assert_eq!(stencil.read(next.as_bytes()), Some(Piece::Text(" Grüße, {you}")));
+        let reasoning = r#"{"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}"#;
+        let next = reasoning.replace("hm", "so");
+        assert_eq!(
+            learned(reasoning).read(next.as_bytes()),
+            Some(Piece::Reasoning("so"))
+        );
+        let completion = r#"{"choices":[{"text":"a","index":0}]}"#;
+        assert_eq!(
+            learned(completion).read(completion.as_bytes()),
+            Some(Piece::Text("a"))
+        );
+    }
+
+    #[test]
+    fn what_differs_in_more_is_left_to_the_parser() {
+        let stencil = learned(CHAT);
+        for other in [
+            CHAT.replace(" Hi", ""),
+            CHAT.replace(" Hi", "\\n"),
+            CHAT.replace(" Hi", "\",\"refusal\":\"x"),
+            CHAT.replace(" Hi", "\u{1}"),
+            CHAT.replace("null", "\"stop\""),
+            CHAT.replace("\"index\":0", "\"index\":1"),
+            CHAT[1..].to_owned(),
+        ] {
+            assert_eq!(stencil.read(other.as_bytes()), None, "{other}");
+        }
+        let bytes = CHAT.replace(" Hi", "\u{7f}\u{80}").into_bytes();
+        let cut: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0xc2).collect();
+        assert_eq!(stencil.read(&cut), None, "no UTF-8");
+    }
+
+    #[test]
+    fn only_a_tokens_text_makes_a_stencil() {
+        for event in [
+            r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}"#,
+            r#"{"choices":[{"index":1,"delta":{"content":"a"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a"}},{"index":1,"delta":{"content":"b"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a","refusal":"b"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a","reasoning":"b"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a","tool_calls":[{"index":0}]}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a\n"}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":""}}]}"#,
+            r#"{"choices":[]}"#,
+        ] {
+            assert_eq!(learned(event).read(event.as_bytes()), None, "{event}");
+        }
+    }
+
+    fn said(event: &Event<'_>) -> Option<(String, bool)> {
+        only_text(event).map(|(text, is_reasoning)| (text.to_owned(), is_reasoning))
+    }
+
+    proptest! {
+        /// Whatever is read without being parsed would have been parsed as the same.
+        #[test]
+        fn it_reads_what_the_parser_would(
+            field in prop::sample::select(vec!["content", "reasoning", "reasoning_content"]),
+            first in "[ -~]{1,6}",
+            middle in "([ -~ü€]|\\\\|\"|\\},\\{){0,8}",
+            damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        ) {
+            let event = |text: &str| {
+                format!("{{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"{field}\":\"{text}\"}},\"logprobs\":null}}]}}")
+            };
+            let plain: String = first.chars().filter(|char| !matches!(char, '"' | '\\')).collect();
+            prop_assume!(!plain.is_empty());
+            let stencil = learned(&event(&plain));
+            let mut next = event(&middle).into_bytes();
+            if let Some((at, byte)) = damage {
+                let at = at.index(next.len());
+                next[at] = byte;
+            }
+            let read = stencil.read(&next).map(|piece| match piece {
+                Piece::Reasoning(text) => (text.to_owned(), true),
+                Piece::Text(text) => (text.to_owned(), false),
+                _ => unreachable!(),
+            });
+            if read.is_some() {
+                prop_assert_eq!(read, parse(&next).as_ref().and_then(said));
+            }
+        }
+    }
+}

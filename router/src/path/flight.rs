@@ -1,0 +1,319 @@
+//! One attempt on one worker: what was assumed of it, what it holds, what was seen of its answer.
+//!
+//! What the next choice has to see at once is applied here. All else is an observation
+//! ([`Lesson`](learning::feedback::Lesson)) that is queued for the learner.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `prediction` | what the router believed when it chose the worker |
+//! | `outcome` | how attempts end |
+//! | `finish` | the end of an attempt, step by step |
+//! | `settle` | updates what the worker's cache holds |
+//! | `learn` | builds the observation for the learner |
+//! | `report` | metrics, the decision's account, captures, the key's charge |
+//!
+//! A [`Flight`] owns everything that has to be given back. However the attempt ends (answered, failed, timed out,
+//! client gone, panic), it is [finished](Flight::end) exactly once; dropping it unfinished means that the client left.
+
+mod finish;
+mod learn;
+mod outcome;
+mod prediction;
+mod report;
+mod settle;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use policy::fingerprint::ChainBuilder;
+use policy::ids::WorkerId;
+use policy::residency::{Compared, Hold};
+use policy::tail;
+use policy::units::Millis;
+use tracing::warn;
+
+pub use self::finish::End;
+pub use self::outcome::Outcome;
+use self::prediction::Prediction;
+use super::account::Account;
+use super::choose::{Choice, Turn};
+use super::stored::Kept;
+use crate::app::{App, Place};
+use crate::bus::turns::Told;
+use crate::capture::Slip;
+use crate::telemetry::trail::Note;
+use fleet::breaker::Pass;
+use fleet::{InFlight, Worker};
+use learning::feedback::Begun;
+use protocol::claim;
+use protocol::reply::{self, Piece};
+use protocol::routes::Endpoint;
+use protocol::watch::{Passed, Seen};
+
+/// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
+pub type Charged = Arc<AtomicBool>;
+
+/// Tokens in the full blocks of so many.
+fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
+    let block = u64::from(worker.spec.block_size.max(1));
+    // Called for each key of a prompt, where a division would dominate.
+    if block.is_power_of_two() {
+        tokens & !(block - 1)
+    } else {
+        tokens / block * block
+    }
+}
+
+/// One attempt on one worker, from the moment it is sent.
+#[derive(Debug)]
+pub struct Flight {
+    app: Arc<App>,
+    turn: Arc<Turn>,
+    in_flight: InFlight,
+    prediction: Prediction,
+    noted: Noted,
+    progress: Progress,
+    /// The request's permit, once this attempt is the one that is answered.
+    place: Option<Place>,
+    charged: Charged,
+    /// What comes of the decision.
+    account: Account,
+    /// The turn's position in the capture's file.
+    slip: Option<Slip>,
+    is_finished: bool,
+}
+
+/// What was recorded when the attempt went out.
+#[derive(Debug, Default)]
+struct Noted {
+    is_out: bool,
+    /// The prompt in the worker's mirror.
+    hold: Option<Hold>,
+    /// Tokens of the prompt that were cached, with hints and without.
+    compared: Option<Compared>,
+    /// The message to other replicas.
+    told: Option<Told>,
+    /// Blocks in the worker's cache by its own events; `None` without events.
+    blocks_told: Option<u64>,
+}
+
+/// What was seen of the answer so far.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The first token passed.
+    started: bool,
+    streamed: bool,
+    ttft: Millis,
+    /// Time of the prefill, if the worker computed nothing else and the first token was seen.
+    alone: Option<Millis>,
+    /// The prefill has been learned from.
+    taught: bool,
+    /// The attempt went out unobserved, so that its times say nothing of the worker.
+    is_unclocked: bool,
+    /// The worker of the conversation's last turn, if it was another.
+    left: Option<WorkerId>,
+    /// Bytes and tokens that passed.
+    passed: Passed,
+    /// The reply as it passes.
+    passing: Option<reply::Reply>,
+    /// The keys of the whole reply, if the next turn can repeat it.
+    reply: Option<ChainBuilder>,
+}
+
+impl Flight {
+    /// Opens the attempt: its work counts from here on. Boxed: it is large and moved often.
+    #[must_use]
+    pub fn start(
+        app: &Arc<App>,
+        turn: &Arc<Turn>,
+        choice: &Choice,
+        pass: Pass,
+        charged: Charged,
+    ) -> Box<Self> {
+        let prediction = Prediction::of(choice);
+        // Counted first: a worker that is leaving stays until it has nothing in flight.
+        let in_flight = choice.worker.send(app.clock, Some(prediction.prefill), pass);
+        let reply = turn.fingerprint.reply.clone();
+        Box::new(Self {
+            app: Arc::clone(app),
+            turn: Arc::clone(turn),
+            in_flight,
+            prediction,
+            noted: Noted::default(),
+            progress: Progress {
+                passing: reply.map(|hash| reply::Reply::at(turn.endpoint, hash)),
+                ..Progress::default()
+            },
+            place: None,
+            charged,
+            account: Account::open(app, turn, choice),
+            slip: app.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
+            is_finished: false,
+        })
+    }
+
+    /// The request was written: its prefix counts as cached from here on, and other replicas are notified.
+    pub fn is_out(&mut self) {
+        if std::mem::replace(&mut self.noted.is_out, true) {
+            return;
+        }
+        let (app, worker, prompt) = (&self.app, self.in_flight.worker(), &self.turn.fingerprint.chain);
+        let held = |tokens: u64| full_blocks(worker, tokens);
+        if !prompt.is_empty() {
+            let tokens = self.prediction.scale.rising();
+            let (hold, low) = app.knowledge.update(worker.id, |residency| {
+                let hold = residency.sent(worker.id, prompt, |end| held(tokens(end)));
+                let reserve = tail::reserve(app.feedback.next_turns(), residency.capacity_of(worker.id));
+                (hold, residency.room_on(worker.id) < reserve)
+            });
+            self.noted.compared = hold.as_ref().and_then(Hold::compared);
+            self.noted.hold = hold;
+            if low && app.makes_room_on(worker) {
+                app.feedback.sent(worker.id);
+            }
+        }
+        if let Some(bus) = &app.bus {
+            let tokens = self.prediction.scale.rising();
+            let session = self.turn.session.as_ref().map(|session| session.key);
+            let sent = (&**worker, self.prediction.prefill);
+            self.noted.told = Some(bus.sent(app.clock, sent, session, prompt, |end| held(tokens(end))));
+        }
+        self.noted.blocks_told = app.knowledge.stored(worker.id);
+    }
+
+    /// Sets the span on which the cause of a late answer is recorded as well.
+    pub fn traced(&mut self, note: Note) {
+        self.account.note = note;
+    }
+
+    /// Marks the attempt's times as unknown: another worker was chosen by a gateway, or the first token cannot be seen.
+    pub fn is_unclocked(&mut self) {
+        self.progress.is_unclocked = true;
+    }
+
+    /// The worker.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<Worker> {
+        self.in_flight.worker()
+    }
+
+    /// The first token passed. It is also the last of an answer that is not `streamed`.
+    pub fn first_token(&mut self, streamed: bool) {
+        if std::mem::replace(&mut self.progress.started, true) {
+            return;
+        }
+        self.answered();
+        let is_timed = streamed && !self.progress.is_unclocked;
+        self.progress.alone = self.in_flight.first_token().filter(|_| is_timed);
+        if let Some(told) = &self.noted.told {
+            told.begun();
+        }
+        self.progress.streamed = streamed;
+        if !self.turn.endpoint.generates() {
+            return;
+        }
+        self.teach_late();
+        self.measure_first_token();
+        self.note_move();
+    }
+
+    fn measure_first_token(&mut self) {
+        let Progress {
+            streamed,
+            is_unclocked,
+            ..
+        } = self.progress;
+        let ttft = self.app.clock.now() - self.turn.arrived;
+        self.progress.ttft = ttft;
+        let mut error = self.account.first_token(&self.app, ttft, streamed);
+        if is_unclocked {
+            error = Millis::ZERO;
+        } else {
+            self.worker().errors.lock().push(error);
+        }
+        let goal = &self.turn.goal;
+        let live = self.app.live();
+        let class = goal.origin.name(&live.objective);
+        let trace = self.exemplar(None);
+        let times = [ttft, error, goal.ttft];
+        self.app
+            .metrics
+            .first_token(self.worker().name(), class, times, trace);
+    }
+
+    /// Records where the conversation now lives.
+    fn note_move(&mut self) {
+        let Some(session) = &self.turn.session else { return };
+        let (now, worker) = (self.app.clock.now(), self.in_flight.worker());
+        let left = self.app.knowledge.moved(now, session.key, worker.id);
+        self.progress.left = left;
+        if self.progress.streamed && self.app.makes_room_on(worker) {
+            self.app.feedback.begun(Begun {
+                arrived: self.turn.arrived,
+                conversation: session.key,
+                worker: worker.id,
+                left,
+            });
+        }
+    }
+
+    /// Remembers that this worker stores the response with this id's key, so that later requests about it go there.
+    pub fn is_kept(&self, key: u64) {
+        let kept = Kept {
+            worker: self.worker().id,
+            conversation: self.turn.session.clone(),
+        };
+        self.app.stored.keep(self.turn.tenant, key, kept);
+    }
+
+    /// A piece of the reply passed.
+    pub fn reply(&mut self, piece: Piece<'_>) {
+        if let Some(passing) = &mut self.progress.passing {
+            passing.push(piece);
+        }
+    }
+
+    /// Returns what can be true of the answer's own figures. Counts the rest, and logs it now and then.
+    #[must_use]
+    pub fn believed(&self, seen: Seen) -> Seen {
+        let (worker, now) = (self.worker(), self.app.clock.now());
+        let context = || claim::context(worker.context(&self.turn.model));
+        let passed = (self.progress.passed.bytes(), now - self.turn.arrived);
+        let (believed, clamped) = self.turn.allowed.believed(seen, passed, context);
+        for what in clamped.names() {
+            self.app.metrics.clamped(worker.name(), what);
+            if worker.doubted.is_due(now) {
+                warn!(
+                    worker = worker.name(),
+                    what,
+                    claimed = ?seen.usage,
+                    "it counts more tokens or time than there can have been: what is beyond is not believed"
+                );
+            }
+        }
+        believed
+    }
+
+    /// Notes how much of the answer has passed.
+    pub fn passed(&mut self, passed: Passed) {
+        self.progress.passed = passed;
+    }
+
+    /// Whether a stream of it ends with `[DONE]`.
+    #[must_use]
+    pub fn is_ended_by_done(&self) -> bool {
+        matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
+    }
+
+    /// Takes over the request's permit: this attempt is the one that is answered.
+    pub fn keep(&mut self, place: Option<Place>) {
+        self.place = place;
+    }
+
+    /// Frees the permit: the answer is whole, so the next request may come in.
+    pub fn free_place(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.free();
+        }
+    }
+}

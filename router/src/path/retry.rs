@@ -1,0 +1,292 @@
+//! When a request goes to another worker. One policy for turns, hedges and requests that pass unread.
+//!
+//! A generation that is tried twice is work done twice, and tool calls and stored responses made twice. RFC 9110, section
+//! 9.2.2, forbids a proxy to repeat a request that is not idempotent, unless it knows that the first was not applied.
+//!
+//! | failure of the attempt | may have begun | tried elsewhere | counts against the worker |
+//! |---|---|---|---|
+//! | no connection: refused, unreachable, timed out | no | yes | as a failed probe |
+//! | not a byte was written on a connection that had been closed | no | yes, after another connection to the same worker | no |
+//! | 429 | no | yes | no |
+//! | 503 | no | yes | yes |
+//! | the connection is lost after the first byte of the request was written | yes | if idempotent | yes |
+//! | no answer in time | yes | no: the worker may still be computing | yes |
+//! | the request's own deadline passes | yes | no | no |
+//! | any other answer, 5xx too | yes | no: the answer is passed on | 5xx but 501 |
+//! | anything after the first byte of an answer was passed on | yes | no | yes |
+//!
+//! A connection that is used again may be closed by the worker in the very moment when the request is written. That
+//! cannot be told from a worker that died over it, so it counts as begun. To make it rare, idle connections are closed
+//! before engines do so (uvicorn, which serves vLLM and SGLang, closes them after five seconds).
+//!
+//! A retry needs another worker, and is bounded three times: by `limits.retries` for the request, by the retry budget
+//! ([`fleet::retry_budget`]) for all requests together, and by the request's deadline.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, Method, StatusCode, request};
+use hyper_util::client::legacy;
+use policy::ids::WorkerId;
+
+use super::flight::Charged;
+use crate::app::App;
+use tailroute_http::upstream;
+
+/// Endpoints that compute something of their input and keep nothing.
+pub const COMPUTES: [&str; 16] = [
+    "/classify",
+    "/detokenize",
+    "/encode",
+    "/pooling",
+    "/rerank",
+    "/score",
+    "/tokenize",
+    "/v1/classify",
+    "/v1/detokenize",
+    "/v1/embeddings",
+    "/v1/messages/count_tokens",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/tokenize",
+    "/v2/rerank",
+];
+
+/// By this header a client declares its request idempotent.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There was no connection.
+    NoConnection,
+    /// The request was given back unwritten.
+    Unsent,
+    /// The worker declined it: 429.
+    Busy,
+    /// The worker declined it: 503.
+    Unavailable,
+    /// The connection was lost after the first byte of the request was written.
+    Lost,
+    /// No answer came in time.
+    TimedOut,
+    /// The request's own deadline passed.
+    DeadlinePassed,
+    /// No request could be made for the worker.
+    Unaddressable,
+}
+
+impl Failure {
+    /// What an error of the HTTP client means.
+    #[must_use]
+    pub fn of(error: &upstream::Error) -> Self {
+        match error {
+            upstream::Error::Connect(_) => Self::NoConnection,
+            upstream::Error::Unsent(_) => Self::Unsent,
+            upstream::Error::Lost(_) => Self::Lost,
+            upstream::Error::Hyper(error) => Self::of_hyper(error),
+        }
+    }
+
+    fn of_hyper(error: &legacy::Error) -> Self {
+        // hyper calls a request "canceled" only when it gives it back.
+        let unsent = |error: &(dyn Error + 'static)| {
+            error
+                .downcast_ref::<hyper::Error>()
+                .is_some_and(hyper::Error::is_canceled)
+        };
+        if error.is_connect() {
+            Self::NoConnection
+        } else if sources(error).any(unsent) {
+            Self::Unsent
+        } else {
+            Self::Lost
+        }
+    }
+
+    /// Whether an answer with this status declines the request; `None` if it is passed on.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Option<Self> {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => Some(Self::Busy),
+            StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
+            _ => None,
+        }
+    }
+
+    /// Whether the worker may have begun on the request.
+    #[must_use]
+    pub fn may_have_begun(self) -> bool {
+        matches!(self, Self::Lost | Self::TimedOut | Self::DeadlinePassed)
+    }
+
+    /// Whether the worker declined the request.
+    #[must_use]
+    pub fn is_declined(self) -> bool {
+        matches!(self, Self::Busy | Self::Unavailable)
+    }
+
+    /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
+    #[must_use]
+    pub fn is_the_workers(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
+    }
+
+    /// Whether the request may be sent again, given whether it is `idempotent`.
+    #[must_use]
+    fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable => true,
+            Self::Lost => idempotent(),
+            Self::TimedOut | Self::DeadlinePassed | Self::Unaddressable => false,
+        }
+    }
+}
+
+/// What a request has cost so far.
+#[derive(Debug)]
+pub struct RetryState {
+    /// Workers that the request is not sent to again.
+    pub tried: Vec<WorkerId>,
+    retries: u32,
+    /// Whether the request has been counted as a failure of a worker.
+    pub charged: Charged,
+}
+
+impl RetryState {
+    /// A request that has not been sent. It adds to the retry budget.
+    #[must_use]
+    pub fn new(app: &App) -> Self {
+        app.retries.lock().request(app.clock.now());
+        Self {
+            tried: Vec::new(),
+            retries: 0,
+            charged: Arc::default(),
+        }
+    }
+
+    /// Whether the request is sent to another worker after this failure. If so, the retry is paid for.
+    pub fn may_retry(
+        &mut self,
+        app: &App,
+        failure: Failure,
+        request: &request::Parts,
+        has_other: impl FnOnce() -> bool,
+    ) -> bool {
+        let idempotent = || is_idempotent(&request.method, request.uri.path(), &request.headers);
+        if self.retries >= app.live().limits.retries || !failure.allows_retry(idempotent) || !has_other() {
+            return false;
+        }
+        if !app.retries.lock().take(app.clock.now()) {
+            app.metrics.retry_refused();
+            return false;
+        }
+        self.retries += 1;
+        true
+    }
+
+    /// Whether a second request may be sent beside one that is late. If so, it is paid for.
+    pub fn may_hedge(&self, app: &App) -> bool {
+        let paid = app.retries.lock().take(app.clock.now());
+        if !paid {
+            app.metrics.hedge("refused");
+        }
+        paid
+    }
+}
+
+/// Whether there was no connection because the worker did not accept it in time, as a busy worker may not.
+#[must_use]
+pub fn is_slow_to_connect(error: &upstream::Error) -> bool {
+    error.is_connect()
+        && sources(error).any(|error| {
+            error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+        })
+}
+
+fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
+/// Whether an answer with this status counts against the worker. 501 does not: the client asked for what it does not do.
+#[must_use]
+pub fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+}
+
+/// Whether a request may be done twice: its method is idempotent by RFC 9110, its endpoint only
+/// [computes](COMPUTES), or its client says so ([`IDEMPOTENCY_KEY`]).
+#[must_use]
+pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+    method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_endpoints_are_in_order_so_that_they_are_found() {
+        assert!(COMPUTES.is_sorted());
+        for path in COMPUTES {
+            assert!(is_idempotent(&Method::POST, path, &HeaderMap::new()));
+        }
+    }
+
+    #[test]
+    fn a_generation_is_not_idempotent_unless_its_client_says_so() {
+        let mut headers = HeaderMap::new();
+        for path in [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/responses",
+            "/generate",
+        ] {
+            assert!(!is_idempotent(&Method::POST, path, &headers));
+        }
+        assert!(is_idempotent(&Method::GET, "/v1/responses/r", &headers));
+        headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("7"));
+        assert!(is_idempotent(&Method::POST, "/v1/chat/completions", &headers));
+    }
+
+    #[test]
+    fn what_may_have_begun_is_retried_only_if_it_is_idempotent() {
+        use Failure::*;
+        for failure in [NoConnection, Unsent, Busy, Unavailable] {
+            assert!(
+                !failure.may_have_begun() && failure.allows_retry(|| false),
+                "{failure:?}"
+            );
+        }
+        assert!(Lost.allows_retry(|| true) && !Lost.allows_retry(|| false));
+        for failure in [TimedOut, DeadlinePassed, Unaddressable] {
+            assert!(!failure.allows_retry(|| true), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn only_429_and_503_decline_a_request() {
+        for status in 200..600 {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(
+                Failure::of_status(status).is_some(),
+                matches!(status.as_u16(), 429 | 503)
+            );
+        }
+    }
+
+    #[test]
+    fn a_worker_is_not_blamed_for_what_clients_do() {
+        for status in [400, 401, 404, 413, 422, 429, 499, 501] {
+            assert!(!is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+        for status in [500, 502, 503, 504] {
+            assert!(is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+}
