@@ -4,7 +4,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint build compare routing-tables clean
+.PHONY: help setup demo test test-long lint generate build compare routing-tables clean
 
 help: ## list what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ lint: setup ## formatting, clippy with warnings as errors, and the lock files of
 	    $(CARGO) update --quiet --workspace --locked --manifest-path $$crate/Cargo.toml || exit 1; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+generate: setup ## write what is generated: configuration reference and example, the chart's schema, metrics reference, the console's tables
+	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-config --lib generated
+	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute --lib generated
 
 compare: build ## TRACE=file: drive four policies over HTTP at two loads, interleaved (14 minutes; LOADS, ROUNDS, JSON=1)
 	@scripts/compare $(TRACE)

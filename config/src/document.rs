@@ -3,21 +3,19 @@
 
 mod worker;
 
-use std::collections::BTreeMap;
-
 pub use worker::WorkerDocument;
 
+use policy::route::{CacheAware, Overrides, PolicyName, Settings, Weights};
 use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use crate::checked;
 use crate::problem::{Origin, Problem, Problems};
 use crate::schema::Schema;
+use crate::sections::{self, Class, Routing};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
-use crate::written;
 
 /// Reads a JSON document. `null` means that a key is absent.
 ///
@@ -98,12 +96,12 @@ pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
 /// All keys are required, since an omitted weight would otherwise change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyDocument {
-    policy: policy::route::PolicyName,
+    policy: PolicyName,
     kappa_max: f64,
-    weights: written::Weights,
-    cache_aware: written::CacheAware,
-    classes: BTreeMap<String, written::Override>,
-    named: BTreeMap<String, written::Override>,
+    weights: Weights,
+    cache_aware: CacheAware,
+    classes: Overrides,
+    named: Overrides,
 }
 
 impl PolicyDocument {
@@ -111,14 +109,10 @@ impl PolicyDocument {
     ///
     /// # Errors
     /// Overrides that cannot apply to any turn.
-    pub fn settings(
-        &self,
-        key: &str,
-        classes: &[checked::Class],
-    ) -> Result<policy::route::Settings, Problems> {
+    pub fn settings(&self, key: &str, classes: &[Class]) -> Result<Settings, Problems> {
         let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
-        for (path, what, hint) in checked::misnamed(&settings.classes, &settings.named, classes) {
+        for (path, what, hint) in sections::misnamed(&settings.classes, &settings.named, classes) {
             problems.push(Problem {
                 origin: Origin::Nowhere,
                 path: format!("{key}.{path}"),
@@ -135,14 +129,14 @@ impl PolicyDocument {
 
     /// Converts it to settings. Overrides for unknown classes are kept without effect.
     #[must_use]
-    pub fn settings_for_any_classes(&self) -> policy::route::Settings {
-        policy::route::Settings {
+    pub fn settings_for_any_classes(&self) -> Settings {
+        Settings {
             policy: self.policy,
-            weights: checked::weights(self.weights),
+            weights: self.weights,
             kappa_max: self.kappa_max,
-            cache_aware: checked::cache_aware(self.cache_aware),
-            classes: checked::overrides(&self.classes),
-            named: checked::overrides(&self.named),
+            cache_aware: self.cache_aware,
+            classes: self.classes.clone(),
+            named: self.named.clone(),
         }
     }
 }
@@ -153,7 +147,7 @@ impl JsonSchema for PolicyDocument {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Written {
-        let routing = written::Routing::json_schema(generator).to_value();
+        let routing = Routing::json_schema(generator).to_value();
         let of_routing = |key: &str| routing.pointer(&format!("/properties/{key}")).cloned();
         let overrides = |key: &str| of_routing(key).map(without_default);
         let parts = [
@@ -161,14 +155,8 @@ impl JsonSchema for PolicyDocument {
             ("named", overrides("named")),
             ("policy", of_routing("policy")),
             ("kappa_max", of_routing("kappa_max")),
-            (
-                "weights",
-                Some(written::Weights::json_schema(generator).to_value()),
-            ),
-            (
-                "cache_aware",
-                Some(written::CacheAware::json_schema(generator).to_value()),
-            ),
+            ("weights", Some(Weights::json_schema(generator).to_value())),
+            ("cache_aware", Some(CacheAware::json_schema(generator).to_value())),
         ];
         let properties: serde_json::Map<_, _> = parts
             .into_iter()

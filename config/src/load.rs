@@ -8,14 +8,13 @@ use schemars::JsonSchema;
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 
-use crate::checked::{self, Config, Routing};
 use crate::file;
 use crate::overlay::{self, Overrides};
 use crate::problem::{Origin, Problem, Problems};
 use crate::schema::{self, Schema};
+use crate::sections::{self, Config, File, Routing};
 use crate::tree::{self, Node};
 use crate::validate::validate;
-use crate::written;
 
 /// Longest configuration file; a longer one is a mistyped file name.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
@@ -27,7 +26,7 @@ pub struct Sources<'a> {
     pub file: Option<(&'a str, &'a str)>,
     /// Environment. Variables without the prefix are ignored.
     pub environment: BTreeMap<String, String>,
-    /// Command line.
+    /// Command-line overrides.
     pub overrides: Overrides,
 }
 
@@ -37,7 +36,7 @@ pub enum LoadError {
     /// The file could not be read.
     #[error("{}: cannot be read", path.display())]
     Unreadable {
-        /// Path of the file.
+        /// The file could not be accessed.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -45,7 +44,7 @@ pub enum LoadError {
     /// The file is too long to be a configuration.
     #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, which no configuration is", path.display())]
     TooLong {
-        /// Path of the file.
+        /// The file could not be accessed.
         path: PathBuf,
     },
     /// The contents are invalid.
@@ -72,7 +71,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     let Some(file) = as_written(&mut root, &mut problems) else {
         return Err(problems);
     };
-    let config = checked::check(file, &root.origins(), &mut problems);
+    let config = sections::check(file, &root.origins(), &mut problems);
     if problems.is_empty() {
         Ok(config)
     } else {
@@ -81,10 +80,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
 }
 
 /// Converts the tree to the file's types. Wrong values are reported in `problems` and replaced by their defaults.
-fn as_written(root: &mut Node, problems: &mut Problems) -> Option<written::File> {
+fn as_written(root: &mut Node, problems: &mut Problems) -> Option<File> {
     let schema = schema::schema();
     validate(root, Schema::of(&schema), "", problems);
-    match written::File::deserialize(root.to_toml()) {
+    match File::deserialize(root.to_toml()) {
         Ok(file) => Some(file),
         Err(error) => {
             // Reached only where serde is stricter than the schema derived from the same types.
@@ -114,7 +113,7 @@ pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     }
     let file = as_written(&mut root, &mut problems);
     match file {
-        Some(file) if problems.is_empty() => Ok(checked::routing(file.routing)),
+        Some(file) if problems.is_empty() => Ok(file.routing),
         _ => Err(problems.into()),
     }
 }

@@ -15,7 +15,7 @@ pub fn reference() -> String {
     let schema = schema::schema();
     let root = Schema::of(&schema);
     let mut page = format!(
-        "<!-- Generated from config/src/written.rs by `tailroute schema --markdown`; a test keeps it fresh. -->\n\n\
+        "<!-- Generated from config/src/sections by `make generate`; a test says when it is out of date. -->\n\n\
          # Configuration\n\n\
          A TOML file, then the environment, then the command line; the later wins. A key `section.key` is\n\
          `{ENVIRONMENT_PREFIX}SECTION__KEY` in the environment, and `{ENVIRONMENT_PREFIX}WORKERS=url,url` replaces the list of workers (one whose\n\

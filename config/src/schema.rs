@@ -1,20 +1,21 @@
-//! The JSON schema of the file, and the queries that the rest of the crate makes on it.
+//! The JSON schema of the file, and the few questions that the rest of the crate asks it.
 //!
-//! It is derived from [`crate::written`], and is the only description of keys, types, ranges, defaults and meanings:
-//! the check, the reference and editors all read it.
+//! It is derived from [`crate::sections`], and is the only description of keys, types, ranges, defaults and meanings:
+//! the check, the reference and editors all read this one.
 
 use serde_json::Value as Json;
 
-use crate::written;
+use crate::sections::File;
 
 /// Returns the JSON schema (draft 2020-12) of the configuration file.
 #[must_use]
 pub fn schema() -> Json {
-    let mut root = schemars::schema_for!(written::File).to_value();
+    let mut root = schemars::schema_for!(File).to_value();
     forget_defaults_of_required_keys(&mut root);
     root
 }
 
+/// The schema of one type.
 pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
     schemars::schema_for!(T).to_value()
 }
@@ -109,6 +110,7 @@ impl<'a> Schema<'a> {
         strings(self.keyword("required"))
     }
 
+    /// The schema of a list's elements.
     pub(crate) fn items(self) -> Option<Schema<'a>> {
         self.keyword("items").map(|here| Schema {
             root: self.root,

@@ -7,6 +7,7 @@ use super::*;
 mod admin;
 mod discovery;
 mod example;
+mod generated;
 mod keys;
 mod mistakes;
 mod sections;

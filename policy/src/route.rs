@@ -22,15 +22,24 @@ mod random;
 mod round_robin;
 mod settings;
 mod tail;
+mod terms;
+mod weights;
 
 #[cfg(test)]
 mod tests;
 
-use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
+pub use cache_aware::CacheAware;
 pub use due::due;
-pub use overrides::{Ask, Overridden, Override, Overrides, OwnWeights};
-pub use settings::{CacheAware, PolicyName, Settings, UnknownPolicy, Weights};
+pub use overrides::{Ask, Overridden, Override, Overrides};
+pub use settings::Settings;
+pub use tail::parts;
+pub use terms::{Costs, Part, Terms};
+pub use weights::{OwnWeights, WeightName, WeightSpec, Weights};
 
 use crate::cost::PrefillCost;
 use crate::ids::{ConversationId, PrefixHash, WorkerId};
@@ -39,11 +48,11 @@ use crate::units::{Millis, Tokens};
 /// One worker's state at the moment of the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
-    /// Its slot.
+    /// Slot.
     pub id: WorkerId,
     /// Whether the worker may be chosen: healthy, not draining, and serving the model.
     pub ready: bool,
-    /// Cost of prefill.
+    /// Returns the prefill cost in force.
     pub cost: PrefillCost,
     /// Time to first token beyond queue and prefill, where β does not include it: see [`crate::estimate::Overhead`].
     pub overhead: Millis,
@@ -93,93 +102,146 @@ pub struct Turn<'a> {
     pub ask: Option<Ask<'a>>,
 }
 
-/// One worker's score, term by term. Costs in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Terms {
-    /// The worker.
-    pub worker: WorkerId,
-    /// Whether the worker could be chosen.
-    pub ready: bool,
-    /// h: cached prompt tokens.
-    pub cached: Tokens,
-    /// u: prompt tokens to compute.
-    pub uncached: Tokens,
-    /// Predicted time before its own prefill starts.
-    pub wait_ms: f64,
-    /// α·u + γ·u·(h + u/2).
-    pub marginal_ms: f64,
-    /// β.
-    pub fixed_ms: f64,
-    /// Time to first token beyond queue and prefill; zero where β is measured by the router's own clock.
-    pub overhead_ms: f64,
-    /// κ: the cost of a millisecond of prefill, to this turn and to those behind it.
-    pub kappa: f64,
-    /// Predicted milliseconds beyond the objective, times the `slo` weight.
-    pub slo_ms: f64,
-    /// Cost of making this worker the conversation's home.
-    pub home_ms: f64,
-    /// Credit for being the conversation's last worker (negative).
-    pub affinity_ms: f64,
-    /// Random tie-breaking.
-    pub spread_ms: f64,
-    /// The value that the policy minimised; milliseconds under `tail`, the policy's own measure elsewhere.
-    pub score: f64,
-}
-
-impl Terms {
-    /// Returns the predicted time to first token, which is later compared with the observed one.
-    #[must_use]
-    pub fn predicted_ttft(&self) -> Millis {
-        Millis(self.wait_ms + self.overhead_ms) + self.prefill()
-    }
-
-    /// Returns the predicted prefill time.
-    #[must_use]
-    pub fn prefill(&self) -> Millis {
-        Millis(self.marginal_ms + self.fixed_ms)
-    }
-}
-
-/// The rule of the policy that decided. A bounded set: it is a metric label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// The least cost of all terms.
-    LeastCost,
-    /// The next in rotation.
-    Rotation,
-    /// The fewest requests in flight.
-    FewestInFlight,
-    /// The load was out of balance, so the prefix did not count.
-    Imbalance,
-    /// The worker holds more of the prompt than the threshold.
-    PrefixMatch,
-    /// No worker holds enough of the prompt; this one has the smallest tree.
-    SmallestTree,
-    /// A random draw.
-    Draw,
-    /// The order of workers under the turn's key.
-    Key,
-    /// The worker preferred by the rule was far above the mean load.
-    Overload,
-}
-
-impl Reason {
-    /// Returns the name used in metrics and logs.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::LeastCost => "least_cost",
-            Self::Rotation => "rotation",
-            Self::FewestInFlight => "fewest_in_flight",
-            Self::Imbalance => "imbalance",
-            Self::PrefixMatch => "prefix_match",
-            Self::SmallestTree => "smallest_tree",
-            Self::Draw => "draw",
-            Self::Key => "key",
-            Self::Overload => "overload",
+macro_rules! policies {
+    ($($(#[doc = $meaning:literal])+ $variant:ident: $module:ident;)+) => {
+        /// The routing policies, by their names in configuration, metrics and reports.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum PolicyName {
+            $($(#[doc = $meaning])+ $variant,)+
         }
+
+        impl PolicyName {
+            /// Every policy, in the order of the documentation.
+            pub const ALL: [Self; Self::NAMES.len()] = [$(Self::$variant),+];
+
+            /// Every policy's name.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($module)),+];
+
+            /// Returns the name used in configuration.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($module)),+
+                }
+            }
+
+            /// What the policy goes by, in a sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!($($meaning),+).trim_ascii()),+
+                }
+            }
+
+            fn score(self, snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
+                match self {
+                    $(Self::$variant => $module::score(snapshot, turn, terms)),+
+                }
+            }
+        }
+    };
+}
+
+// Each is named after its module.
+policies! {
+    /// The least predicted time to first token, plus the load that a miss causes.
+    Tail: tail;
+    /// Each ready worker in turn.
+    RoundRobin: round_robin;
+    /// The fewest requests in flight.
+    LeastLoaded: least_loaded;
+    /// SGLang's rule: the holder of the prefix unless the load is out of balance, else the smallest tree.
+    CacheAware: cache_aware;
+    /// The rule of SMG, SGLang's successor gateway: the holder of the prefix unless it is far above the mean load.
+    CacheAwareSmg: cache_aware_smg;
+    /// Least predicted time to first token of this turn alone: `tail` with κ = 1.
+    LeastTtft: least_ttft;
+    /// Any ready worker, by the decision's sequence number.
+    Random: random;
+    /// The one of two random workers that has fewer requests in flight.
+    PowerOfTwo: power_of_two;
+    /// A worker by hash of the conversation, whatever its load.
+    ConsistentHash: consistent_hash;
+    /// A worker by hash of the prompt's beginning, unless it is far above the mean load.
+    PrefixHash: prefix_hash;
+}
+
+#[expect(
+    clippy::derivable_impls,
+    reason = "the table names the variants, and this one of them"
+)]
+impl Default for PolicyName {
+    fn default() -> Self {
+        Self::Tail
     }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The error for an unknown policy name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy `{0}`; the policies are {names}", names = PolicyName::NAMES.join(", "))]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for PolicyName {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.as_str() == name)
+            .ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $meaning:literal])+ $variant:ident: $name:literal;)+) => {
+        /// The rule of the policy that decided. A bounded set: it is a metric label.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Reason {
+            $($(#[doc = $meaning])+ $variant,)+
+        }
+
+        impl Reason {
+            /// Every reason's name.
+            pub const NAMES: &'static [&'static str] = &[$($name),+];
+
+            /// Returns the name used in metrics and logs.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The least cost of all terms.
+    LeastCost: "least_cost";
+    /// The next in rotation.
+    Rotation: "rotation";
+    /// The fewest requests in flight.
+    FewestInFlight: "fewest_in_flight";
+    /// The load was out of balance, so the prefix did not count.
+    Imbalance: "imbalance";
+    /// The worker holds more of the prompt than the threshold.
+    PrefixMatch: "prefix_match";
+    /// No worker holds enough of the prompt; this one has the smallest tree.
+    SmallestTree: "smallest_tree";
+    /// A random draw.
+    Draw: "draw";
+    /// The order of workers under the turn's key.
+    Key: "key";
+    /// The worker preferred by the rule was far above the mean load.
+    Overload: "overload";
 }
 
 /// The chosen worker and all terms of the choice.
@@ -187,7 +249,7 @@ impl Reason {
 pub struct Decision {
     /// The snapshot's sequence number.
     pub sequence: u64,
-    /// The policy that made it.
+    /// Policy that made the decision.
     pub policy: PolicyName,
     /// Which overrides of the default settings acted.
     pub overridden: Overridden,
@@ -226,18 +288,7 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
         ..*snapshot
     };
     let policy = settings.policy;
-    let reason = match policy {
-        PolicyName::Tail => tail::score(snapshot, turn, &mut terms),
-        PolicyName::RoundRobin => round_robin::score(snapshot, &mut terms),
-        PolicyName::LeastLoaded => least_loaded::score(snapshot, &mut terms),
-        PolicyName::CacheAware => cache_aware::score(snapshot, turn, &mut terms),
-        PolicyName::CacheAwareSmg => cache_aware_smg::score(snapshot, turn, &mut terms),
-        PolicyName::LeastTtft => least_ttft::score(&mut terms),
-        PolicyName::Random => random::score(snapshot, &mut terms),
-        PolicyName::PowerOfTwo => power_of_two::score(snapshot, &mut terms),
-        PolicyName::ConsistentHash => consistent_hash::score(snapshot, turn, &mut terms),
-        PolicyName::PrefixHash => prefix_hash::score(snapshot, turn, &mut terms),
-    };
+    let reason = policy.score(snapshot, turn, &mut terms);
     let chosen = least(&terms, snapshot)?;
     Some(Decision {
         sequence: snapshot.sequence,
@@ -256,7 +307,6 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     let cached = resident.min(turn.prompt.saturating_sub(Tokens(1)));
     let uncached = turn.prompt.saturating_sub(cached);
     Terms {
-        worker: worker.id,
         ready: worker.ready,
         cached,
         uncached,
@@ -264,12 +314,7 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
         marginal_ms: worker.cost.marginal(uncached, cached).0,
         fixed_ms: worker.cost.beta_ms,
         overhead_ms: worker.overhead.0,
-        kappa: 1.0,
-        slo_ms: 0.0,
-        home_ms: 0.0,
-        affinity_ms: 0.0,
-        spread_ms: 0.0,
-        score: f64::INFINITY,
+        ..Terms::unscored(worker.id)
     }
 }
 

@@ -1,21 +1,24 @@
-//! Every metric of the router. The [`table`] defines them and generates docs/metrics.md; the files below set them.
+//! Every metric of the router. A file has the rows of its metrics, their handles and what sets them; all rows together are one
+//! [`table`], which is also docs/metrics.md.
 //!
 //! | file | metrics |
 //! |---|---|
-//! | [`requests`] | requests and turns |
+//! | [`requests`] | what the request's way counts |
 //! | [`gen_ai`] | the same under the names of OpenTelemetry's conventions |
-//! | [`admin`] | administration |
-//! | [`admission`] | authentication, limits and the queue |
-//! | [`caches`] | predicted and reported cached tokens, and cache events |
-//! | [`discovery`] | sources of workers |
-//! | [`failures`] | retries, breakers, hedges, differing counts |
-//! | [`picker`] | requests of gateways |
+//! | [`admin`] | what people change |
+//! | [`admission`] | who came in and who waited |
+//! | [`caches`] | predictions held against reports, and cache events |
+//! | [`discovery`] | what finds workers |
+//! | [`workers`] | the state of each worker, and what is done with it |
+//! | [`tail`] | objectives, habits, and what ends of conversations are worth |
+//! | [`failures`] | retries, breakers, hedges, counts that do not agree |
+//! | [`picker`] | what gateways ask |
 //! | [`bus`] | other replicas |
 //! | [`process`] | tasks and the log |
-//! | [`page`] | gauges that are set at each scrape |
+//! | [`page`] | what gauges are set from when the page is asked for |
 //!
-//! [`labelled`] bounds labels, [`exposition`] writes the page, and [`document`] the reference. The library is
-//! `prometheus_client`, since `prometheus` has no exemplars and no OpenMetrics.
+//! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
+//! The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and no OpenMetrics.
 
 mod admin;
 mod admission;
@@ -34,9 +37,11 @@ mod process;
 mod registrar;
 mod requests;
 pub mod table;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod traces;
+mod workers;
 
 use std::fmt;
 
@@ -55,7 +60,6 @@ pub use self::gen_ai::Answered;
 use self::gen_ai::GenAi;
 use self::labelled::Workers;
 pub use self::labelled::{Counter, Labelled, Made};
-use self::page::Page;
 pub use self::page::{Gauges, WorkerGauges};
 pub use self::picker::Open;
 use self::picker::Picker;
@@ -63,7 +67,9 @@ use self::process::Process;
 pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
+use self::tail::Tail;
 pub use self::traces::TraceCounters;
+use self::workers::Fleet;
 
 /// All metrics, registered.
 #[derive(Debug)]
@@ -77,7 +83,8 @@ pub struct Metrics {
     caches: Caches,
     discovery: Discovery,
     failures: Failures,
-    page: Page,
+    fleet: Fleet,
+    tail: Tail,
     picker: Picker,
     traces: TraceCounters,
     replicas: Replicas,
@@ -94,7 +101,11 @@ impl Metrics {
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
         let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
         let admin = Admin::new(&metrics)?;
-        let (failures, page) = (Failures::new(&metrics)?, Page::new(&metrics)?);
+        let (failures, fleet, tail) = (
+            Failures::new(&metrics)?,
+            Fleet::new(&metrics)?,
+            Tail::new(&metrics)?,
+        );
         let traces = TraceCounters::new(&metrics)?;
         let discovery = Discovery::new(&metrics)?;
         let replicas = Replicas::new(&metrics)?;
@@ -116,7 +127,8 @@ impl Metrics {
             caches,
             discovery,
             failures,
-            page,
+            fleet,
+            tail,
             picker,
             traces,
             replicas,
@@ -141,16 +153,17 @@ impl Metrics {
     /// # Errors
     /// Fails if a metric cannot be written.
     pub fn render(&self, gauges: &Gauges, format: Format) -> Result<String, fmt::Error> {
-        self.page.set(gauges, &self.workers);
+        let shown = &self.workers;
+        self.fleet.set(gauges, shown);
+        self.requests.set(gauges, shown);
+        self.caches.set(gauges, shown);
+        self.tail.set(gauges, shown);
         self.set_admission(gauges.admission);
         self.discovery.set(&gauges.discovery);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
         self.replicas.set(gauges.bus.as_ref());
         self.process.set_dropped(gauges.log_dropped);
-        self.requests.show_all();
-        let shown = |worker: &&WorkerGauges| self.workers.admit(&worker.name);
-        for worker in gauges.workers.iter().filter(shown) {
-            self.requests.show(&worker.name);
+        for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             self.breaker(&worker.name, worker.breaker);
         }
         format.write(&self.registry)

@@ -8,9 +8,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 
-use crate::checked::{self, Checker};
 use crate::problem::{Origin, Problem, Problems};
-use crate::written;
+use crate::sections::{self, Checker, Worker, WorkerSection};
 
 /// Keys of `[[workers]]` that are only allowed in the file: API callers must not determine which files are read, and
 /// each rank is a worker of its own.
@@ -20,7 +19,7 @@ const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 /// name files.
 #[derive(Clone, Debug)]
 pub struct WorkerDocument {
-    worker: written::Worker,
+    worker: WorkerSection,
     keys: Vec<String>,
 }
 
@@ -29,14 +28,14 @@ impl WorkerDocument {
     ///
     /// # Errors
     /// Everything that is wrong with it, with its keys; never an empty list.
-    pub fn check(self) -> Result<checked::Worker, Problems> {
+    pub fn check(self) -> Result<Worker, Problems> {
         let section = "workers[0].";
         let written = self
             .keys
             .iter()
             .map(|key| (format!("{section}{key}"), Origin::Nowhere));
         let mut found = Problems::default();
-        let worker = checked::worker(
+        let worker = sections::worker(
             self.worker,
             &mut Checker {
                 origins: &BTreeMap::from_iter(written),
@@ -62,8 +61,7 @@ impl<'de> Deserialize<'de> for WorkerDocument {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let table = toml::Table::deserialize(from)?;
         let keys = table.keys().cloned().collect();
-        let worker =
-            written::Worker::deserialize(table).map_err(|error| D::Error::custom(error.message()))?;
+        let worker = WorkerSection::deserialize(table).map_err(|error| D::Error::custom(error.message()))?;
         Ok(Self { worker, keys })
     }
 }
@@ -74,7 +72,7 @@ impl JsonSchema for WorkerDocument {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let mut schema = written::Worker::json_schema(generator).to_value();
+        let mut schema = WorkerSection::json_schema(generator).to_value();
         if let Some(properties) = schema.pointer_mut("/properties").and_then(Json::as_object_mut) {
             properties.retain(|key, _| !NOT_HERE.contains(&key.as_str()));
         }

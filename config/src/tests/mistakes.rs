@@ -73,20 +73,13 @@ fn overrides_are_of_classes_that_there_are_and_of_names_that_can_be_asked_for() 
 
 #[test]
 fn what_a_request_may_set_has_the_range_of_the_weight() {
-    for weight in [
-        WeightName::Locality,
-        WeightName::Home,
-        WeightName::Load,
-        WeightName::Slo,
-        WeightName::AffinityMs,
-        WeightName::SpreadMs,
-    ] {
+    for weight in WeightName::ALL {
         let with = |value: f64| {
             let name = weight.as_str();
             load_text(&format!("{ONE_WORKER}[routing.weights]\n{name} = {value:?}\n"))
         };
-        assert!(with(weight.most()).is_ok(), "{weight:?}");
-        assert!(with(weight.most() * 1.01).is_err(), "{weight:?}");
+        assert!(with(weight.spec().most).is_ok(), "{weight:?}");
+        assert!(with(weight.spec().most * 1.01).is_err(), "{weight:?}");
     }
 }
 

@@ -7,7 +7,35 @@
 //! One difference from the original: the prefix match comes from tailroute's index, which accounts for evictions, where
 //! the original's tree does not. That can only help the rule.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::{Reason, Snapshot, Terms, Turn};
+
+/// Thresholds of the `cache_aware` policy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheAware {
+    /// Share of the prompt that a worker must hold to be selected for it.
+    #[schemars(range(min = 0, max = 1))]
+    pub match_threshold: f64,
+    /// The fleet is out of balance if the busiest worker has more than this many requests above the least busy one …
+    pub imbalance_abs: u32,
+    /// … and more than this many times the requests of the least busy one.
+    #[schemars(range(min = 1, max = 1e6))]
+    pub imbalance_rel: f64,
+}
+
+/// SGLang's.
+impl Default for CacheAware {
+    fn default() -> Self {
+        Self {
+            match_threshold: 0.5,
+            imbalance_abs: 32,
+            imbalance_rel: 1.0001,
+        }
+    }
+}
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let rule = &snapshot.settings.cache_aware;

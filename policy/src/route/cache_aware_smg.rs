@@ -34,10 +34,10 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
         return Reason::FewestInFlight;
     };
     if terms[holder].cached.as_f64() <= MATCH_THRESHOLD * turn.prompt.as_f64() {
-        return least_loaded::score(snapshot, terms);
+        return least_loaded::score(snapshot, turn, terms);
     }
     if spills(snapshot.workers[holder].in_flight) {
-        least_loaded::score(snapshot, terms);
+        least_loaded::score(snapshot, turn, terms);
         return Reason::Overload;
     }
     for (terms, worker) in terms.iter_mut().zip(snapshot.workers) {

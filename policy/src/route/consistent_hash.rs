@@ -9,7 +9,7 @@ use super::{Reason, Snapshot, Terms, Turn, least_loaded, unit_random};
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let Some(conversation) = turn.conversation else {
-        return least_loaded::score(snapshot, terms);
+        return least_loaded::score(snapshot, turn, terms);
     };
     for terms in terms {
         terms.score = unit_random(conversation.0, terms.worker.0);

@@ -5,45 +5,33 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyName, Settings, Weights};
+use super::{OwnWeights, PolicyName, Settings};
 
 /// Overrides by name. Few, and all of them written by an operator.
 pub type Overrides = BTreeMap<String, Override>;
 
-/// Differences from the default settings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Overrides for some turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Override {
-    /// The policy to use instead.
+    /// Policy.
+    #[schemars(with = "Option<String>", extend("enum" = policies_or_none()))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyName>,
-    /// The upper bound of κ to use instead.
+    /// Upper bound of κ.
+    #[schemars(range(min = 1, max = 1e6))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kappa_max: Option<f64>,
-    /// Weights of `tail` to use instead.
+    /// Weights of the `tail` policy that differ.
     #[serde(skip_serializing_if = "OwnWeights::is_empty")]
     pub weights: OwnWeights,
 }
 
-/// Weights of `tail` that differ from the defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[allow(missing_docs, reason = "as in `Weights`")]
-pub struct OwnWeights {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub locality: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub home: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub load: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slo: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub affinity_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spread_ms: Option<f64>,
+fn policies_or_none() -> Vec<Option<PolicyName>> {
+    PolicyName::ALL.into_iter().map(Some).chain([None]).collect()
 }
 
 /// The override that a request asks for.
@@ -51,7 +39,7 @@ pub struct OwnWeights {
 pub enum Ask<'a> {
     /// The override of this name in [`Settings::named`]; none if it has been removed.
     Named(&'a str),
-    /// An override given in the request.
+    /// A policy that mirrors model.
     Own(&'a Override),
 }
 
@@ -62,38 +50,6 @@ pub struct Overridden {
     pub class: bool,
     /// Whether the request's override acted.
     pub request: bool,
-}
-
-impl OwnWeights {
-    /// Returns whether no weight differs.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Returns the weight with this name in the configuration.
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Option<f64>> {
-        Some(match name {
-            "locality" => &mut self.locality,
-            "home" => &mut self.home,
-            "load" => &mut self.load,
-            "slo" => &mut self.slo,
-            "affinity_ms" => &mut self.affinity_ms,
-            "spread_ms" => &mut self.spread_ms,
-            _ => return None,
-        })
-    }
-
-    fn over(&self, weights: Weights) -> Weights {
-        Weights {
-            locality: self.locality.unwrap_or(weights.locality),
-            home: self.home.unwrap_or(weights.home),
-            load: self.load.unwrap_or(weights.load),
-            slo: self.slo.unwrap_or(weights.slo),
-            affinity_ms: self.affinity_ms.unwrap_or(weights.affinity_ms),
-            spread_ms: self.spread_ms.unwrap_or(weights.spread_ms),
-        }
-    }
 }
 
 impl Override {
@@ -137,24 +93,20 @@ impl Settings {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Snapshot, Turn, WorkerView, decide};
+    use super::super::{Snapshot, Turn, WeightName, Weights, WorkerView, decide};
     use super::*;
     use crate::cost::PrefillCost;
     use crate::ids::{ConversationId, PrefixHash, WorkerId};
     use crate::units::{Millis, Tokens};
 
     fn weights() -> impl Strategy<Value = Weights> {
-        let weight = || 0.0..5.0f64;
-        (weight(), weight(), weight(), weight(), weight(), weight()).prop_map(
-            |(locality, home, load, slo, affinity_ms, spread_ms)| Weights {
-                locality,
-                home,
-                load,
-                slo,
-                affinity_ms,
-                spread_ms,
-            },
-        )
+        prop::collection::vec(0.0..5.0f64, WeightName::ALL.len()).prop_map(|values| {
+            let mut own = OwnWeights::default();
+            for (weight, value) in WeightName::ALL.into_iter().zip(values) {
+                *own.get_mut(weight) = Some(value);
+            }
+            own.over(Weights::default())
+        })
     }
 
     fn settings() -> impl Strategy<Value = Settings> {
@@ -169,25 +121,10 @@ mod tests {
 
     /// Returns an override that sets every field to the given settings.
     fn all_of(settings: &Settings) -> Override {
-        let Weights {
-            locality,
-            home,
-            load,
-            slo,
-            affinity_ms,
-            spread_ms,
-        } = settings.weights;
         Override {
             policy: Some(settings.policy),
             kappa_max: Some(settings.kappa_max),
-            weights: OwnWeights {
-                locality: Some(locality),
-                home: Some(home),
-                load: Some(load),
-                slo: Some(slo),
-                affinity_ms: Some(affinity_ms),
-                spread_ms: Some(spread_ms),
-            },
+            weights: settings.weights.into(),
         }
     }
 
@@ -224,6 +161,7 @@ mod tests {
     }
 
     proptest! {
+        /// What others ask for, and other classes have, changes nothing of a turn: not a bit of a term.
         #[test]
         fn a_turn_without_an_override_is_placed_as_if_there_were_none(
             plain in settings(), other in settings(), workers in workers(), sequence in 0..100u64,
@@ -243,6 +181,7 @@ mod tests {
             prop_assert_eq!(under(&plain, None), under(&others, Some(Ask::Named("gone"))));
         }
 
+        /// An override that says everything is the same as settings that say it of everybody.
         #[test]
         fn a_turn_with_an_override_is_placed_as_if_it_held_for_all(
             plain in settings(), own in settings(), workers in workers(), sequence in 0..100u64,

@@ -1,9 +1,9 @@
 //! `power_of_two`: of two random ready workers the one with fewer requests in flight (Mitzenmacher, "The Power of Two
 //! Choices in Randomized Load Balancing", 2001). It gives most of the balance of `least_loaded` without herding.
 
-use super::{Reason, Snapshot, Terms, unit_random};
+use super::{Reason, Snapshot, Terms, Turn, unit_random};
 
-pub(super) fn score(snapshot: &Snapshot<'_>, terms: &mut [Terms]) -> Reason {
+pub(super) fn score(snapshot: &Snapshot<'_>, _: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     // The two least draws are a uniform pair.
     let mut drawn: [Option<(f64, usize)>; 2] = [None, None];
     for (at, candidate) in terms.iter().enumerate().filter(|(_, terms)| terms.ready) {

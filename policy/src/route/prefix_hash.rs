@@ -12,7 +12,7 @@ const LOAD_FACTOR: f64 = 1.25;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
     let Some(head) = turn.head else {
-        return least_loaded::score(snapshot, terms);
+        return least_loaded::score(snapshot, turn, terms);
     };
     // A bound of at least one leaves room for one more request.
     let bound = (LOAD_FACTOR * mean_in_flight(snapshot.workers)).max(1.0);

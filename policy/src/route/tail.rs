@@ -28,7 +28,7 @@
 //! per-worker factor on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5
 //! to 10 % of p99.
 
-use super::{Reason, Snapshot, Terms, Turn, WorkerView, unit_random};
+use super::{Part, PolicyName, Reason, Settings, Snapshot, Terms, Turn, WorkerView, unit_random};
 
 /// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations. Without the bound, it
 /// would get half of the new conversations of four workers.
@@ -58,6 +58,28 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
             + terms.spread_ms;
     }
     Reason::LeastCost
+}
+
+/// The cost of one worker, split so that the parts add up to the score of `tail`; under another policy, those of a plain
+/// predicted time to first token.
+#[must_use]
+pub fn parts(terms: &Terms, settings: &Settings) -> Vec<Part> {
+    let load = match settings.policy {
+        PolicyName::Tail => settings.weights.load,
+        _ => 1.0,
+    };
+    let part = |name, ms| Part { name, ms };
+    vec![
+        part("wait", load * terms.wait_ms),
+        part("prefill", terms.marginal_ms),
+        part("fixed", terms.fixed_ms),
+        part("overhead", terms.overhead_ms),
+        part("locality", (terms.kappa - 1.0) * terms.marginal_ms),
+        part("home", terms.home_ms),
+        part("slo", terms.slo_ms),
+        part("affinity", terms.affinity_ms),
+        part("spread", terms.spread_ms),
+    ]
 }
 
 /// Means over the ready workers.

@@ -158,6 +158,14 @@ function parts({ outcome, objective_ms: objective }) {
   ];
 }
 
+/** Terms in columns of their own; all others in milliseconds are extras. */
+const SHOWN = new Set(['wait_ms', 'marginal_ms', 'fixed_ms', 'overhead_ms', 'predicted_ttft_ms']);
+
+function extras(term) {
+  const others = Object.entries(term).filter(([name]) => name.endsWith('_ms') && !SHOWN.has(name));
+  return others.reduce((sum, [, ms]) => sum + ms, 0);
+}
+
 const TERMS = [
   ['cached', 'Cached', (t) => number(count(t.cached_tokens)), 'num'],
   ['uncached', 'Uncached', (t) => number(count(t.uncached_tokens)), 'num'],
@@ -165,7 +173,7 @@ const TERMS = [
   ['marginal', 'Prefill', (t) => number(time(t.marginal_ms + t.fixed_ms)), 'num'],
   ['overhead', 'Overhead', (t) => number(time(t.overhead_ms)), 'num'],
   ['kappa', 'κ', (t) => number(plain(t.kappa)), 'num'],
-  ['extra', 'Extras', (t) => number(time(t.slo_ms + t.home_ms + t.affinity_ms + t.spread_ms)), 'num'],
+  ['extra', 'Extras', (t) => number(time(extras(t))), 'num'],
   ['ttft', 'TTFT', (t) => number(time(t.predicted_ttft_ms)), 'num'],
   ['score', 'Score', (t) => (t.score === null ? 'never' : number(plain(t.score, 4))), 'num'],
 ];

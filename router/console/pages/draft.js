@@ -1,29 +1,13 @@
 // A policy that is being edited: what was in force when it began, and what was typed since.
 
-export const POLICIES = [
-  ['tail', 'The least predicted time to first token, plus the load that a miss causes.'],
-  ['least_ttft', 'The least predicted time to first token of this turn alone.'],
-  ['cache_aware', 'SGLang’s rule: the holder of the prefix, unless the load is out of balance.'],
-  ['cache_aware_smg', 'SMG’s rule: the holder of the prefix, unless it is far above the mean load.'],
-  ['least_loaded', 'The fewest requests in flight.'],
-  ['power_of_two', 'The one of two random workers that has fewer requests in flight.'],
-  ['round_robin', 'Each ready worker in turn.'],
-  ['random', 'Any ready worker.'],
-  ['consistent_hash', 'A conversation’s worker by its name, whatever its load.'],
-  ['prefix_hash', 'A worker by how the prompt begins, unless it is far above the mean load.'],
-].map(([name, meaning]) => ({ name, meaning }));
+import { WEIGHTS } from './tables.js';
 
 /** What can be edited, by the policies that go by it. */
 export const GROUPS = [
   {
     policies: ['tail', 'least_ttft'],
     items: [
-      { path: 'weights.locality', name: 'Locality', meaning: 'Charge for the load that a miss causes. Higher: turns stay where their prefix is.' },
-      { path: 'weights.load', name: 'Load', meaning: 'Multiplies the predicted wait. Higher: turns leave queues sooner.' },
-      { path: 'weights.slo', name: 'SLO', unit: 'per ms', meaning: 'Extra cost of each millisecond predicted beyond the objective.' },
-      { path: 'weights.home', name: 'Home', meaning: 'What it costs a new conversation to live among many.' },
-      { path: 'weights.affinity_ms', name: 'Affinity', unit: 'ms', meaning: 'Credit for the conversation’s last worker.' },
-      { path: 'weights.spread_ms', name: 'Spread', unit: 'ms', meaning: 'Random tie-breaking.' },
+      ...WEIGHTS,
       { path: 'kappa_max', name: 'κ at most', meaning: 'Bound of the factor by which a busy worker is charged for a miss.' },
     ],
   },

@@ -6,7 +6,8 @@ import { changed, Source } from '../live.js';
 import { chip, dialog, empty, field, from, refusal, section, table } from '../parts.js';
 import { may, mayNot } from '../session.js';
 import { h } from '../view.js';
-import { Draft, differences, GROUPS, OVERRIDES, POLICIES } from './draft.js';
+import { Draft, differences, GROUPS, OVERRIDES } from './draft.js';
+import { POLICIES } from './tables.js';
 import { shadow, shadowSection } from './shadow.js';
 import { capture, captured, forgetPreview, preview, previewed, view as previewView } from './preview.js';
 

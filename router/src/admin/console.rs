@@ -15,6 +15,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::problem::Problem;
 
+#[cfg(test)]
+mod generated;
+
 /// Where it is.
 const ROOT: &str = "/console/";
 
@@ -71,6 +74,7 @@ const FILES: &[File] = files![
     JS "pages/join.js"
     JS "pages/preview.js"
     JS "pages/shadow.js"
+    JS "pages/tables.js"
     JS "pages/ttft.js"
     JS "pages/weights.js"
     JS "pages/worker.js"

@@ -1,7 +1,7 @@
 //! One decision in a slot of fixed size.
 
 use policy::ids::WorkerId;
-use policy::route::{Overridden, PolicyName, Reason, Terms};
+use policy::route::{Costs, Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::{Millis, Tokens};
 
@@ -50,15 +50,7 @@ pub struct Row {
     pub ready: bool,
     pub cached: u32,
     pub uncached: u32,
-    pub wait_ms: f32,
-    pub marginal_ms: f32,
-    pub fixed_ms: f32,
-    pub overhead_ms: f32,
-    pub kappa: f32,
-    pub slo_ms: f32,
-    pub home_ms: f32,
-    pub affinity_ms: f32,
-    pub spread_ms: f32,
+    pub costs: Costs<f32>,
     pub score: f32,
 }
 
@@ -68,15 +60,7 @@ impl Row {
         ready: false,
         cached: 0,
         uncached: 0,
-        wait_ms: 0.0,
-        marginal_ms: 0.0,
-        fixed_ms: 0.0,
-        overhead_ms: 0.0,
-        kappa: 0.0,
-        slo_ms: 0.0,
-        home_ms: 0.0,
-        affinity_ms: 0.0,
-        spread_ms: 0.0,
+        costs: Costs::all(0.0),
         score: 0.0,
     };
 
@@ -86,15 +70,7 @@ impl Row {
             ready: terms.ready,
             cached: narrow(terms.cached),
             uncached: narrow(terms.uncached),
-            wait_ms: terms.wait_ms as f32,
-            marginal_ms: terms.marginal_ms as f32,
-            fixed_ms: terms.fixed_ms as f32,
-            overhead_ms: terms.overhead_ms as f32,
-            kappa: terms.kappa as f32,
-            slo_ms: terms.slo_ms as f32,
-            home_ms: terms.home_ms as f32,
-            affinity_ms: terms.affinity_ms as f32,
-            spread_ms: terms.spread_ms as f32,
+            costs: terms.costs().map(|cost| cost as f32),
             score: terms.score as f32,
         }
     }
@@ -102,7 +78,8 @@ impl Row {
     /// Returns the predicted time to first token on this worker.
     #[must_use]
     pub fn predicted_ttft_ms(&self) -> f32 {
-        self.wait_ms + self.marginal_ms + self.fixed_ms + self.overhead_ms
+        let costs = &self.costs;
+        costs.wait_ms + costs.marginal_ms + costs.fixed_ms + costs.overhead_ms
     }
 }
 

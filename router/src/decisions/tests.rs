@@ -7,20 +7,14 @@ use super::*;
 
 fn terms(worker: u32, score: f64, cached: u64) -> Terms {
     Terms {
-        worker: WorkerId(worker),
         ready: score.is_finite(),
         cached: Tokens(cached),
         uncached: Tokens(1000 - cached),
         wait_ms: 1.0,
         marginal_ms: 2.0,
         fixed_ms: 3.0,
-        overhead_ms: 0.0,
-        kappa: 1.0,
-        slo_ms: 0.0,
-        home_ms: 0.0,
-        affinity_ms: 0.0,
-        spread_ms: 0.0,
         score,
+        ..Terms::unscored(WorkerId(worker))
     }
 }
 

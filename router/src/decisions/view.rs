@@ -1,7 +1,7 @@
 //! The public form of a decision: `GET /admin/v1/decisions`, and `x-tailroute-explain` in a response.
 
 use http::HeaderValue;
-use policy::route::{Decision, Overridden, PolicyName, Reason, Terms};
+use policy::route::{Costs, Decision, Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::Millis;
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ const IN_HEADER: usize = 8;
 /// A page of decisions.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Page {
-    /// Decisions, the newest first.
+    /// Returns the trims, the newest first.
     pub decisions: Vec<Explained>,
     /// Value of `before` for the next page; `null` if there is none.
     pub next: Option<u64>,
@@ -84,15 +84,8 @@ pub struct WorkerTerms {
     pub ready: bool,
     pub cached_tokens: u32,
     pub uncached_tokens: u32,
-    pub wait_ms: f64,
-    pub marginal_ms: f64,
-    pub fixed_ms: f64,
-    pub overhead_ms: f64,
-    pub kappa: f64,
-    pub slo_ms: f64,
-    pub home_ms: f64,
-    pub affinity_ms: f64,
-    pub spread_ms: f64,
+    #[serde(flatten)]
+    pub costs: Costs<f64>,
     /// Value that the policy minimised; `null` for a worker that it would not use.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
@@ -114,7 +107,7 @@ pub struct LeftOut {
 /// The worker that would have been chosen without the chosen one.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunnerUp {
-    /// Name of the worker.
+    /// Name of the label.
     pub worker: String,
     /// Its score less that of the chosen worker: the saving by the policy's own measure.
     pub score_more: f64,
@@ -174,15 +167,7 @@ impl WorkerTerms {
             ready: row.ready,
             cached_tokens: row.cached,
             uncached_tokens: row.uncached,
-            wait_ms: ms(row.wait_ms),
-            marginal_ms: ms(row.marginal_ms),
-            fixed_ms: ms(row.fixed_ms),
-            overhead_ms: ms(row.overhead_ms),
-            kappa: ms(row.kappa),
-            slo_ms: ms(row.slo_ms),
-            home_ms: ms(row.home_ms),
-            affinity_ms: ms(row.affinity_ms),
-            spread_ms: ms(row.spread_ms),
+            costs: row.costs.map(ms),
             score: row.score.is_finite().then(|| ms(row.score)),
             predicted_ttft_ms: ms(row.predicted_ttft_ms()),
         }
@@ -301,6 +286,7 @@ struct InHeader<'a> {
     overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
+    /// How many workers there are.
     workers: usize,
     terms: Vec<WorkerTerms>,
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::table::{self, Kind, Label, MAX_SERIES, MAX_WORKERS, Spec, TABLE, Values};
 
 const HEAD: &str = "\
-<!-- Generated from router/src/metrics/table.rs; a test keeps it fresh: `TAILROUTE_BLESS=1 cargo test -p tailroute --lib metrics`. -->
+<!-- Generated from router/src/metrics by `make generate`; a test says when it is out of date. -->
 
 # Metrics
 

@@ -1,11 +1,87 @@
-//! Metrics of turns under the names of OpenTelemetry's semantic conventions for generative AI.
+//! Metrics named by OpenTelemetry's semantic conventions for generative AI, in Prometheus's spelling, so that
+//! dashboards for any inference server work. The buckets are those of the conventions.
 
 use policy::units::Millis;
 
 use super::Metrics;
 use super::labelled::{Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
+use super::table::{Buckets, Kind, Label, Spec, Values, of};
 use telemetry::context::TraceId;
+
+const OPERATION: Label = of(
+    "gen_ai_operation_name",
+    &["chat", "text_completion", "generate_content"],
+);
+const MODEL: Label = Label {
+    name: "gen_ai_request_model",
+    values: Values::Named("the model asked for, of turns that were answered", 16),
+};
+
+pub(super) const TABLE: &[Spec] = &[
+    Spec {
+        name: "gen_ai_server_time_to_first_token_seconds",
+        kind: Kind::Histogram(&Buckets {
+            bounds: &[
+                0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+            ],
+            exemplars: true,
+        }),
+        unit: "seconds",
+        labels: &[OPERATION, MODEL],
+        help: "Time to generate the first token of successful responses.",
+        gen_ai: Some("gen_ai.server.time_to_first_token"),
+    },
+    Spec {
+        name: "gen_ai_server_time_per_output_token_seconds",
+        kind: Kind::Histogram(&Buckets {
+            bounds: &[
+                0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+            ],
+            exemplars: false,
+        }),
+        unit: "seconds",
+        labels: &[OPERATION, MODEL],
+        help: "Time per output token after the first one, of streams whose worker counted them.",
+        gen_ai: Some("gen_ai.server.time_per_output_token"),
+    },
+    Spec {
+        name: "gen_ai_server_request_duration_seconds",
+        kind: Kind::Histogram(&Buckets {
+            bounds: &[
+                0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+            ],
+            exemplars: false,
+        }),
+        unit: "seconds",
+        labels: &[OPERATION, MODEL],
+        help: "From a turn's last byte in to its answer's last byte out, of turns that were answered whole.",
+        gen_ai: Some("gen_ai.server.request.duration"),
+    },
+    Spec {
+        name: "gen_ai_client_token_usage",
+        kind: Kind::Histogram(&Buckets {
+            bounds: &[
+                1.0,
+                4.0,
+                16.0,
+                64.0,
+                256.0,
+                1024.0,
+                4096.0,
+                16_384.0,
+                65_536.0,
+                262_144.0,
+                1_048_576.0,
+            ],
+            exemplars: false,
+        }),
+        unit: "tokens",
+        labels: &[MODEL, of("gen_ai_token_type", &["input", "output"])],
+        help: "Tokens of prompts (input) and answers (output), as workers counted them.",
+        gen_ai: Some("gen_ai.client.token.usage"),
+    },
+];
 
 #[derive(Debug)]
 pub(super) struct GenAi {

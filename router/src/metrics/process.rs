@@ -5,8 +5,28 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
+use super::table::{Kind, Spec, of};
 use crate::supervise::TASKS;
 use telemetry::logs::writer::Dropped;
+
+pub(super) const TABLE: &[Spec] = &[
+    Spec {
+        name: "tailroute_task_restarts_total",
+        kind: Kind::Counter,
+        unit: "times",
+        labels: &[of("task", TASKS)],
+        help: "Times that a long-lived task panicked, or ended by itself, and was started again. Each is a defect: the log names it.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_log_lines_dropped_total",
+        kind: Kind::Counter,
+        unit: "lines",
+        labels: &[of("why", &["full", "failed"])],
+        help: "Lines of the log that were lost: standard error was slower than the log (full), or could not be written to (failed).",
+        gen_ai: None,
+    },
+];
 
 /// Restarted tasks, and dropped lines of the log.
 #[derive(Debug)]

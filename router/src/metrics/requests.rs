@@ -1,12 +1,169 @@
 //! Metrics of requests and turns.
 
+use policy::route::{PolicyName, Reason};
 use policy::slo::Cause;
 use policy::units::Millis;
 
-use super::labelled::{Counter, Histogram, Labelled};
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers};
+use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
-use super::{Metrics, yes_no};
+use super::table::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
+use super::{Metrics, clamp, yes_no};
 use telemetry::context::TraceId;
+
+/// Endpoint of a request.
+pub(super) const ENDPOINT: Label = of(
+    "endpoint",
+    &[
+        "chat",
+        "completions",
+        "responses",
+        "messages",
+        "generate",
+        "count_tokens",
+        "embeddings",
+        "rerank",
+        "score",
+        "classify",
+        "pooling",
+        "tokenize",
+        "detokenize",
+        "speech",
+        "images",
+        "moderations",
+        "audio",
+        "files",
+        "models",
+        "realtime",
+        "other",
+        "none",
+    ],
+);
+
+pub(super) const TABLE: &[Spec] = &[
+    Spec {
+        name: "tailroute_requests_total",
+        kind: Kind::Counter,
+        unit: "requests",
+        labels: &[
+            ENDPOINT,
+            of(
+                "outcome",
+                &[
+                    "ok",
+                    "client_error",
+                    "worker_error",
+                    "router_error",
+                    "aborted",
+                    "broken",
+                    "deadline",
+                    "cut",
+                ],
+            ),
+        ],
+        help: "Requests by endpoint and outcome; of outcomes, `deadline`: their own time was up, `cut`: the router had to go.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_request_duration_seconds",
+        kind: Kind::Histogram(&TRACED_SECONDS),
+        unit: "seconds",
+        labels: &[ENDPOINT],
+        help: "From a request's last byte in to its answer's last byte out.",
+        gen_ai: Some("gen_ai.server.request.duration"),
+    },
+    Spec {
+        name: "tailroute_time_to_first_token_seconds",
+        kind: Kind::Histogram(&TRACED_SECONDS),
+        unit: "seconds",
+        labels: &[WORKER],
+        help: "From a turn's last byte in to its first token out.",
+        gen_ai: Some("gen_ai.server.time_to_first_token"),
+    },
+    Spec {
+        name: "tailroute_time_to_first_token_error_seconds",
+        kind: Kind::Histogram(&SECONDS),
+        unit: "seconds",
+        labels: &[WORKER],
+        help: "Absolute difference between predicted and actual time to first token, without the time that the router held \
+               the turn.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_time_to_first_token_error_quantile_seconds",
+        kind: Kind::Gauge,
+        unit: "seconds",
+        labels: &[WORKER, of("quantile", &["0.1", "0.5", "0.9"])],
+        help: "Actual less predicted time to first token over the worker's last 256 first tokens: below zero, it was faster \
+               than predicted.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_slo_turns_total",
+        kind: Kind::Counter,
+        unit: "turns",
+        labels: &[CLASS, of("met", &["true", "false"])],
+        help: "Turns by the class of their objective and by whether their first token met it.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_slo_violations_total",
+        kind: Kind::Counter,
+        unit: "turns",
+        labels: &[
+            CLASS,
+            of(
+                "cause",
+                &["queue", "miss", "engine", "network", "prompt", "whole"],
+            ),
+        ],
+        help: "Turns whose first token missed their objective, when they have ended, by the class of the objective and by why \
+               (docs/explain.md).",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_avoidable_prefill_tokens_total",
+        kind: Kind::Counter,
+        unit: "tokens",
+        labels: &[of("why", &["elsewhere", "mistaken"])],
+        help: "Prompt tokens that were computed and that an all-knowing choice would have found cached: a worker that was \
+               passed over held them (elsewhere), or they were predicted to be on the chosen one and were not (mistaken).",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_decisions_total",
+        kind: Kind::Counter,
+        unit: "choices",
+        labels: &[of("policy", PolicyName::NAMES), of("reason", Reason::NAMES)],
+        help: "Choices by policy and the rule of it that decided.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_capture_turns_total",
+        kind: Kind::Counter,
+        unit: "turns",
+        labels: &[of("outcome", &["written", "dropped", "late", "failed"])],
+        help: "Turns for the capture by what became of them: written, dropped (the queue was full, or memory is too small for it), late (later ones had been \
+               written), failed (the disk).",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_tasks",
+        kind: Kind::Gauge,
+        unit: "tasks",
+        labels: &[],
+        help: "Tasks that live in the runtime: a few for each connection and each worker.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_lessons_dropped",
+        kind: Kind::Gauge,
+        unit: "turns",
+        labels: &[],
+        help: "Finished turns that nothing was learned from because too many were waiting.",
+        gen_ai: None,
+    },
+];
 
 /// Requests, turns, decisions and hints.
 #[derive(Debug)]
@@ -19,11 +176,10 @@ pub(super) struct Requests {
     violations: Labelled<Counter>,
     avoidable: Labelled<Counter>,
     decisions: Labelled<Counter>,
-    worker_turns: Labelled<Counter>,
-    retries: Labelled<Counter>,
-    hints: Labelled<Counter>,
     captured: Labelled<Counter>,
-    cost_samples: Labelled<Counter>,
+    ttft_error: Labelled<Gauge>,
+    tasks: IntGauge,
+    lessons_dropped: IntGauge,
 }
 
 impl Requests {
@@ -37,16 +193,15 @@ impl Requests {
             violations: metrics.counter("tailroute_slo_violations_total")?,
             avoidable: metrics.counter("tailroute_avoidable_prefill_tokens_total")?,
             decisions: metrics.counter("tailroute_decisions_total")?,
-            worker_turns: metrics.counter("tailroute_worker_turns_total")?,
-            retries: metrics.counter("tailroute_retries_total")?,
-            hints: metrics.counter("tailroute_hints_total")?,
             captured: metrics.counter("tailroute_capture_turns_total")?,
-            cost_samples: metrics.counter("tailroute_worker_cost_answers_total")?,
+            ttft_error: metrics.real("tailroute_time_to_first_token_error_quantile_seconds")?,
+            tasks: metrics.count("tailroute_tasks")?,
+            lessons_dropped: metrics.count("tailroute_lessons_dropped")?,
         })
     }
 
-    /// Exposes series with fixed labels as zero before their first event.
-    pub(super) fn show_all(&self) {
+    /// Sets the gauges, and shows what has not happened yet as zero.
+    pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         for why in ["elsewhere", "mistaken"] {
             self.avoidable.with_label_values(&[why]);
         }
@@ -56,13 +211,15 @@ impl Requests {
         for cause in Cause::ALL {
             self.violations.with_label_values(&["default", cause.as_str()]);
         }
-    }
-
-    /// Exposes the worker's cost samples as zero before the first.
-    pub(super) fn show(&self, worker: &str) {
-        for told in ["engine", "clean", "predicted", "late", "none"] {
-            self.cost_samples.with_label_values(&[worker, told]);
+        for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
+            for (quantile, error) in worker.ttft_errors.into_iter().flatten() {
+                self.ttft_error
+                    .with_label_values(&[&worker.name, quantile])
+                    .set(error.0 / 1e3);
+            }
         }
+        self.tasks.set(clamp(gauges.tasks));
+        self.lessons_dropped.set(clamp(gauges.lessons_dropped));
     }
 }
 
@@ -128,31 +285,10 @@ impl Metrics {
         (count("true"), count("false"))
     }
 
-    /// Counts a response by the source of its prefill time.
-    pub fn cost_sample(&self, worker: &str, told: &str) {
-        self.requests
-            .cost_samples
-            .with_label_values(&[worker, told])
-            .inc();
-    }
-
     /// Counts a routing decision.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
         self.requests.decisions.with_label_values(&[policy, reason]).inc();
-        self.requests.worker_turns.with_label_values(&[worker]).inc();
-    }
-
-    /// Counts a retry on another worker.
-    pub fn retry(&self, worker: &str) {
-        self.requests.retries.with_label_values(&[worker]).inc();
-    }
-
-    /// Counts a hint by whether it was delivered.
-    pub fn hint(&self, worker: &str, kind: &str, delivered: bool) {
-        self.requests
-            .hints
-            .with_label_values(&[worker, kind, yes_no(delivered)])
-            .inc();
+        self.turn_of(worker);
     }
 
     /// Returns the capture's counter.

@@ -1,21 +1,13 @@
-//! Definitions of all metrics: meaning, unit, labels, and largest number of series.
+//! Every metric there is: what it counts, in what, by which labels, and how many series that can be.
 //!
-//! The registry and docs/metrics.md are generated from this table. A metric that is not in it cannot be created, and
-//! tests find label values that are not in it ([`super::labelled`]).
+//! Each file of metrics has its rows, its handles and what sets them; the registry and docs/metrics.md are made from all rows
+//! together. A metric that is not in a table cannot be made, and a label's value that is not is a mistake that tests find
+//! ([`super::labelled`]).
 
-mod admin;
-mod admission;
-mod bus;
-mod caches;
-mod discovery;
-mod failures;
-mod gen_ai;
-mod picker;
-mod process;
-mod requests;
-mod tail;
-mod traces;
-mod workers;
+use super::{
+    admin, admission, bus, caches, discovery, failures, gen_ai, picker, process, requests, tail, traces,
+    workers,
+};
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,24 +93,27 @@ pub const TOKENS: Buckets = Buckets {
     exemplars: false,
 };
 
-const WORKER: Label = Label {
+/// The worker's name.
+pub(super) const WORKER: Label = Label {
     name: "worker",
     values: Values::Worker,
 };
-const KEY: Label = Label {
+/// The client's key.
+pub(super) const KEY: Label = Label {
     name: "key",
     values: Values::Named(
         "a key's name, `anonymous` without keys, empty for who had none",
         100,
     ),
 };
-const CLASS: Label = Label {
+/// Class of the objective.
+pub(super) const CLASS: Label = Label {
     name: "class",
     values: Values::Named("`default`, `header`, or a configured class of objectives", 20),
 };
 
 /// Returns a label with a fixed set of values.
-const fn of(name: &'static str, values: &'static [&'static str]) -> Label {
+pub(super) const fn of(name: &'static str, values: &'static [&'static str]) -> Label {
     Label {
         name,
         values: Values::Of(values),

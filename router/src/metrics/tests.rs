@@ -21,7 +21,7 @@ fn all() -> impl Iterator<Item = &'static Spec> {
 }
 
 #[test]
-fn the_reference_is_up_to_date() {
+fn the_generated_reference_is_fresh() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
     if std::env::var_os("TAILROUTE_BLESS").is_some() {
         std::fs::write(path, markdown()).unwrap();
@@ -29,7 +29,7 @@ fn the_reference_is_up_to_date() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == markdown(),
-        "docs/metrics.md is not what the table says. Write it anew with `TAILROUTE_BLESS=1 cargo test -p tailroute --lib metrics`"
+        "docs/metrics.md is out of date: run `make generate`"
     );
 }
 

@@ -129,9 +129,9 @@ fn weights(text: &str, allowed: &Requests) -> Result<Override, String> {
             ));
         };
         let value = number(*weight, value)?;
-        match own.weights.get_mut(name) {
-            Some(slot @ None) => *slot = Some(value),
-            _ => return Err(format!("sets `{name}` twice")),
+        match own.weights.get_mut(*weight) {
+            slot @ None => *slot = Some(value),
+            Some(_) => return Err(format!("sets `{name}` twice")),
         }
     }
     Ok(own)
@@ -140,9 +140,9 @@ fn weights(text: &str, allowed: &Requests) -> Result<Override, String> {
 fn number(weight: WeightName, text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
     // What is no number is in no range either.
-    let number = number.filter(|number| (0.0..=weight.most()).contains(number));
+    let number = number.filter(|number| (0.0..=weight.spec().most).contains(number));
     number.ok_or_else(|| {
-        let (name, most) = (weight.as_str(), weight.most());
+        let (name, most) = (weight.as_str(), weight.spec().most);
         format!("sets `{name}`: expected a number of at least 0 and at most {most}, found {text:?}")
     })
 }

@@ -3,7 +3,7 @@
 //! For policies that minimise a cost, it is the term by which the chosen worker was furthest ahead of the other:
 //! the other terms together did not outweigh it. For any other policy it is the reason that the decision names.
 
-use policy::route::{Decision, PolicyName, Settings, Terms};
+use policy::route::{Decision, Part, PolicyName, Settings, Terms, parts};
 use policy::units::Tokens;
 use serde::Serialize;
 
@@ -35,41 +35,16 @@ impl Verdict {
 /// One worker's part of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Scored {
+    /// Worker that reported.
     pub(super) worker: String,
+    /// Whether it was chosen.
     pub(super) chosen: bool,
     /// Prompt tokens that the router believed to be cached there.
     pub(super) cached: Tokens,
     /// Value that the policy minimised; `null` where it excluded the worker.
     pub(super) score: f64,
     /// Cost by term, which makes up the score of `tail` and `least_ttft`.
-    pub(super) terms: Vec<Term>,
-}
-
-/// A term of a cost.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Term {
-    pub(super) name: &'static str,
-    pub(super) ms: f64,
-}
-
-/// Splits the cost of one worker into parts that add up to the score of `tail`.
-pub(super) fn split(terms: &Terms, settings: &Settings) -> Vec<Term> {
-    let load = match settings.policy {
-        PolicyName::Tail => settings.weights.load,
-        _ => 1.0,
-    };
-    let term = |name, ms| Term { name, ms };
-    vec![
-        term("wait", load * terms.wait_ms),
-        term("prefill", terms.marginal_ms),
-        term("fixed", terms.fixed_ms),
-        term("overhead", terms.overhead_ms),
-        term("locality", (terms.kappa - 1.0) * terms.marginal_ms),
-        term("home", terms.home_ms),
-        term("slo", terms.slo_ms),
-        term("affinity", terms.affinity_ms),
-        term("spread", terms.spread_ms),
-    ]
+    pub(super) terms: Vec<Part>,
 }
 
 /// Returns why the chosen worker was preferred to `other`.
@@ -80,8 +55,8 @@ pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) ->
     let Some(other) = decision.terms.get(other).filter(|terms| terms.ready) else {
         return Verdict::named("not_ready");
     };
-    let ours = split(decision.chosen(), settings);
-    let differences = ours.iter().zip(split(other, settings));
+    let ours = parts(decision.chosen(), settings);
+    let differences = ours.iter().zip(parts(other, settings));
     differences
         .map(|(ours, theirs)| (ours.name, ours.ms - theirs.ms))
         .filter(|(_, difference)| *difference < 0.0)
@@ -102,7 +77,7 @@ pub(super) fn scored(
         chosen: at == decision.chosen,
         cached: terms.cached,
         score: terms.score,
-        terms: split(terms, settings),
+        terms: parts(terms, settings),
     };
     decision.terms.iter().enumerate().map(one).collect()
 }
@@ -160,7 +135,7 @@ mod tests {
         for policy in [PolicyName::Tail, PolicyName::LeastTtft] {
             settings.policy = policy;
             for terms in decide(&settings, [40.0, 90.0], [0, 150]).terms {
-                let sum: f64 = split(&terms, &settings).iter().map(|term| term.ms).sum();
+                let sum: f64 = parts(&terms, &settings).iter().map(|term| term.ms).sum();
                 assert!(
                     (sum - terms.score).abs() < 1e-9,
                     "{policy}: {sum} {}",

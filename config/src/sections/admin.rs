@@ -1,0 +1,224 @@
+//! The admin port, its tokens and its audit log.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::checker::Checker;
+use super::keys::KeyDigest;
+use super::worker::check_name;
+
+/// The admin API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Admin")]
+pub(crate) struct AdminSection {
+    /// Address and port of metrics and administration. Must be a loopback address unless `tokens_file` is set.
+    pub listen: String,
+    /// File of tokens with their roles, as `[[tokens]]` sections made by `tailroute key new --role`. Empty: every
+    /// caller on the port, which is then a loopback address, has all rights.
+    pub tokens_file: String,
+    /// Whether `/metrics` needs no token, even where there are tokens.
+    pub open_metrics: bool,
+    /// File to which every change is appended as a line of JSON; refused requests go to `FILE.refused` beside it.
+    /// Empty: entries are only kept in memory.
+    pub audit_file: String,
+    /// Bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
+    #[schemars(range(min = 65_536))]
+    pub audit_max_bytes: u64,
+}
+
+impl Default for AdminSection {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9090".to_owned(),
+            tokens_file: String::new(),
+            open_metrics: false,
+            audit_file: String::new(),
+            audit_max_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A token of the admin port. The file has only its hash; `tailroute key new --role ROLE NAME` makes both.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "sha256", "role"]))]
+#[schemars(rename = "Token")]
+pub(crate) struct TokenSection {
+    /// Name of the token in the audit log. Unique.
+    pub name: String,
+    /// SHA-256 of the token, as 64 hexadecimal digits. Only for tokens of 128 random bits or more.
+    pub sha256: String,
+    /// Role.
+    pub role: Role,
+}
+
+impl Default for TokenSection {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            sha256: String::new(),
+            role: Role::Read,
+        }
+    }
+}
+
+/// Role of a token of the admin port. Each includes the rights of the previous one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Read only.
+    Read,
+    /// Cordon and drain workers, start and stop captures, preview weights on captured turns.
+    Operate,
+    /// Change the policy and its weights.
+    Admin,
+}
+
+impl Role {
+    /// Returns the name, as written in a file of tokens.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A file of tokens, separate from the configuration so that it can be a secret and change by itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TokensFile {
+    /// The tokens.
+    pub tokens: Vec<TokenSection>,
+}
+
+/// Settings of the admin port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Address of metrics and administration. A loopback address unless there is a token file.
+    pub listen: SocketAddr,
+    /// Path of the token file, if there is one.
+    pub tokens_file: Option<PathBuf>,
+    /// Tokens in that file.
+    pub tokens: Vec<Token>,
+    /// Whether `/metrics` needs no token.
+    pub open_metrics: bool,
+    /// Audit file, if enabled.
+    pub audit: Option<Audit>,
+}
+
+/// A token of the admin API.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Unique; 1 to 64 visible ASCII characters.
+    pub name: String,
+    /// Digest of the token.
+    pub digest: KeyDigest,
+    /// Role of the token.
+    pub role: Role,
+}
+
+/// Settings of the audit file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Bytes at which the file is full.
+    pub max_bytes: NonZeroUsize,
+}
+
+pub(super) fn admin(written: AdminSection, checker: &mut Checker<'_>) -> Admin {
+    let listen = checker.address("admin.listen", &written.listen);
+    if !listen.ip().is_loopback() && written.tokens_file.is_empty() {
+        let what = format!(
+            "missing; {listen} is no loopback address, and without tokens anybody there could change the policy"
+        );
+        let hint = "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
+        checker.report("admin.tokens_file", what, Some(hint));
+    }
+    let max_bytes = checker.bytes("admin.audit_max_bytes", written.audit_max_bytes);
+    Admin {
+        listen,
+        tokens: tokens(&written.tokens_file, checker),
+        tokens_file: (!written.tokens_file.is_empty()).then(|| written.tokens_file.into()),
+        open_metrics: written.open_metrics,
+        audit: (!written.audit_file.is_empty()).then(|| Audit {
+            path: written.audit_file.into(),
+            max_bytes,
+        }),
+    }
+}
+
+fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
+    if file.is_empty() {
+        return Vec::new();
+    }
+    match crate::load::read_apart::<TokensFile>(Path::new(file)) {
+        Ok(mut read) => {
+            let mut checker_of_file = Checker {
+                origins: &read.origins,
+                problems: &mut read.problems,
+            };
+            let tokens = check_all(read.written.tokens, &mut checker_of_file);
+            for problem in &read.problems {
+                checker.problems.push(problem.clone());
+            }
+            tokens
+        }
+        Err(error) => {
+            checker.report("admin.tokens_file", error.to_string(), None);
+            Vec::new()
+        }
+    }
+}
+
+/// Names in the audit log that are not tokens: the router itself, and callers where there are no tokens.
+const RESERVED: [&str; 2] = ["router", "loopback"];
+
+fn check_all(written: Vec<TokenSection>, checker: &mut Checker<'_>) -> Vec<Token> {
+    let mut tokens: Vec<Token> = Vec::with_capacity(written.len());
+    for (at, token) in written.into_iter().enumerate() {
+        let path = |key: &str| format!("tokens[{at}].{key}");
+        check_name(&token.name, &path("name"), checker);
+        if RESERVED
+            .iter()
+            .any(|reserved| token.name.eq_ignore_ascii_case(reserved))
+        {
+            let what = format!("`{}` stands for somebody else in the audit log", token.name);
+            checker.report(&path("name"), what, Some("take another name".to_owned()));
+        }
+        let Some(digest) = KeyDigest::read(&token.sha256) else {
+            let what = "expected the 64 hexadecimal digits of a SHA-256".to_owned();
+            let hint = "`tailroute key new --role ROLE NAME` makes a token and writes its section".to_owned();
+            checker.report(&path("sha256"), what, Some(hint));
+            continue;
+        };
+        if tokens.iter().any(|known| known.name == token.name) {
+            let what = format!("`{}` is the name of another token already", token.name);
+            checker.report(&path("name"), what, None);
+        }
+        if let Some(known) = tokens.iter().find(|known| known.digest == digest) {
+            let what = format!("is the token `{}` already", known.name);
+            checker.report(&path("sha256"), what, None);
+        }
+        tokens.push(Token {
+            name: token.name,
+            digest,
+            role: token.role,
+        });
+    }
+    tokens
+}

@@ -1,0 +1,77 @@
+//! Shared by the checks of all sections: origins of keys, and conversions that can still fail.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::problem::{Origin, Problem, Problems};
+
+/// Collects problems with the origins of their keys.
+pub(crate) struct Checker<'a> {
+    pub(crate) origins: &'a BTreeMap<String, Origin>,
+    pub(crate) problems: &'a mut Problems,
+}
+
+impl Checker<'_> {
+    /// Reports a problem with the key `path`. A key that was not written has the origin of its section, or the start of
+    /// the file.
+    pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
+        let mut place = path;
+        let origin = loop {
+            if let Some(origin) = self.origins.get(place) {
+                break origin.clone();
+            }
+            match place.rfind(['.', '[']) {
+                Some(end) => place = &place[..end],
+                None => break self.origins.get("").cloned().unwrap_or(Origin::Nowhere),
+            }
+        };
+        self.problems.push(Problem {
+            origin,
+            path: path.to_owned(),
+            what,
+            hint,
+        });
+    }
+
+    /// Returns whether this key was set, in the file or elsewhere.
+    pub(super) fn is_written(&self, path: &str) -> bool {
+        self.origins.contains_key(path)
+    }
+
+    pub(super) fn address(&mut self, path: &str, text: &str) -> SocketAddr {
+        text.parse().unwrap_or_else(|_| {
+            let hint = match text.strip_prefix("localhost:") {
+                Some(port) => Some(format!("write 127.0.0.1:{port}")),
+                None if text.starts_with(':') => Some(format!("write 0.0.0.0{text} for every interface")),
+                None => None,
+            };
+            self.report(
+                path,
+                format!("expected an address and a port such as 127.0.0.1:8080, found {text:?}"),
+                hint,
+            );
+            SocketAddr::from(([127, 0, 0, 1], 0))
+        })
+    }
+
+    pub(super) fn bytes(&mut self, path: &str, number: u64) -> NonZeroUsize {
+        let number = usize::try_from(number).ok().and_then(NonZeroUsize::new);
+        number.unwrap_or_else(|| {
+            self.report(
+                path,
+                "expected a number that is not zero and fits this machine".to_owned(),
+                None,
+            );
+            NonZeroUsize::MIN
+        })
+    }
+
+    pub(super) fn seconds(&mut self, path: &str, seconds: f64) -> Duration {
+        Duration::try_from_secs_f64(seconds).unwrap_or_else(|_| {
+            self.report(path, "expected a length of time".to_owned(), None);
+            Duration::ZERO
+        })
+    }
+}

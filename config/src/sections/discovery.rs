@@ -1,0 +1,156 @@
+//! Sources of discovered workers, and the settings of those workers.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::checker::Checker;
+use super::worker::{self, Worker, WorkerSection};
+use crate::load::{LoadError, read_list};
+
+mod dns;
+mod kubernetes;
+mod template;
+
+pub use self::dns::Dns;
+use self::dns::{DnsSection, dns};
+pub use self::kubernetes::{Api, Kubernetes, Port, Watched};
+use self::kubernetes::{KubernetesSection, kubernetes};
+pub use self::template::Template;
+use self::template::template;
+
+/// Longest name of a Kubernetes object or DNS record.
+const LONGEST_NAME: usize = 253;
+/// Most names of Services or records.
+const MOST_NAMES: usize = 64;
+
+/// Workers discovered while the router serves, beside those of `[[workers]]`. They join when a source lists them, get
+/// no new turns while it reports them as not ready, and are drained and removed when it no longer lists them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Discovery")]
+pub(crate) struct DiscoverySection {
+    /// Most discovered workers from all sources together. Further ones are left out, and `GET /admin/v1/discovery`
+    /// lists them.
+    #[schemars(range(min = 1, max = 5_000))]
+    pub max_workers: u32,
+    /// Settings of every worker that is discovered in Kubernetes or DNS.
+    #[schemars(schema_with = "template::schema")]
+    pub worker: WorkerSection,
+    /// Discovery in Kubernetes.
+    pub kubernetes: KubernetesSection,
+    /// Discovery by SRV records.
+    pub dns: DnsSection,
+    /// Discovery from a file.
+    pub file: WatchedFile,
+}
+
+impl Default for DiscoverySection {
+    fn default() -> Self {
+        Self {
+            max_workers: 1_000,
+            worker: WorkerSection::default(),
+            kubernetes: KubernetesSection::default(),
+            dns: DnsSection::default(),
+            file: WatchedFile::default(),
+        }
+    }
+}
+
+/// Workers listed in a file: `[[workers]]` sections in TOML, or `{"workers": […]}` in a file whose name ends in
+/// `.json`, with the same keys as in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct WatchedFile {
+    /// Path of the file, which is checked twice a second; replacing a link, as in a mounted ConfigMap, counts as a
+    /// change. An invalid file changes nothing. Empty: none.
+    pub path: String,
+}
+
+/// Scheme of the workers' urls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// Plain text.
+    #[default]
+    Http,
+    /// TLS, with the settings of `[tls.workers]`.
+    Https,
+}
+
+/// A file of workers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["workers"]))]
+pub(crate) struct WorkersFile {
+    /// The workers: `workers = []` for none.
+    pub workers: Vec<WorkerSection>,
+}
+
+/// Settings of discovery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Discovery {
+    /// Most discovered workers from all sources together; positive.
+    pub max_workers: usize,
+    /// Settings of workers that come without their own.
+    pub template: Template,
+    /// Kubernetes, if enabled.
+    pub kubernetes: Option<Kubernetes>,
+    /// DNS, if enabled.
+    pub dns: Option<Dns>,
+    /// File, if enabled.
+    pub file: Option<PathBuf>,
+}
+
+impl Discovery {
+    /// Returns whether any source is enabled.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.kubernetes.is_some() || self.dns.is_some() || self.file.is_some()
+    }
+}
+
+/// Reads a file of workers: TOML, or JSON if its name ends in `.json`.
+///
+/// # Errors
+/// Fails if the file cannot be read or is invalid.
+pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
+    let mut read = read_list::<WorkersFile>(path)?;
+    let mut checker = Checker {
+        origins: &read.origins,
+        problems: &mut read.problems,
+    };
+    let workers = worker::check_all(read.written.workers, &mut checker);
+    if read.problems.is_empty() {
+        Ok(workers)
+    } else {
+        Err(read.problems.into())
+    }
+}
+
+/// Checks the section.
+pub(super) fn discovery(written: DiscoverySection, checker: &mut Checker<'_>) -> Discovery {
+    Discovery {
+        max_workers: written.max_workers as usize,
+        template: template(written.worker, checker),
+        kubernetes: kubernetes(written.kubernetes, checker),
+        dns: dns(written.dns, checker),
+        file: (!written.file.path.is_empty()).then(|| written.file.path.into()),
+    }
+}
+
+fn few(names: &[String], path: &str, checker: &mut Checker<'_>) {
+    if names.len() > MOST_NAMES {
+        let what = format!("{} names; expected at most {MOST_NAMES}", names.len());
+        checker.report(path, what, None);
+    }
+    let twice = (1..names.len()).find(|&at| names[..at].contains(&names[at]));
+    if let Some(at) = twice {
+        checker.report(
+            &format!("{path}[{at}]"),
+            format!("{:?} is there already", names[at]),
+            None,
+        );
+    }
+}

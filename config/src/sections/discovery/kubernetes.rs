@@ -1,0 +1,200 @@
+//! Workers that a Kubernetes API server names: `[discovery.kubernetes]`.
+
+use std::path::PathBuf;
+
+use http::Uri;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::super::base_url::base_url;
+use super::super::checker::Checker;
+use super::{LONGEST_NAME, Scheme, few};
+
+/// Longest label selector.
+const LONGEST_SELECTOR: usize = 1_024;
+
+/// Workers of a Kubernetes API server: the endpoints of Services, or pods. They are watched, so that changes apply at
+/// once.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Kubernetes")]
+pub(crate) struct KubernetesSection {
+    /// Services whose EndpointSlices are watched. Empty: none.
+    pub services: Vec<String>,
+    /// Label selector of pods to watch, as in `app=vllm,role!=canary`; their annotations can set more
+    /// (docs/kubernetes.md). Empty: none.
+    pub pods: String,
+    /// Namespace of the Services and pods. Empty: the router's own namespace.
+    pub namespace: String,
+    /// Port of the workers, by name or number. Empty: their only port.
+    pub port: String,
+    /// Scheme of the workers' urls.
+    pub scheme: Scheme,
+    /// Url of the API server, as in `http://127.0.0.1:8001` for `kubectl proxy`. Empty: that of the router's own
+    /// cluster, with the token and the certificate of its service account.
+    pub api_url: String,
+    /// File with a token for the server of `api_url`, read again every minute. Empty: none.
+    pub token_file: String,
+    /// Root certificates (PEM) for an `https` server of `api_url`. Empty: the system's roots.
+    pub ca_file: String,
+}
+
+/// What is watched on a Kubernetes API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kubernetes {
+    /// Objects that name workers.
+    pub watched: Watched,
+    /// Namespace; `None`: the router's own.
+    pub namespace: Option<String>,
+    /// Port of the workers; `None`: the only one.
+    pub port: Option<Port>,
+    /// Scheme of the workers' urls.
+    pub scheme: Scheme,
+    /// API server; `None`: that of the router's own cluster.
+    pub api: Option<Api>,
+}
+
+/// Kubernetes objects that name workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The EndpointSlices of these Services; never empty.
+    Services(Vec<String>),
+    /// Pods by this label selector.
+    Pods(String),
+}
+
+/// A port of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// By number; positive.
+    Number(u16),
+    /// By name.
+    Name(String),
+}
+
+impl Port {
+    /// Parses a number from 1 to 65535, or a Kubernetes port name.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        if let Ok(number) = text.parse::<u16>() {
+            return (number > 0).then_some(Self::Number(number));
+        }
+        let named = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_name = (1..=63).contains(&text.len())
+            && text.bytes().all(named)
+            && text.bytes().any(|byte| byte.is_ascii_lowercase());
+        is_name.then(|| Self::Name(text.to_owned()))
+    }
+}
+
+/// A configured API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Api {
+    /// Url of the server.
+    pub url: Uri,
+    /// File with its token.
+    pub token_file: Option<PathBuf>,
+    /// File with roots for its certificate.
+    pub ca: Option<PathBuf>,
+}
+
+pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) -> Option<Kubernetes> {
+    let path = |key: &str| format!("discovery.kubernetes.{key}");
+    let is_name = |name: &str| {
+        let fits =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+        (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(fits)
+    };
+    let expected = "expected a name of lower case letters, digits, `-` and `.`";
+    for (at, name) in written
+        .services
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| !is_name(name))
+    {
+        let what = format!("{expected}, found {name:?}");
+        checker.report(&format!("{}[{at}]", path("services")), what, None);
+    }
+    few(&written.services, &path("services"), checker);
+    if !written.namespace.is_empty() && !is_name(&written.namespace) {
+        let what = format!("{expected}, found {:?}", written.namespace);
+        checker.report(&path("namespace"), what, None);
+    }
+    let port = (!written.port.is_empty()).then(|| Port::read(&written.port));
+    if port == Some(None) {
+        let what = format!(
+            "expected a number from 1 to 65535, or a port's name such as http, found {:?}",
+            written.port
+        );
+        checker.report(&path("port"), what, None);
+    }
+    let pods = written.pods.trim();
+    let visible = pods.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    if pods.len() > LONGEST_SELECTOR || !visible {
+        let what =
+            format!("expected a label selector of at most {LONGEST_SELECTOR} visible ASCII characters");
+        checker.report(
+            &path("pods"),
+            what,
+            Some("as in app=vllm,role!=canary".to_owned()),
+        );
+    }
+    let api = api(&written, checker);
+    let watched = match (written.services.is_empty(), pods.is_empty()) {
+        (true, true) => return None,
+        (false, true) => Watched::Services(written.services),
+        (true, false) => Watched::Pods(pods.to_owned()),
+        (false, false) => {
+            let what = "stands beside discovery.kubernetes.services, which names the same pods".to_owned();
+            checker.report(&path("pods"), what, Some("leave one of the two out".to_owned()));
+            return None;
+        }
+    };
+    Some(Kubernetes {
+        watched,
+        namespace: (!written.namespace.is_empty()).then_some(written.namespace),
+        port: port.flatten(),
+        scheme: written.scheme,
+        api,
+    })
+}
+
+/// Returns the configured API server, if any.
+fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
+    let path = |key: &str| format!("discovery.kubernetes.{key}");
+    let file = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+    let (token_file, ca) = (file(&written.token_file), file(&written.ca_file));
+    if written.api_url.is_empty() {
+        for (key, given) in [("token_file", &token_file), ("ca_file", &ca)] {
+            if given.is_some() {
+                let what = "is for the server of discovery.kubernetes.api_url, which is not set".to_owned();
+                let hint = "leave it out: in a cluster the service account's own is read".to_owned();
+                checker.report(&path(key), what, Some(hint));
+            }
+        }
+        return None;
+    }
+    let url = base_url(&written.api_url);
+    let url = url.map_err(|(what, hint)| checker.report(&path("api_url"), what, hint.map(str::to_owned)));
+    let url = url.ok()?;
+    if url.scheme_str() != Some("https") {
+        if ca.is_some() {
+            let what =
+                "stands beside an api_url that is not `https`, whose certificate nobody looks at".to_owned();
+            checker.report(
+                &path("ca_file"),
+                what,
+                Some("leave one of the two out".to_owned()),
+            );
+        }
+        if token_file.is_some() {
+            let what = "stands beside an api_url that is not `https`, where anybody could read it".to_owned();
+            checker.report(
+                &path("token_file"),
+                what,
+                Some("write https, or leave it out".to_owned()),
+            );
+        }
+    }
+    Some(Api { url, token_file, ca })
+}

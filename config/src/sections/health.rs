@@ -1,0 +1,74 @@
+//! Health probes: `[health]`.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::as_written::{millis, millis_or_never};
+use super::checker::Checker;
+
+/// Health probes of the workers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Milliseconds between two probes of a worker.
+    #[serde(rename = "interval_ms", with = "millis")]
+    #[schemars(with = "f64", range(min = 10, max = 3_600_000))]
+    pub interval: Duration,
+    /// Milliseconds after which an unanswered probe has failed. At most the interval.
+    #[serde(rename = "timeout_ms", with = "millis")]
+    #[schemars(with = "f64", range(min = 1, max = 3_600_000))]
+    pub timeout: Duration,
+    /// Failed probes in a row that take a worker out of rotation.
+    #[schemars(with = "u32", range(min = 1))]
+    pub unhealthy_after: NonZeroU32,
+    /// Successful probes in a row that bring it back.
+    #[schemars(with = "u32", range(min = 1))]
+    pub healthy_after: NonZeroU32,
+    /// Path of the probe, below the worker's url. Any 2xx response is a success.
+    pub path: String,
+    /// Milliseconds between two readings of a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
+    /// predicted wait. 0: never.
+    #[serde(rename = "queue_interval_ms", with = "millis_or_never")]
+    #[schemars(with = "f64", range(min = 0, max = 3_600_000))]
+    pub queue_interval: Option<Duration>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+            unhealthy_after: NonZeroU32::MIN.saturating_add(2),
+            healthy_after: NonZeroU32::MIN.saturating_add(1),
+            path: "/health".to_owned(),
+            queue_interval: Some(Duration::from_secs(1)),
+        }
+    }
+}
+
+impl Health {
+    /// Checks the path, and what its keys say together.
+    pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
+        if self.timeout > self.interval {
+            let what = format!(
+                "{} ms is longer than the {} ms between probes, which would overlap",
+                self.timeout.as_secs_f64() * 1e3,
+                self.interval.as_secs_f64() * 1e3
+            );
+            checker.report(
+                "health.timeout_ms",
+                what,
+                Some("raise health.interval_ms or lower this".to_owned()),
+            );
+        }
+        let is_path = self.path.parse::<http::uri::PathAndQuery>().is_ok() && self.path.starts_with('/');
+        if !is_path {
+            let what = format!("expected a path that begins with `/`, found {:?}", self.path);
+            checker.report("health.path", what, None);
+        }
+        self
+    }
+}

@@ -1,0 +1,181 @@
+//! HTTP between clients and workers: forwarded headers and extra paths.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::checker::Checker;
+
+/// Settings of HTTP between clients and workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Http")]
+pub(crate) struct HttpSection {
+    /// Client information that is forwarded to workers (`Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`).
+    pub forwarded: Forwarded,
+    /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies whose forwarded information is trusted.
+    pub trusted_proxies: Vec<String>,
+    /// Additional paths to forward, with all paths below them. Any other unknown path outside `/v1/` is answered 404:
+    /// engines have paths that empty caches and load weights.
+    pub extra_paths: Vec<String>,
+    /// Whether clients may set fields that control an engine's internals: where keys and values are fetched from, or
+    /// which rank computes the request (`kv_transfer_params`, `bootstrap_host`, `disaggregated_params`,
+    /// `data_parallel_rank` and similar, in bodies and headers). Otherwise such a request is answered 400. It can crash
+    /// an engine, or have it connect to any host.
+    pub transfer_fields: bool,
+    /// Seconds that a WebSocket may be silent, in both directions, before it is closed.
+    #[schemars(range(min = 0.01, max = 86_400))]
+    pub tunnel_idle_timeout_s: f64,
+}
+
+/// Client information that is forwarded to workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Forwarded {
+    /// For trusted proxies, their information and address; for other clients, only what the router observes.
+    #[default]
+    Append,
+    /// Only what the router observes.
+    Replace,
+    /// No policy reported.
+    Off,
+}
+
+impl Default for HttpSection {
+    fn default() -> Self {
+        Self {
+            forwarded: Forwarded::Append,
+            trusted_proxies: Vec::new(),
+            extra_paths: Vec::new(),
+            transfer_fields: false,
+            tunnel_idle_timeout_s: 300.0,
+        }
+    }
+}
+
+/// Settings of HTTP between clients and workers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Http {
+    /// Client information that is forwarded to workers.
+    pub forwarded: Forwarded,
+    /// Proxies whose forwarded information is trusted.
+    pub trusted_proxies: Vec<Network>,
+    /// Additional paths that are forwarded; each begins with `/` and does not end with one.
+    pub extra_paths: Vec<String>,
+    /// Whether clients may set fields that control an engine's internals.
+    pub transfer_fields: bool,
+    /// Longest silence of a WebSocket.
+    pub tunnel_idle_timeout: Duration,
+}
+
+/// A network of IP addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    /// Length of the prefix in bits, at most that of an address.
+    bits: u8,
+}
+
+impl Network {
+    /// Parses an address (`10.0.0.7`) or a network (`10.0.0.0/8`).
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = text
+            .split_once('/')
+            .map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Some(most), |bits| bits.parse().ok())?;
+        (bits <= most).then_some(Self { address, bits })
+    }
+
+    /// Returns whether the network contains this address. An IPv4 address mapped to IPv6 is treated as IPv4.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let of = |address: IpAddr| match address.to_canonical() {
+            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
+            IpAddr::V6(address) => (address.to_bits(), 128),
+        };
+        let ((ours, size), (theirs, other)) = (of(self.address), of(address));
+        let differ = (ours ^ theirs).leading_zeros();
+        size == other && differ >= u32::from(self.bits)
+    }
+}
+
+pub(super) fn http(written: HttpSection, checker: &mut Checker<'_>) -> Http {
+    let mut trusted_proxies = Vec::with_capacity(written.trusted_proxies.len());
+    for (at, text) in written.trusted_proxies.iter().enumerate() {
+        match Network::parse(text) {
+            Some(network) => trusted_proxies.push(network),
+            None => checker.report(
+                &format!("http.trusted_proxies[{at}]"),
+                format!("expected an address or a network such as 10.0.0.0/8, found {text:?}"),
+                None,
+            ),
+        }
+    }
+    for (at, path) in written.extra_paths.iter().enumerate() {
+        let plain = path
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"%?#\\".contains(&byte));
+        if !plain || !path.starts_with('/') || path.ends_with('/') || path.contains("//") {
+            checker.report(
+                &format!("http.extra_paths[{at}]"),
+                format!("expected a path such as /engine/info, found {path:?}"),
+                None,
+            );
+        }
+    }
+    Http {
+        forwarded: written.forwarded,
+        trusted_proxies,
+        extra_paths: written.extra_paths,
+        transfer_fields: written.transfer_fields,
+        tunnel_idle_timeout: checker.seconds("http.tunnel_idle_timeout_s", written.tunnel_idle_timeout_s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_holds_the_addresses_that_begin_as_it_does() {
+        for (network, address, held) in [
+            ("10.0.0.0/8", "10.200.3.4", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.1.2.3/8", "10.9.9.9", true),
+            ("10.0.0.7", "10.0.0.7", true),
+            ("10.0.0.7", "10.0.0.6", false),
+            ("10.0.0.7", "::ffff:10.0.0.7", true),
+            ("0.0.0.0/0", "1.2.3.4", true),
+            ("0.0.0.0/0", "::1", false),
+            ("fd00::/8", "fdab::1", true),
+            ("fd00::/8", "fe80::1", false),
+            ("::/0", "::1", true),
+            ("::/0", "1.2.3.4", false),
+            ("::1", "::1", true),
+        ] {
+            let network = Network::parse(network).unwrap();
+            assert_eq!(
+                network.contains(address.parse().unwrap()),
+                held,
+                "{address} in {network:?}"
+            );
+        }
+        for wrong in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/",
+            "10.0.0.0/-1",
+            "host",
+            "10.0.0.0/8/8",
+        ] {
+            assert_eq!(Network::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What the router learns, and what it tells workers: `[learning]`, `[hints]`.
+
+use std::num::NonZeroU32;
+
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::as_written::{count_or_never, seconds_of_policy};
+
+/// What the router learns while it serves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Learning {
+    /// Whether each worker's α, β and γ are learned from its responses. Off: they stay as configured.
+    pub costs: bool,
+    /// Seconds without a response after which a worker may have become twice as fast: its estimate stays, and the error
+    /// of that grows, so that a slow worker is tried again.
+    #[serde(rename = "fade_s", with = "seconds_of_policy")]
+    #[schemars(with = "f64", range(min = 1, max = 604_800))]
+    pub fade: Millis,
+    /// Whether next prompts, responses and returns of conversations are predicted by traffic class. Off:
+    /// `objective.next_prompt_tokens` is used.
+    pub habits: bool,
+}
+
+impl Default for Learning {
+    fn default() -> Self {
+        Self {
+            costs: true,
+            fade: Millis(60_000.0),
+            habits: true,
+        }
+    }
+}
+
+/// Hints to workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hints {
+    /// Whether any hint is sent at all.
+    pub enabled: bool,
+    /// Seconds after which a worker discards a hint.
+    #[serde(rename = "ttl_s", with = "seconds_of_policy")]
+    #[schemars(with = "f64", extend("exclusiveMinimum" = 0), range(max = 604_800))]
+    pub ttl: Millis,
+    /// Whether a request carries the hint about its own conversation.
+    pub in_request: bool,
+    /// Whether hints are sent outside of requests: trims and ends of conversations, protection of shared prefixes.
+    pub out_of_band: bool,
+    /// Number of conversations with a common prefix from which that prefix is protected on the workers that hold it. 0:
+    /// never.
+    #[serde(with = "count_or_never")]
+    #[schemars(with = "u32", range(max = 1_000_000))]
+    pub protect_from: Option<NonZeroU32>,
+}
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            ttl: Millis(600_000.0),
+            in_request: true,
+            out_of_band: true,
+            protect_from: NonZeroU32::new(8),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Secrets that are in files of their own.
+
+use std::path::Path;
+
+use super::checker::Checker;
+
+/// Longest secret.
+const LONGEST_KEY: usize = 4_096;
+/// Longest file with such a key, including white space.
+const LONGEST_KEY_FILE: u64 = 64 << 10;
+
+/// A value that must not appear in a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(std::sync::Arc<str>);
+
+impl Secret {
+    /// Type.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// Reads the secret in a file: one line of visible ASCII. Problems do not quote the contents, since they may be secret.
+pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
+    if file.is_empty() {
+        return None;
+    }
+    match crate::file::read_text(Path::new(file), LONGEST_KEY_FILE) {
+        Err(error) => checker.report(path, format!("{file} cannot be read: {error}"), None),
+        Ok(text) => {
+            let key = text.trim();
+            if !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| byte.is_ascii_graphic())
+            {
+                return Some(Secret(key.into()));
+            }
+            let what = format!("{file} holds no key: expected one line of visible ASCII without spaces");
+            checker.report(path, what, None);
+        }
+    }
+    None
+}

@@ -1,0 +1,77 @@
+//! The part of the chart's values.schema.json that is the router's own: `$defs`, with `config` as `Config`.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::schema;
+
+/// What follows from the pod, so that the chart sets it: `templates/_config.tpl`. A section without keys is left out whole.
+const CHARTS_OWN: [(&str, &[&str]); 6] = [
+    ("Server", &[]),
+    ("Admin", &["listen", "tokens_file", "open_metrics"]),
+    ("EndpointPicker", &["listen"]),
+    ("Admission", &["keys_file"]),
+    ("Index", &["snapshot_path"]),
+    ("Limits", &["drain_delay_s", "drain_timeout_s"]),
+];
+
+/// The chart's schema with the definitions of this build. They are its last key.
+pub(super) fn with_definitions(chart: &str) -> String {
+    let key = "\n  \"$defs\": ";
+    let (own, _) = chart.split_once(key).unwrap();
+    let sections = definitions();
+    let definitions = object(
+        sections
+            .iter()
+            .map(|(name, schema)| (name.as_str(), schema.clone())),
+        4,
+    );
+    format!("{own}{key}{definitions}\n}}\n")
+}
+
+/// The router's definitions, less what is the chart's own; `Config` first.
+fn definitions() -> Vec<(String, String)> {
+    let mut whole = schema();
+    let mut sections = whole["$defs"].take();
+    let properties = whole["properties"].as_object_mut().unwrap();
+    // Defaults are those of docs/configuration.md; the chart's own would stand among them here.
+    for section in properties.values_mut() {
+        section.as_object_mut().unwrap().remove("default");
+    }
+    properties["workers"]["minItems"] = json!(1);
+    for (name, keys) in CHARTS_OWN {
+        if keys.is_empty() {
+            sections.as_object_mut().unwrap().remove(name).unwrap();
+            properties.remove(&name.to_lowercase()).unwrap();
+        }
+        for key in keys {
+            let keys = sections[name]["properties"].as_object_mut().unwrap();
+            keys.remove(*key).unwrap();
+        }
+    }
+    let config = ["description", "type", "additionalProperties", "properties"].map(|key| (key, &whole[key]));
+    let some_worker = json!([{ "required": ["workers"] }, { "required": ["discovery"] }]);
+    let config = config.into_iter().chain([("anyOf", &some_worker)]);
+    let config = object(config.map(|(key, value)| (key, pretty(value, 6))), 6);
+    let sections: Map<String, Json> = serde_json::from_value(sections).unwrap();
+    let sections = sections
+        .into_iter()
+        .map(|(name, schema)| (name, pretty(&schema, 4)));
+    [("Config".to_owned(), config)]
+        .into_iter()
+        .chain(sections)
+        .collect()
+}
+
+/// An object of values that are text already, its keys indented by so many spaces.
+fn object<'a>(entries: impl Iterator<Item = (&'a str, String)>, indent: usize) -> String {
+    let entries: Vec<_> = entries
+        .map(|(key, value)| format!("{:indent$}{}: {value}", "", Json::from(key)))
+        .collect();
+    format!("{{\n{}\n{:less$}}}", entries.join(",\n"), "", less = indent - 2)
+}
+
+/// A value whose own key is indented by so many spaces.
+fn pretty(value: &Json, indent: usize) -> String {
+    let text = serde_json::to_string_pretty(value).unwrap();
+    text.replace('\n', &format!("\n{:indent$}", ""))
+}

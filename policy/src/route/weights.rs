@@ -1,0 +1,194 @@
+//! The weights of `tail`: the one table that settings, overrides, the configuration and its schema, the admin API and the
+//! console are made from.
+//!
+//! A weight is added here, and used in [`super::tail`]. `make generate` writes the rest.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What people are told of a weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WeightSpec {
+    /// The name, as configuration has it.
+    pub name: &'static str,
+    /// The name in the console.
+    pub label: &'static str,
+    /// The unit in the console; empty for a factor.
+    pub unit: &'static str,
+    /// The value unless configured otherwise.
+    pub default: f64,
+    /// Returns the largest value; the least is 0.
+    pub most: f64,
+    /// What it does: one or two sentences.
+    pub help: &'static str,
+    /// What a higher value leads to, in a sentence; may be empty.
+    pub effect: &'static str,
+}
+
+macro_rules! weights {
+    ($(
+        $(#[doc = $help:literal])+
+        $variant:ident as $field:ident {
+            default: $default:tt, most: $most:tt, label: $label:literal, unit: $unit:literal, effect: $effect:literal
+        }
+    )+) => {
+        /// Weights of the `tail` policy.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Weights {
+            $(
+                $(#[doc = $help])+
+                #[schemars(range(min = 0, max = $most))]
+                pub $field: f64,
+            )+
+        }
+
+        impl Default for Weights {
+            fn default() -> Self {
+                Self { $($field: $default),+ }
+            }
+        }
+
+        /// Weights of the `tail` policy that differ.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct OwnWeights {
+            $(
+                $(#[doc = $help])+
+                #[schemars(range(min = 0, max = $most))]
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<f64>,
+            )+
+        }
+
+        impl OwnWeights {
+            /// The value of one weight.
+            pub fn get_mut(&mut self, weight: WeightName) -> &mut Option<f64> {
+                match weight {
+                    $(WeightName::$variant => &mut self.$field),+
+                }
+            }
+
+            /// These weights, and `weights` where they differ in nothing.
+            pub(super) fn over(&self, weights: Weights) -> Weights {
+                Weights { $($field: self.$field.unwrap_or(weights.$field)),+ }
+            }
+        }
+
+        impl From<Weights> for OwnWeights {
+            fn from(weights: Weights) -> Self {
+                Self { $($field: Some(weights.$field)),+ }
+            }
+        }
+
+        /// A weight of the `tail` policy.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum WeightName {
+            $($(#[doc = $help])+ $variant),+
+        }
+
+        impl WeightName {
+            /// Every weight, in the order of the documentation.
+            pub const ALL: [Self; [$($most),+].len()] = [$(Self::$variant),+];
+
+            /// What people are told of it.
+            #[must_use]
+            pub const fn spec(self) -> WeightSpec {
+                match self {
+                    $(Self::$variant => WeightSpec {
+                        name: stringify!($field),
+                        label: $label,
+                        unit: $unit,
+                        default: $default,
+                        most: $most,
+                        help: concat!($($help),+).trim_ascii(),
+                        effect: $effect,
+                    }),+
+                }
+            }
+        }
+    };
+}
+
+weights! {
+    /// Multiplies κ's excess over 1: how much a miss is charged for the load that it causes.
+    Locality as locality {
+        default: 0.8, most: 1e6, label: "Locality", unit: "", effect: "Higher: turns stay where their prefix is."
+    }
+    /// Multiplies the cost of placing a conversation on a worker with many others: a mean prefill times the worker's
+    /// share of turns and of conversations.
+    Home as home {
+        default: 0.1, most: 1e6, label: "Home", unit: "", effect: ""
+    }
+    /// Multiplies the predicted wait.
+    Load as load {
+        default: 1.0, most: 1e6, label: "Load", unit: "", effect: "Higher: turns leave queues sooner."
+    }
+    /// Extra cost per millisecond predicted beyond the objective.
+    Slo as slo {
+        default: 0.0, most: 1e6, label: "SLO", unit: "per ms", effect: ""
+    }
+    /// Milliseconds of credit for the conversation's last worker.
+    AffinityMs as affinity_ms {
+        default: 0.0, most: 1e9, label: "Affinity", unit: "ms", effect: ""
+    }
+    /// Milliseconds of random tie-breaking.
+    SpreadMs as spread_ms {
+        default: 0.0, most: 1e9, label: "Spread", unit: "ms", effect: ""
+    }
+}
+
+impl OwnWeights {
+    /// Returns whether no weight differs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl WeightName {
+    /// The name, as configuration has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.spec().name
+    }
+}
+
+/// One of the names, by itself.
+impl JsonSchema for WeightName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "WeightName".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A weight of the `tail` rule.",
+            "enum": Self::ALL,
+            "type": "string",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_is_called_the_same_wherever_it_is_named() {
+        for weight in WeightName::ALL {
+            let spec = weight.spec();
+            assert_eq!(serde_json::to_value(weight).unwrap(), spec.name);
+            let mut own = OwnWeights::default();
+            *own.get_mut(weight) = Some(spec.default);
+            let written = serde_json::to_value(own).unwrap();
+            assert_eq!(written, serde_json::json!({ spec.name: spec.default }));
+            assert_eq!(own.over(Weights::default()), Weights::default());
+            assert!(
+                spec.default <= spec.most && spec.help.ends_with('.'),
+                "{}",
+                spec.name
+            );
+        }
+    }
+}
