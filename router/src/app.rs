@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use config::Config;
+use discovery::DiscoveryState;
 use http::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -28,7 +29,6 @@ use crate::bus::Bus;
 use crate::capture::{Capture, CaptureError};
 use crate::clock::Clock;
 use crate::decisions::Decisions;
-use crate::discovery::Board;
 use crate::error::ApiError;
 use crate::feedback::{ClassState, Feedback, TailState};
 use crate::fleet::breaker::Standing;
@@ -74,7 +74,7 @@ pub struct App {
     /// The workers.
     pub fleet: Fleet,
     /// What finds others, and what it says.
-    pub discovery: Board,
+    pub discovery: Arc<DiscoveryState>,
     /// What was learned of where prefixes live.
     pub knowledge: Knowledge,
     /// What was learned of costs, conversations and the tail.
@@ -220,7 +220,10 @@ impl App {
             policy: Revisions::new(routing.settings()),
             operator: Operator::new(&config.admin)?,
             fleet,
-            discovery: Board::new(&config.discovery),
+            discovery: Arc::new(DiscoveryState::new(
+                &config.discovery,
+                metrics.discovery_observer(),
+            )),
             knowledge,
             feedback: Feedback::new(&config),
             metrics,

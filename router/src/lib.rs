@@ -15,7 +15,6 @@ pub mod cmd;
 pub mod control;
 pub mod decisions;
 pub mod demo;
-pub mod discovery;
 pub mod error;
 pub mod evidence;
 pub mod feedback;

@@ -20,11 +20,11 @@
 //! is swapped, and notifications do not tell of that on every file system.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::file::{Stamp, stamp};
 use config::{Config, LoadError, Overrides};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -38,6 +38,7 @@ use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::operator::tokens::Named;
 use crate::serve::descriptors;
+use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
 /// Between two looks at the files. A file is read when it looks the same twice: whoever writes it may not be done.
@@ -180,7 +181,7 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
             policy
         }
         Err(error) => {
-            let why = chain(&error);
+            let why = with_causes(&error);
             warn!(
                 error = why,
                 "configuration refused; the last good one stays in force"
@@ -217,20 +218,6 @@ pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     Ok(())
 }
 
-/// An error and what caused it, each thing said once.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
 /// Reads the configuration again whenever it is asked to, or a file of it changes. Does not end.
 pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
     let mut in_force = look(&app, &source).await;
@@ -255,11 +242,8 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
     }
 }
 
-/// What tells one state of a file from another.
-pub(crate) type Looks = (u64, u64, i64, i64, u64);
-
 /// The files as they are now, those of the configuration in force included.
-async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
+async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Stamp>)> {
     let live = app.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;
@@ -267,22 +251,10 @@ async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
 }
 
 /// How files look now, in their order; `None` for one that is not there, or whose file system does not answer.
-pub(crate) async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Looks>> {
+async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Stamp>> {
     let none = vec![None; paths.len()];
-    let look = move || paths.iter().map(|path| looks(path)).collect();
+    let look = move || paths.iter().map(|path| stamp(path)).collect();
     tokio::task::spawn_blocking(look).await.unwrap_or(none)
-}
-
-fn looks(path: &Path) -> Option<Looks> {
-    let own = path.to_owned();
-    let found = config::file::within(path, config::file::READ_LIMIT, move || std::fs::metadata(own)).ok()?;
-    Some((
-        found.dev(),
-        found.ino(),
-        found.mtime(),
-        found.mtime_nsec(),
-        found.size(),
-    ))
 }
 
 /// What can change while the router serves, and is not kept elsewhere.

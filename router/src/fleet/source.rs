@@ -21,13 +21,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// Those that find workers, in the order in which they are believed where they disagree.
-    pub const FINDERS: [Self; 3] = [Self::Kubernetes, Self::Dns, Self::File];
-
     /// Whether it finds workers while the router serves.
     #[must_use]
     pub fn finds(self) -> bool {
-        Self::FINDERS.contains(&self)
+        matches!(self, Self::Kubernetes | Self::Dns | Self::File)
     }
 
     /// Its name, in metrics, logs and the admin port.
@@ -39,6 +36,16 @@ impl Source {
             Self::Kubernetes => "kubernetes",
             Self::Dns => "dns",
             Self::File => "file",
+        }
+    }
+}
+
+impl From<discovery::Source> for Source {
+    fn from(source: discovery::Source) -> Self {
+        match source {
+            discovery::Source::Kubernetes => Self::Kubernetes,
+            discovery::Source::Dns => Self::Dns,
+            discovery::Source::File => Self::File,
         }
     }
 }

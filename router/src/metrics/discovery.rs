@@ -1,10 +1,10 @@
 //! What finds workers.
 
+use discovery::{Observer, Source, SourceState};
+
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::{Metrics, clamp};
-use crate::discovery::board::SourceState;
-use crate::fleet::source::Source;
 
 /// How it is with each source.
 #[derive(Debug)]
@@ -48,12 +48,18 @@ impl Discovery {
     }
 }
 
+/// Counts the failures of sources.
+struct Failures(Labelled<Counter>);
+
+impl Observer for Failures {
+    fn failed(&self, source: Source) {
+        self.0.with_label_values(&[source.as_str()]).inc();
+    }
+}
+
 impl Metrics {
-    /// A source could not be heard or understood.
-    pub fn discovery_failed(&self, source: Source) {
-        self.discovery
-            .failures
-            .with_label_values(&[source.as_str()])
-            .inc();
+    /// What counts the failures of sources.
+    pub fn discovery_observer(&self) -> impl Observer + use<> {
+        Failures(self.discovery.failures.clone())
     }
 }

@@ -1,5 +1,6 @@
 //! What is true at the moment when the page is asked for: gauges that are set then, and only then.
 
+use discovery::SourceState;
 use policy::cost::PrefillCost;
 use policy::estimate::{QueueFigure, Reconciled};
 use policy::evidence::Bindings;
@@ -10,7 +11,6 @@ use policy::units::{Millis, Tokens};
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::registrar::{MetricError, Registrar};
 use super::{BusGauges, clamp, yes_no};
-use crate::discovery::board::SourceState;
 use crate::feedback::{ClassState, TailState};
 use crate::fleet::breaker::Standing;
 use crate::logs::writer::Dropped;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::discovery::board::{Found, Named, shortened};
+use crate::state::{Found, Named, shortened};
 
 /// What annotations that say something of a worker begin with.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
@@ -244,7 +244,7 @@ impl<'a> Rules<'a> {
 }
 
 /// What is wrong, without places: there is no file.
-pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
+pub(crate) fn in_words(problems: &config::Problems) -> String {
     let told = problems.iter().map(|problem| {
         let hint = problem
             .hint
@@ -260,7 +260,7 @@ pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
 }
 
 /// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
-pub(in crate::discovery) fn address(text: &str) -> Result<IpAddr, String> {
+pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
     // An IPv4 address that is written as one of IPv6 is connected to as what it is.
     let address = address.to_canonical();

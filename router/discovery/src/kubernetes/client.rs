@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 
-use crate::reload;
+use tailroute_http::error::with_causes;
 use tailroute_http::tls::{self, Connector};
 
 /// Where a pod has what its service account may use.
@@ -99,7 +99,7 @@ impl Server {
         let mut http = HttpConnector::new();
         http.set_nodelay(true);
         let connector = tls::towards_kubernetes(http, &url, ca.as_deref(), CONNECT);
-        let connector = connector.map_err(|error| reload::chain(&error))?;
+        let connector = connector.map_err(|error| with_causes(&error))?;
         Ok(Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             url,
@@ -136,7 +136,7 @@ impl Server {
         }
         let request = request.body(Empty::new()).map_err(|error| failed(&error))?;
         let answer = self.client.request(request).await;
-        let answer = answer.map_err(|error| Refusal::Failed(reload::chain(&error)))?;
+        let answer = answer.map_err(|error| Refusal::Failed(with_causes(&error)))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
@@ -198,7 +198,7 @@ fn at(base: &Uri, path: &str, query: &[(&str, &str)]) -> Result<Uri, http::Error
 async fn read(answer: Response<Incoming>, most: usize) -> Result<Bytes, Refusal> {
     let body = Limited::new(answer.into_body(), most).collect().await;
     body.map(http_body_util::Collected::to_bytes)
-        .map_err(|error| Refusal::Failed(reload::chain(error.as_ref())))
+        .map_err(|error| Refusal::Failed(with_causes(error.as_ref())))
 }
 
 /// An answer that comes line by line.

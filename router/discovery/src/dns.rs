@@ -10,40 +10,37 @@ mod system;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use config::{Scheme, Template};
 
 use self::ask::Resolver;
-use super::board::{Found, Named};
-use super::kubernetes::{address, in_words};
-use super::pause::{self, Pause};
-use crate::app::App;
-use crate::fleet::source::Source;
+use crate::kubernetes::{address, in_words};
+use crate::pause::{self, Pause};
+use crate::source::Source;
+use crate::state::{DiscoveryState, Found, Named};
 
 /// Longest name of a worker; one whose host has a longer name goes by its address.
 const LONGEST_NAME: usize = 64;
 
-/// Keeps what the records say on the board, for as long as the task lives.
-pub(super) async fn keep(app: Arc<App>, settings: config::Dns) {
+/// Keeps what the records name in the state. Does not end.
+pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {
     let mut pause = Pause::new(pause::seed());
     loop {
         // Read each time: who is asked may change, too.
         let own = settings.clone();
         let resolver = tokio::task::spawn_blocking(move || Resolver::new(&own)).await;
         let asked = match resolver.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(resolver) => ask(&resolver, &settings, &app.config.discovery).await,
+            Ok(resolver) => ask(&resolver, settings, discovery).await,
             Err(why) => Err(why),
         };
         let wait = match asked {
             Ok(found) => {
                 pause.reset();
-                app.discovery.found(Source::Dns, found);
+                state.found(Source::Dns, found);
                 settings.interval
             }
             Err(why) => {
-                app.discovery.failed(Source::Dns, &why);
-                app.metrics.discovery_failed(Source::Dns);
+                state.failed(Source::Dns, &why);
                 pause.next().max(settings.interval)
             }
         };

@@ -19,20 +19,20 @@ mod pods;
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::Duration;
 
-use config::Watched;
+use config::{Template, Watched};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
 use self::client::{Lines, Refusal, Server, Status};
 use self::objects::{Endpoint, Event, List, Meta, Object, Rules, check_version, gather};
-pub(super) use self::objects::{address, in_words};
-use super::pause::{self, Pause};
-use crate::app::App;
-use crate::fleet::source::Source;
+pub(crate) use self::objects::{address, in_words};
+use crate::LOG;
+use crate::pause::{self, Pause};
+use crate::source::Source;
+use crate::state::DiscoveryState;
 
 /// Objects of one answer to a list.
 const PAGE: &str = "250";
@@ -53,25 +53,30 @@ const BREATH: Duration = Duration::from_millis(250);
 /// Between two publications of what a watch has told, at least.
 const PUBLISH: Duration = Duration::from_millis(50);
 
-/// Keeps what the server says on the board, for as long as the task lives.
-pub(super) async fn keep(app: Arc<App>, settings: config::Kubernetes) {
+/// Keeps what the server names in the state. Does not end.
+pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, state: &DiscoveryState) {
     match &settings.watched {
         Watched::Services(names) => {
             let selector = format!("kubernetes.io/service-name in ({})", names.join(","));
-            follow::<endpoints::Slice>(&app, &settings, selector).await;
+            follow::<endpoints::Slice>(state, settings, template, selector).await;
         }
         Watched::Pods(selector) => {
             let selector = selector.clone();
-            follow::<pods::Pod>(&app, &settings, selector).await;
+            follow::<pods::Pod>(state, settings, template, selector).await;
         }
     }
 }
 
-async fn follow<T: Object>(app: &App, settings: &config::Kubernetes, selector: String) {
+async fn follow<T: Object>(
+    state: &DiscoveryState,
+    settings: &config::Kubernetes,
+    template: &Template,
+    selector: String,
+) {
     let mut following = Following::<T> {
-        app,
+        state,
         settings,
-        rules: Rules::new(settings, &app.config.discovery.template),
+        rules: Rules::new(settings, template),
         selector,
         server: None,
         objects: BTreeMap::new(),
@@ -92,7 +97,7 @@ async fn follow<T: Object>(app: &App, settings: &config::Kubernetes, selector: S
 
 /// What is known by now.
 struct Following<'a, T> {
-    app: &'a App,
+    state: &'a DiscoveryState,
     settings: &'a config::Kubernetes,
     rules: Rules<'a>,
     selector: String,
@@ -194,7 +199,7 @@ impl<T: Object> Following<'_, T> {
             ));
         }
         check_version(&version).map_err(Failure::Because)?;
-        debug!(objects = objects.len(), version, "listed");
+        debug!(target: LOG, objects = objects.len(), version, "listed");
         self.endpoints = objects.values().map(Vec::len).sum();
         self.objects = objects;
         self.version = Some(version);
@@ -218,7 +223,7 @@ impl<T: Object> Following<'_, T> {
         ];
         let lines = server.lines(&T::path(&server.namespace), &ask).await;
         let mut lines = lines.map_err(|error| refused(WATCH, error))?;
-        self.app.discovery.heard(Source::Kubernetes);
+        self.state.heard(Source::Kubernetes);
         // One that lasts longer than it was asked to is given up: another one goes on where it ended.
         let end = Instant::now() + Duration::from_secs(WATCH_S) + PATIENCE;
         let followed = self.follow_lines(&mut lines, end).await;
@@ -282,7 +287,7 @@ impl<T: Object> Following<'_, T> {
             }
             // A bookmark, or what servers will say one day: it has a version.
             _ => {
-                self.app.discovery.heard(Source::Kubernetes);
+                self.state.heard(Source::Kubernetes);
                 let meta = of::<Only>(event.object)?.metadata;
                 meta.check().map_err(Failure::Because)?;
                 meta.resource_version
@@ -310,13 +315,13 @@ impl<T: Object> Following<'_, T> {
     fn publish(&mut self) {
         (self.published, self.is_new) = (Instant::now(), false);
         let found = gather(self.objects.values().flatten());
-        self.app.discovery.found(Source::Kubernetes, found);
+        self.state.found(Source::Kubernetes, found);
     }
 
     async fn failed(&mut self, failure: Failure) {
         let why = match failure {
             Failure::Gone => {
-                info!("the API server no longer knows what was seen last: everything is listed again");
+                info!(target: LOG, "the API server no longer knows what was seen last: everything is listed again");
                 self.version = None;
                 None
             }
@@ -331,8 +336,7 @@ impl<T: Object> Following<'_, T> {
             Failure::Because(why) => Some(why),
         };
         if let Some(why) = why {
-            self.app.discovery.failed(Source::Kubernetes, &why);
-            self.app.metrics.discovery_failed(Source::Kubernetes);
+            self.state.failed(Source::Kubernetes, &why);
         }
         tokio::time::sleep(self.pause.next()).await;
     }
