@@ -66,17 +66,14 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
         }
     }
-    // It warns of every alert and every renegotiation that a client tries: lines that a stranger can write at will.
-    let mut directives = level
-        .split(',')
-        .map(|directive| directive.trim().to_ascii_lowercase());
+    // They warn of what a peer sends: lines that a stranger can write at will.
+    let lower = level.to_ascii_lowercase();
+    let mut directives = lower.split(',').map(str::trim);
     let is_quiet = directives.any(|directive| directive == "info" || directive == "warn");
-    if is_quiet
-        && !["trace", "rustls"]
-            .iter()
-            .any(|word| level.to_ascii_lowercase().contains(word))
-    {
-        filter = filter.add_directive("rustls=error".parse()?);
+    for crate_name in ["rustls", "hickory_net"] {
+        if is_quiet && !["trace", crate_name].iter().any(|word| lower.contains(word)) {
+            filter = filter.add_directive(format!("{crate_name}=error").parse()?);
+        }
     }
     Ok(filter)
 }

@@ -64,13 +64,14 @@ pub struct Kubernetes {
     pub ca_file: String,
 }
 
-/// Workers that SRV records name. Asked for again and again, since DNS tells nobody of a change.
+/// Workers that SRV records name. Asked for again and again, since DNS tells nobody of a change, but not while the time to
+/// live of the last answer lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dns {
     /// Names of the records, as in `_http._tcp.vllm.inference.svc.cluster.local`. Empty: none.
     pub srv: Vec<String>,
-    /// Seconds between two questions.
+    /// Seconds between two questions, at least; records are kept for their time to live.
     #[schemars(range(min = 0.05, max = 3_600))]
     pub interval_s: f64,
     /// Seconds for an answer, before the next server is asked.
