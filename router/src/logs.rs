@@ -75,6 +75,12 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=error").parse()?);
         }
     }
+    // It writes whole answers of an API server. Discovery reports what is wrong with them.
+    for crate_name in ["kube_client", "kube_runtime"] {
+        if !lower.contains(crate_name) {
+            filter = filter.add_directive(format!("{crate_name}=off").parse()?);
+        }
+    }
     Ok(filter)
 }
 

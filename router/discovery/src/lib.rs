@@ -65,7 +65,7 @@ impl SourceTask {
 
     /// Keeps what the source names in the state. Does not end.
     pub async fn run(self) {
-        let (state, settings) = (&*self.state, &*self.settings);
+        let (state, settings) = (&self.state, &*self.settings);
         match (self.source, &settings.kubernetes, &settings.dns, &settings.file) {
             (Source::Kubernetes, Some(kubernetes), _, _) => {
                 kubernetes::run(kubernetes, &settings.template, state).await;
