@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, SendError, SyncSender};
@@ -64,6 +65,23 @@ pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8
         }
         Ok(bytes)
     })
+}
+
+/// What tells one state of a file from another: device, inode, time of change in seconds and nanoseconds, and length.
+pub type Stamp = (u64, u64, i64, i64, u64);
+
+/// The state of the file at this path, links followed; `None` if there is none, or its file system does not answer.
+#[must_use]
+pub fn stamp(path: &Path) -> Option<Stamp> {
+    let own = path.to_owned();
+    let found = within(path, READ_LIMIT, move || std::fs::metadata(own)).ok()?;
+    Some((
+        found.dev(),
+        found.ino(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.size(),
+    ))
 }
 
 /// Refuses a path that leads to a named pipe, a device, a socket or a folder.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use config::Config;
+use discovery::DiscoveryState;
 use http::Request;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -26,7 +27,6 @@ use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
 use crate::bus::Bus;
 use crate::decisions::Decisions;
-use crate::discovery::Board;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Revision, Revisions};
@@ -75,7 +75,7 @@ pub struct App {
     /// The workers.
     pub fleet: Fleet,
     /// What finds others, and what it says.
-    pub discovery: Board,
+    pub discovery: Arc<DiscoveryState>,
     /// What was learned of where prefixes live.
     pub knowledge: Knowledge,
     /// What was learned of costs, conversations and the tail.
@@ -223,7 +223,10 @@ impl App {
             policy: Revisions::new(routing.settings()),
             operator: Operator::new(&config.admin)?,
             fleet,
-            discovery: Board::new(&config.discovery),
+            discovery: Arc::new(DiscoveryState::new(
+                &config.discovery,
+                metrics.discovery_observer(),
+            )),
             knowledge,
             feedback: Feedback::new(&config),
             metrics,

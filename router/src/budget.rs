@@ -42,8 +42,9 @@ const TABLES_BYTES: u64 = 128 << 20;
 
 /// Other replicas: their turns, queued messages, a snapshot being received and one being sent.
 const REPLICAS_BYTES: u64 = (64 + 16 + 64 + 64) << 20;
-/// The longest list of an API server, as text and parsed, and one event.
-const LISTS_BYTES: u64 = (2 * 64 + 8) << 20;
+/// The longest page of an API server's list, as text in two copies and parsed, and one event. Of 131,072 values a page of pods
+/// with empty volumes takes most: 208 MiB.
+const LISTS_BYTES: u64 = (2 * 16 + 216 + 8) << 20;
 /// The audit log's queue and the log's buffers.
 const LOGS_BYTES: u64 = 8 << 20;
 

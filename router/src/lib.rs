@@ -13,7 +13,6 @@ pub mod cmd;
 pub mod control;
 pub mod decisions;
 pub mod demo;
-pub mod discovery;
 pub mod evidence;
 pub mod metrics;
 pub mod operator;

@@ -20,11 +20,11 @@
 //! every file system sends notifications of that.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::file::{Stamp, stamp};
 use config::{Config, LoadError, Overrides};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -38,6 +38,7 @@ use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::operator::tokens::Named;
 use crate::serve::descriptors;
+use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
 /// Interval at which files are checked. A file is read once it is unchanged between two checks, since writing it may
@@ -181,7 +182,7 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
             policy
         }
         Err(error) => {
-            let why = chain(&error);
+            let why = with_causes(&error);
             warn!(
                 error = why,
                 "configuration refused; the last good one stays in force"
@@ -218,20 +219,6 @@ pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
     Ok(())
 }
 
-/// Formats an error with its causes, without repetition.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}
-
 /// Reloads the configuration on request, and when one of its files changes. Does not end.
 pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
     let mut in_force = look(&app, &source).await;
@@ -257,10 +244,7 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
 }
 
 /// Metadata that identifies a state of a file.
-pub(crate) type Looks = (u64, u64, i64, i64, u64);
-
-/// Returns the state of the files, including those that the configuration in force names.
-async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
+async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Stamp>)> {
     let live = app.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;
@@ -268,22 +252,10 @@ async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Looks>)> {
 }
 
 /// Returns the states of files, in order; `None` for one that is missing, or whose file system does not respond.
-pub(crate) async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Looks>> {
+async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Stamp>> {
     let none = vec![None; paths.len()];
-    let look = move || paths.iter().map(|path| looks(path)).collect();
+    let look = move || paths.iter().map(|path| stamp(path)).collect();
     tokio::task::spawn_blocking(look).await.unwrap_or(none)
-}
-
-fn looks(path: &Path) -> Option<Looks> {
-    let own = path.to_owned();
-    let found = config::file::within(path, config::file::READ_LIMIT, move || std::fs::metadata(own)).ok()?;
-    Some((
-        found.dev(),
-        found.ino(),
-        found.mtime(),
-        found.mtime_nsec(),
-        found.size(),
-    ))
 }
 
 /// Settings that can change while the router serves and are not kept elsewhere.

@@ -8,6 +8,7 @@ pub mod health;
 pub mod hints;
 mod introduce;
 mod learner;
+mod members;
 pub mod queues;
 mod reverts;
 mod room;
@@ -54,7 +55,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         spawn_forever(app, &mut tasks, "bus", crate::bus::run);
     }
     spawn_forever(app, &mut tasks, "roster", roster::keep);
-    crate::discovery::spawn(app, &mut tasks);
+    members::spawn(app, &mut tasks);
     tasks
 }
 

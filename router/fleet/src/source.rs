@@ -21,13 +21,10 @@ pub enum Source {
 }
 
 impl Source {
-    /// Discovery sources, in order of precedence where they disagree.
-    pub const FINDERS: [Self; 3] = [Self::Kubernetes, Self::Dns, Self::File];
-
     /// Returns whether it is a discovery source.
     #[must_use]
     pub fn finds(self) -> bool {
-        Self::FINDERS.contains(&self)
+        matches!(self, Self::Kubernetes | Self::Dns | Self::File)
     }
 
     /// Returns the name in metrics, logs and the admin API.

@@ -3,6 +3,7 @@
 
 pub mod bell;
 pub mod body;
+pub mod error;
 pub mod tls;
 pub mod unread;
 pub mod upstream;

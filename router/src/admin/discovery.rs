@@ -2,12 +2,12 @@
 
 use axum::http::Method;
 use config::Role;
+use discovery::SourceState;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::{Call, Reply};
 use super::operation::Operation;
-use crate::discovery::board::SourceState;
 
 /// How it is with discovery.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -1,11 +1,11 @@
 //! Metrics of discovery.
 
+use discovery::{Observer, Source, SourceState};
+
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
-use crate::discovery::board::SourceState;
-use fleet::source::Source;
 
 const SOURCE: Label = of("source", &["kubernetes", "dns", "file"]);
 
@@ -86,12 +86,18 @@ impl Discovery {
     }
 }
 
+/// Counts the failures of sources.
+struct Failures(Labelled<Counter>);
+
+impl Observer for Failures {
+    fn failed(&self, source: Source) {
+        self.0.with_label_values(&[source.as_str()]).inc();
+    }
+}
+
 impl Metrics {
-    /// Counts a failure to read a source.
-    pub fn discovery_failed(&self, source: Source) {
-        self.discovery
-            .failures
-            .with_label_values(&[source.as_str()])
-            .inc();
+    /// Returns the counter of failed reads, for the sources.
+    pub fn discovery_observer(&self) -> impl Observer + use<> {
+        Failures(self.discovery.failures.clone())
     }
 }

@@ -1,5 +1,6 @@
 //! What is true at the moment when the page is asked for. Each file of metrics sets its gauges from it.
 
+use discovery::SourceState;
 use policy::cost::PrefillCost;
 use policy::estimate::{QueueFigure, Reconciled};
 use policy::evidence::Bindings;
@@ -8,7 +9,6 @@ use policy::residency::Refused;
 use policy::units::{Millis, Tokens};
 
 use super::BusGauges;
-use crate::discovery::board::SourceState;
 use crate::slo::{ClassState, TailState};
 use fleet::breaker::Standing;
 use telemetry::logs::writer::Dropped;

@@ -71,17 +71,20 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
         }
     }
-    // `rustls` warns of every alert and renegotiation that a client sends, so clients could fill the log.
-    let mut directives = level
-        .split(',')
-        .map(|directive| directive.trim().to_ascii_lowercase());
+    // They warn of what a peer sends, so clients could fill the log.
+    let lower = level.to_ascii_lowercase();
+    let mut directives = lower.split(',').map(str::trim);
     let is_quiet = directives.any(|directive| directive == "info" || directive == "warn");
-    if is_quiet
-        && !["trace", "rustls"]
-            .iter()
-            .any(|word| level.to_ascii_lowercase().contains(word))
-    {
-        filter = filter.add_directive("rustls=error".parse()?);
+    for crate_name in ["rustls", "hickory_net"] {
+        if is_quiet && !["trace", crate_name].iter().any(|word| lower.contains(word)) {
+            filter = filter.add_directive(format!("{crate_name}=error").parse()?);
+        }
+    }
+    // It writes whole answers of an API server. Discovery reports what is wrong with them.
+    for crate_name in ["kube_client", "kube_runtime"] {
+        if !lower.contains(crate_name) {
+            filter = filter.add_directive(format!("{crate_name}=off").parse()?);
+        }
     }
     Ok(filter)
 }

@@ -16,7 +16,7 @@ use super::{LONGEST_NAME, Scheme, few};
 pub(crate) struct DnsSection {
     /// Names of the records, as in `_http._tcp.vllm.inference.svc.cluster.local`. Empty: none.
     pub srv: Vec<String>,
-    /// Seconds between two queries.
+    /// Least seconds between two queries. Records are kept for their time to live, five minutes at most.
     #[schemars(range(min = 0.05, max = 3_600))]
     pub interval_s: f64,
     /// Seconds to wait for a response before the next server is queried.

@@ -6,9 +6,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -48,6 +49,10 @@ struct State {
     asked: Vec<Asked>,
     page: usize,
     token: Option<String>,
+    /// Whether the next line of a watch breaks off in its middle.
+    breaks: bool,
+    /// Whether lines come in small pieces.
+    is_slow: bool,
 }
 
 struct Shared {
@@ -180,6 +185,17 @@ impl Api {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// The next line of a watch breaks off in its middle, and its connection with it.
+    pub(crate) fn break_a_line(&self) {
+        self.shared.state.lock().breaks = true;
+    }
+
+    /// From now on, lines of watches come in pieces of 16 bytes.
+    pub(crate) fn be_slow(&self) {
+        self.shared.state.lock().is_slow = true;
+    }
+
+    /// A verb is forbidden from now on.
     pub(crate) fn forbid(&self, verb: &'static str) {
         self.shared.state.lock().forbidden.insert(verb);
     }
@@ -335,19 +351,34 @@ fn watched(shared: &Arc<Shared>, from: u64) -> Response<Body> {
         let (shared, from, mut changed, mut cuts) = watching?;
         loop {
             let next = {
-                let state = shared.state.lock();
-                state.events.iter().find(|(version, ..)| *version > from).cloned()
+                let mut state = shared.state.lock();
+                let next = state.events.iter().find(|(version, ..)| *version > from).cloned();
+                next.map(|event| (event, std::mem::take(&mut state.breaks), state.is_slow))
             };
-            if let Some((version, kind, object)) = next {
+            if let Some(((version, kind, object), breaks, is_slow)) = next {
                 let line = format!("{}\n", json!({ "type": kind, "object": object }));
-                let frame = Ok(Frame::data(Bytes::from(line)));
-                return Some((frame, Some((shared, version, changed, cuts))));
+                if breaks {
+                    let half = Bytes::from(line[..line.len() / 2].to_owned());
+                    return Some((vec![Ok(half), Err(io::Error::other("cut"))], None));
+                }
+                let piece = if is_slow { 16 } else { line.len() };
+                let pieces = line
+                    .as_bytes()
+                    .chunks(piece)
+                    .map(|piece| Ok(piece.to_vec().into()));
+                return Some((pieces.collect(), Some((shared, version, changed, cuts))));
             }
             tokio::select! {
                 _ = changed.changed() => {}
-                _ = cuts.changed() => return Some((Err(io::Error::other("cut")), None)),
+                _ = cuts.changed() => return Some((vec![Err(io::Error::other("cut"))], None)),
             }
         }
     });
-    Response::new(BodyExt::boxed(StreamBody::new(lines)))
+    let frames = lines.flat_map(|pieces: Vec<io::Result<Bytes>>| {
+        stream::iter(pieces).then(|piece| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            piece.map(Frame::data)
+        })
+    });
+    Response::new(BodyExt::boxed(StreamBody::new(frames)))
 }

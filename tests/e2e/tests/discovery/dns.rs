@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use hickory_net::proto::op::{Message, OpCode, ResponseCode};
+use hickory_net::proto::rr::rdata::{A, SRV};
+use hickory_net::proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
 use serde_json::json;
-use simple_dns::rdata::{A, RData, SRV};
-use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord, TYPE};
 use tailroute_e2e::fleet::quick;
 use tailroute_e2e::wait::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -98,44 +99,36 @@ impl Server {
 }
 
 fn answer(question: &[u8], says: &Says, truncates: bool) -> Option<Vec<u8>> {
-    let packet = Packet::parse(question).unwrap();
-    let asked = packet.questions[0].clone();
-    let (name, kind) = (asked.qname.to_string(), asked.qtype);
-    let mut answer = packet.clone().into_reply();
-    answer.set_flags(PacketFlag::RESPONSE);
-    let record =
-        |name: &str, rdata| ResourceRecord::new(Name::new(name).unwrap().into_owned(), CLASS::IN, 5, rdata);
+    let question = Message::from_vec(question).unwrap();
+    let query = question.queries[0].clone();
+    let (name, kind) = (query.name().clone(), query.query_type());
+    let is = |text: &str| name == Name::from_ascii(format!("{text}.")).unwrap();
+    let mut answer = Message::response(question.id, OpCode::Query);
+    answer.add_query(query);
     match says {
         Says::Nothing => return None,
-        Says::Failure => *answer.rcode_mut() = RCODE::ServerFailure,
-        Says::Records(records) if kind == QTYPE::TYPE(TYPE::SRV) && name == NAME => {
+        Says::Failure => answer.metadata.response_code = ResponseCode::ServFail,
+        Says::Records(records) if kind == RecordType::SRV && is(NAME) => {
             for (priority, host, port) in records {
-                let target = Name::new(host).unwrap();
-                let srv = SRV {
-                    priority: *priority,
-                    weight: 0,
-                    port: *port,
-                    target,
-                };
-                answer.answers.push(record(NAME, RData::SRV(srv)));
+                let target = Name::from_ascii(format!("{host}.")).unwrap();
+                let srv = SRV::new(*priority, 0, *port, target);
+                answer.add_answer(Record::from_rdata(name.clone(), 0, RData::SRV(srv)));
             }
         }
-        Says::Records(records)
-            if kind == QTYPE::TYPE(TYPE::A) && records.iter().any(|(_, host, _)| *host == name) =>
-        {
-            let address = Ipv4Addr::LOCALHOST.into();
-            answer.answers.push(record(&name, RData::A(A { address })));
+        Says::Records(records) if kind == RecordType::A && records.iter().any(|(_, host, _)| is(host)) => {
+            let address = RData::A(A(Ipv4Addr::LOCALHOST));
+            answer.add_answer(Record::from_rdata(name.clone(), 0, address));
         }
         Says::Records(_) => {}
     }
     if answer.answers.is_empty() && matches!(says, Says::Records(_)) {
-        *answer.rcode_mut() = RCODE::NameError;
+        answer.metadata.response_code = ResponseCode::NXDomain;
     }
     if truncates {
         answer.answers.clear();
-        answer.set_flags(PacketFlag::TRUNCATION);
+        answer.metadata.truncation = true;
     }
-    Some(answer.build_bytes_vec().unwrap())
+    Some(answer.to_vec().unwrap())
 }
 
 #[tokio::test]
@@ -179,7 +172,7 @@ async fn a_failing_or_silent_name_server_removes_no_worker() {
     let name = format!("vllm-0.example:{port}");
     finding.until_ready(&[&name]).await;
     for (says, expected) in [
-        (Says::Failure, "it answers ServerFailure"),
+        (Says::Failure, "it answers ServFail"),
         (Says::Nothing, "no answer within 0.2 s"),
     ] {
         server.say(says);

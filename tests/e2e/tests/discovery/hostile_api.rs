@@ -171,7 +171,11 @@ async fn a_redirect_is_not_followed() {
 async fn an_invalid_watch_is_reported_and_changes_nothing() {
     let name = "n".repeat(254);
     let named = json!({ "metadata": { "name": name, "resourceVersion": "8" } });
-    let versioned = json!({ "metadata": { "name": "b", "resourceVersion": "8".repeat(129) } });
+    let versioned = json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": { "name": "b", "resourceVersion": "8".repeat(129) },
+    });
     for (lines_of_it, why) in [
         (b"\xff\xfe\n".to_vec(), "makes no sense"),
         (b"{\"type\":\"ADDED\"}\n".to_vec(), "makes no sense"),
@@ -223,6 +227,15 @@ async fn too_many_endpoints_are_rejected_in_any_number_of_objects() {
     let (_server, _engine, finding) = after_a(gone(), list(json!(slices))).await;
     let what = finding.until_failing().await;
     assert!(what.contains("20000 endpoints"), "{what}");
+    still_serves(&finding).await;
+}
+
+#[tokio::test]
+async fn an_answer_of_too_many_values_is_rejected_before_it_is_parsed() {
+    let many = json!([{ "metadata": { "name": "s" }, "endpoints": vec![json!({}); 100_000] }]);
+    let (_server, _engine, finding) = after_a(gone(), list(many)).await;
+    let what = finding.until_failing().await;
+    assert!(what.contains("more than 131072 values"), "{what}");
     still_serves(&finding).await;
 }
 

@@ -188,6 +188,24 @@ async fn a_broken_watch_resumes_at_the_last_bookmark() {
 }
 
 #[tokio::test]
+async fn a_broken_event_is_repeated_by_the_next_watch_and_a_slow_one_is_awaited() {
+    let (api, engines, finding) = two(quick()).await;
+    api.break_a_line();
+    api.put(slice("a", engines[0].addr(), not_ready()));
+    until("it to be told", || {
+        finding.find("a").is_some_and(|worker| !worker.is_offered())
+    })
+    .await;
+    api.be_slow();
+    api.put(slice("a", engines[0].addr(), ready()));
+    finding.until_ready(&["a"]).await;
+    assert_eq!(api.count("list"), 1);
+    assert_eq!(finding.source().await["failure"], Value::Null);
+    let page = finding.metrics().await;
+    assert_eq!(page.sum("tailroute_discovery_failures_total", &[]), 0.0);
+}
+
+#[tokio::test]
 async fn a_forgotten_version_causes_a_new_list_in_pages() {
     let (api, _engines, finding) = two(quick()).await;
     let late = engine(quick()).await;

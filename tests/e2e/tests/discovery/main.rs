@@ -9,6 +9,7 @@
 
 mod api;
 mod dns;
+mod dnsmasq;
 mod file;
 mod hostile_api;
 mod identity;

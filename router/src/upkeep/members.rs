@@ -1,22 +1,36 @@
-//! Makes the fleet agree with what sources say.
+//! Applies what discovery finds to the fleet.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use discovery::{Named, Refused, Source};
+use tokio::task::JoinSet;
 use tracing::info;
 
-use super::board::{Named, Refused};
 use crate::app::App;
+use crate::supervise::{Task, forever};
 use fleet::hold::Hold;
-use fleet::source::Source;
 use fleet::{JoinError, Worker};
 
-/// Between two looks at whether who has to go first is gone.
+/// The pause between two attempts while a worker waits to join.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Keeps the fleet as sources have it, for as long as the task lives.
-pub(super) async fn keep(app: Arc<App>) {
+/// Starts the tasks of discovery, if a source is configured.
+pub(super) fn spawn(app: &Arc<App>, tasks: &mut JoinSet<()>) {
+    let settings = &app.config.discovery;
+    if !settings.is_on() {
+        return;
+    }
+    for source in discovery::tasks(settings, &app.discovery) {
+        let task = Task::only(source.name());
+        tasks.spawn(forever(Arc::clone(app), task, move || source.clone().run()));
+    }
+    super::spawn_forever(app, tasks, "discovery_members", keep);
+}
+
+/// Keeps the fleet as sources have it. Does not end.
+async fn keep(app: Arc<App>) {
     loop {
         // What is said meanwhile is for the next round.
         let all_said = app.discovery.all_said();
@@ -31,18 +45,18 @@ pub(super) async fn keep(app: Arc<App>) {
     }
 }
 
-/// Slots for each worker that may be found: one that has left keeps its slot for some seconds, and all of them may be replaced
-/// twice within these. Workers that come and go faster wait to join.
+/// Slots for each worker that may be found. A worker that has left keeps its slot for some seconds, and within these all
+/// workers may be replaced twice. Workers that come and go faster wait to join.
 const SLOTS_PER_WORKER: usize = 3;
 
-/// Those that sources name, by name, and who was refused.
+/// The workers that sources name, and those that are refused.
 struct Wanted<'a> {
     workers: BTreeMap<&'a str, (Source, &'a Named)>,
     refused: BTreeMap<Source, Refused>,
 }
 
-/// Has workers join, leave, and be given work or not, as sources have it. Returns whether somebody waits to join until
-/// somebody else has left.
+/// Has workers join, leave, and be given work or not, as sources have it. Returns whether a worker waits to join until
+/// another one has left.
 fn agree(app: &App) -> bool {
     let all = app.discovery.all();
     let present = app.fleet.present();
@@ -63,7 +77,7 @@ fn agree(app: &App) -> bool {
             }
         }
     }
-    let heard: HashSet<Source> = all.iter().map(|(source, _)| *source).collect();
+    let heard: HashSet<fleet::source::Source> = all.iter().map(|(source, _)| of(*source)).collect();
     for worker in present.iter().filter(|worker| heard.contains(&worker.source)) {
         adjust(app, worker, wanted.workers.get(worker.name()).copied());
     }
@@ -80,10 +94,10 @@ impl Wanted<'_> {
     }
 }
 
-/// A worker that is there, and what is said of it now.
+/// Applies what its source names now to a worker of the fleet.
 fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
     match wanted {
-        Some((source, named)) if source == worker.source && named.spec == worker.spec => {
+        Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {
             if worker.set_offered(named.ready) != named.ready {
                 info!(
                     worker = worker.name(),
@@ -94,7 +108,7 @@ fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
                 app.worker_changed(worker);
             }
         }
-        // Its source does not have it as it is any more.
+        // Its source does not name it, or names it with other settings.
         _ => {
             app.leave(worker);
         }
@@ -124,7 +138,7 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
                 waits = true;
                 continue;
             }
-            Some(worker) if worker.source == *source => continue,
+            Some(worker) if worker.source == of(*source) => continue,
             Some(worker) => {
                 let why = format!("the {} has a worker of this name", worker.source.as_str());
                 refused.push((*source, *name, why));
@@ -140,12 +154,12 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         } else if !app.fleet.has_slot(app.clock.now(), slots) {
             waits = true;
         } else {
-            match app.join_named(named.spec.clone(), *source, named.ready) {
+            match app.join_named(named.spec.clone(), of(*source), named.ready) {
                 Ok(_) => {
                     found += 1;
                     addresses.insert(address(&named.spec), name);
                 }
-                // Somebody was quicker, or the slots of those that left are not free yet.
+                // The name was taken meanwhile, or the slots of those that left are not free yet.
                 Err(JoinError::NameTaken | JoinError::Leaving | JoinError::Full) => waits = true,
             }
         }
@@ -154,4 +168,13 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         wanted.refuse(source, name, why);
     }
     waits
+}
+
+/// The fleet's name for a discovery source.
+fn of(source: Source) -> fleet::source::Source {
+    match source {
+        Source::Kubernetes => fleet::source::Source::Kubernetes,
+        Source::Dns => fleet::source::Source::Dns,
+        Source::File => fleet::source::Source::File,
+    }
 }

@@ -11,13 +11,13 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Twice as long each time, up to 30 s; of each, a random share between a half and all of it, so that the routers of a fleet
 /// do not come back to a server together.
 #[derive(Debug)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     next: Duration,
     random: Pcg64Mcg,
 }
 
 impl Pause {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             next: FIRST,
             random: Pcg64Mcg::seed_from_u64(seed),
@@ -25,12 +25,12 @@ impl Pause {
     }
 
     /// It went well: the next failure is a first one.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = FIRST;
     }
 
     /// It failed: so long.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let all = self.next;
         self.next = (all * 2).min(LONGEST);
         all.mul_f64(self.random.random_range(0.5..=1.0))
@@ -38,7 +38,7 @@ impl Pause {
 }
 
 /// A seed that differs between routers that start one after the other.
-pub(super) fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos()) ^ u64::from(std::process::id()).rotate_left(32)
 }

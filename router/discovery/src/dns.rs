@@ -1,49 +1,50 @@
 //! Workers that SRV records name.
 //!
-//! DNS tells nobody of a change, so the records are asked for again and again, whatever their time to live says. Of a name's
-//! records those of the lowest priority are taken; weights are not, since the router knows better who is busy. A name that
-//! has no records has no workers: that is how a headless Service without a ready pod answers. A server that fails, or does not
-//! answer, changes nothing; and as long as one of several names is not answered, none of the answers is taken.
+//! DNS notifies nobody of a change, so the records are asked for again and again: every `interval_s`, but not while their
+//! time to live lasts. Of a name's records those of the lowest priority are taken. Weights are not, since the router knows
+//! better which worker is busy. A name without records has no workers: that is how a headless Service without a ready pod
+//! answers. A server that fails or does not answer changes nothing, and while one of several names has no answer, none of
+//! the answers is taken.
 
-mod ask;
+mod lookup;
 mod system;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::time::Duration;
 
 use config::{Scheme, Template};
 
-use self::ask::Resolver;
-use super::board::{Found, Named};
-use super::kubernetes::{address, in_words};
-use super::pause::{self, Pause};
-use crate::app::App;
-use fleet::source::Source;
+use self::lookup::{Addresses, Resolver};
+use crate::kubernetes::{address, in_words};
+use crate::pause::{self, Pause};
+use crate::source::Source;
+use crate::state::{DiscoveryState, Found, Named};
 
-/// Longest name of a worker; one whose host has a longer name goes by its address.
-const LONGEST_NAME: usize = 64;
+/// The maximum length of a worker's name. A worker whose host has a longer name goes by its address.
+const MAX_NAME: usize = 64;
+/// The longest time to live that is honoured: a wrong one does not keep a change away for longer.
+const MAX_TTL: Duration = Duration::from_secs(300);
 
-/// Keeps what the records say on the board, for as long as the task lives.
-pub(super) async fn keep(app: Arc<App>, settings: config::Dns) {
+/// Keeps what the records name in the state. Does not end.
+pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {
     let mut pause = Pause::new(pause::seed());
     loop {
-        // Read each time: who is asked may change, too.
+        // Read each time: the servers of the system may change, too.
         let own = settings.clone();
         let resolver = tokio::task::spawn_blocking(move || Resolver::new(&own)).await;
         let asked = match resolver.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(resolver) => ask(&resolver, &settings, &app.config.discovery).await,
+            Ok(resolver) => ask(&resolver, settings, discovery).await,
             Err(why) => Err(why),
         };
         let wait = match asked {
-            Ok(found) => {
+            Ok((found, ttl)) => {
                 pause.reset();
-                app.discovery.found(Source::Dns, found);
-                settings.interval
+                state.found(Source::Dns, found);
+                settings.interval.max(ttl.min(MAX_TTL))
             }
             Err(why) => {
-                app.discovery.failed(Source::Dns, &why);
-                app.metrics.discovery_failed(Source::Dns);
+                state.failed(Source::Dns, &why);
                 pause.next().max(settings.interval)
             }
         };
@@ -51,22 +52,25 @@ pub(super) async fn keep(app: Arc<App>, settings: config::Dns) {
     }
 }
 
-/// Asks for everything.
+/// Asks for everything. Returns what is named, and the shortest time to live of it.
 async fn ask(
     resolver: &Resolver,
     settings: &config::Dns,
     discovery: &config::Discovery,
-) -> Result<Found, String> {
-    let mut targets: BTreeMap<(String, u16), Vec<IpAddr>> = BTreeMap::new();
+) -> Result<(Found, Duration), String> {
+    let mut targets: BTreeMap<(String, u16), Addresses> = BTreeMap::new();
     let mut found = Found::default();
+    let mut ttls = Vec::new();
     for name in &settings.names {
-        let answer = resolver.srv(name).await?;
-        let lowest = answer.records.iter().map(|record| record.priority).min();
-        for record in answer
-            .records
+        let records = resolver.srv(name).await?;
+        // A name without records may have some at any time: they are not waited for.
+        ttls.push(records.ttl.unwrap_or_default());
+        let lowest = records.srv.iter().map(|record| record.priority).min();
+        let taken = records
+            .srv
             .iter()
-            .filter(|record| Some(record.priority) == lowest)
-        {
+            .filter(|record| Some(record.priority) == lowest);
+        for record in taken {
             let key = (record.host.clone(), record.port);
             // The root as a target says that there is none (RFC 2782).
             if record.host.is_empty() || record.port == 0 || targets.contains_key(&key) {
@@ -78,23 +82,24 @@ async fn ask(
                     .push(&record.host, "there are more than discovery.max_workers");
                 continue;
             }
-            let addresses = match answer.beside.get(&record.host) {
+            let addresses = match records.beside.get(&record.host) {
                 Some(addresses) => addresses.clone(),
                 None => resolver.addresses(&record.host).await?,
             };
+            ttls.push(addresses.ttl.unwrap_or_default());
             targets.insert(key, addresses);
         }
     }
     for ((host, port), addresses) in &targets {
         named(
             (host, *port),
-            addresses,
+            &addresses.ips,
             settings.scheme,
             &discovery.template,
             &mut found,
         );
     }
-    Ok(found)
+    Ok((found, ttls.into_iter().min().unwrap_or_default()))
 }
 
 /// The workers at one target. By name they are one, since TLS goes by it; by address there is one for each of them, all of one
@@ -108,7 +113,7 @@ fn named(
 ) {
     let by_host = format!("{host}:{port}");
     let socket = |at: &IpAddr| SocketAddr::from((*at, port)).to_string();
-    let short = by_host.len() <= LONGEST_NAME;
+    let short = by_host.len() <= MAX_NAME;
     let each: Vec<(String, String)> = match (scheme, addresses) {
         (_, []) => {
             found.refused.push(&by_host, "its name has no address");

@@ -1,15 +1,15 @@
 //! What objects of Kubernetes have in common, and how what they name becomes workers.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
+use std::fmt::Debug;
 use std::net::IpAddr;
 
 use config::{Port, Scheme, Template};
-use serde::Deserialize;
-use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
 
-use crate::discovery::board::{Found, Named, shortened};
+use crate::state::{Found, Named, shortened};
 
 /// What annotations that say something of a worker begin with.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
@@ -18,134 +18,57 @@ const PORT: &str = "port";
 /// Longest name of a worker; a pod's may be longer, and then it is called by its address.
 const LONGEST_NAME: usize = 64;
 /// Longest name of an object: Kubernetes allows 253 bytes.
-const LONGEST_OBJECT_NAME: usize = 253;
+const MAX_OBJECT_NAME: usize = 253;
 /// Longest version of an object or a list: etcd's are numbers of at most 20 digits.
-const LONGEST_VERSION: usize = 128;
-/// Most elements of any list of an answer. An EndpointSlice has at most 1,000 endpoints.
-const MOST_ELEMENTS: usize = 10_000;
-
-/// A kind of object that names workers. Only what is needed of it is read.
-pub(super) trait Object: DeserializeOwned + Send + 'static {
-    /// As roles call it.
+pub(super) const MAX_VERSION: usize = 128;
+/// A kind of object that names workers.
+pub(super) trait Object:
+    kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + DeserializeOwned
+    + Clone
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+    /// The name of the kind in roles.
     const RESOURCE: &'static str;
 
-    /// Where the API server has them.
-    fn path(namespace: &str) -> String;
-    /// What all objects have.
-    fn meta(&self) -> &Meta;
-    /// What it names.
+    /// What the object names.
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
-
-    /// Its name.
-    fn name(&self) -> &str {
-        &self.meta().name
-    }
-
-    /// Its version.
-    fn version(&self) -> &str {
-        &self.meta().resource_version
-    }
 }
 
-/// What all objects have.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Meta {
-    pub(super) name: String,
-    pub(super) resource_version: String,
-    pub(super) deletion_timestamp: Option<String>,
-    pub(super) annotations: Option<BTreeMap<String, String>>,
-}
-
-impl Meta {
-    /// Checks what is kept of it.
-    ///
-    /// # Errors
-    /// If its name or its version is longer than any that an API server gives.
-    pub(super) fn check(&self) -> Result<(), String> {
-        if self.name.len() > LONGEST_OBJECT_NAME {
-            return Err(format!("the name of an object has {} bytes", self.name.len()));
-        }
-        check_version(&self.resource_version)
-    }
-
-    /// What its annotations say of a worker, without their prefix.
-    pub(super) fn says(&self) -> BTreeMap<String, String> {
-        let annotations = self.annotations.iter().flatten();
-        let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
-        ours.map(|(name, text)| (name.to_owned(), text.clone())).collect()
-    }
-}
-
-/// Checks a version, which is sent back with the next watch.
+/// Checks metadata that is kept, or sent back with the next watch, and returns the name.
 ///
 /// # Errors
-/// If it is longer than any that an API server gives.
-pub(super) fn check_version(version: &str) -> Result<(), String> {
-    match version.len() {
-        0..=LONGEST_VERSION => Ok(()),
-        bytes => Err(format!("a resourceVersion has {bytes} bytes")),
+/// If the name or the version is longer than any that an API server gives.
+pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
+    let name = meta.name.as_deref().unwrap_or_default();
+    let version = meta.resource_version.as_deref().unwrap_or_default();
+    if name.len() > MAX_OBJECT_NAME {
+        return Err(format!("the name of an object has {} bytes", name.len()));
     }
-}
-
-/// An answer to a list. Its objects are parsed one after the other: parsed, they may take many times the bytes of their text.
-#[derive(Debug, Deserialize)]
-pub(super) struct List<'a> {
-    #[serde(default)]
-    pub(super) metadata: ListMeta,
-    // A list always has items, null where there are none. An answer without them is no list, and takes no worker away.
-    #[serde(borrow, deserialize_with = "or_empty")]
-    pub(super) items: Vec<&'a RawValue>,
-}
-
-/// Where a list ends.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct ListMeta {
-    pub(super) resource_version: String,
-    #[serde(rename = "continue")]
-    pub(super) next_page: Option<String>,
-}
-
-/// A line of a watch.
-#[derive(Debug, Deserialize)]
-pub(super) struct Event<'a> {
-    #[serde(rename = "type")]
-    pub(super) kind: &'a str,
-    #[serde(borrow)]
-    pub(super) object: &'a RawValue,
-}
-
-/// A list that may be `null`, of at most [`MOST_ELEMENTS`].
-pub(super) fn or_empty<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
-    from: D,
-) -> Result<Vec<T>, D::Error> {
-    from.deserialize_any(Elements(PhantomData))
-}
-
-struct Elements<T>(PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "null or a list of at most {MOST_ELEMENTS} elements")
+    if version.len() > MAX_VERSION {
+        return Err(format!("a resourceVersion has {} bytes", version.len()));
     }
+    Ok(name)
+}
 
-    fn visit_unit<E>(self) -> Result<Vec<T>, E> {
-        Ok(Vec::new())
-    }
+/// What annotations say of a worker, without their prefix.
+pub(super) fn annotated(meta: &ObjectMeta) -> BTreeMap<String, String> {
+    let annotations = meta.annotations.iter().flatten();
+    let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
+    ours.map(|(name, text)| (name.to_owned(), text.clone())).collect()
+}
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(element) = from.next_element()? {
-            if elements.len() == MOST_ELEMENTS {
-                return Err(A::Error::invalid_length(MOST_ELEMENTS + 1, &self));
-            }
-            elements.push(element);
-        }
-        Ok(elements)
-    }
+/// Whether a port of this protocol may be a worker's. Without a protocol it is TCP.
+pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == "TCP")
+}
+
+/// The number of a port, if it is one.
+pub(super) fn number(port: i32) -> Option<u16> {
+    u16::try_from(port).ok()
 }
 
 /// One thing that an object names.
@@ -244,7 +167,7 @@ impl<'a> Rules<'a> {
 }
 
 /// What is wrong, without places: there is no file.
-pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
+pub(crate) fn in_words(problems: &config::Problems) -> String {
     let told = problems.iter().map(|problem| {
         let hint = problem
             .hint
@@ -260,7 +183,7 @@ pub(in crate::discovery) fn in_words(problems: &config::Problems) -> String {
 }
 
 /// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
-pub(in crate::discovery) fn address(text: &str) -> Result<IpAddr, String> {
+pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
     // An IPv4 address that is written as one of IPv6 is connected to as what it is.
     let address = address.to_canonical();

@@ -1,0 +1,64 @@
+//! Workers that a file lists.
+//!
+//! The file's metadata is compared twice a second, links followed: a mounted ConfigMap is a link that is swapped, and not
+//! every file system notifies of that. The file is read when its metadata was the same twice, since a writer may still be
+//! writing. A malformed file is reported once, and again when it has changed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use config::file::Stamp;
+use tailroute_http::error::with_causes;
+use tracing::debug;
+
+use crate::LOG;
+use crate::source::Source;
+use crate::state::{DiscoveryState, Found, Named};
+
+/// The pause between two looks at the file.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Keeps what the file lists in the state. Does not end.
+pub(crate) async fn run(path: &Path, state: &DiscoveryState) {
+    let (mut read_as, mut seen) = (None, None);
+    let mut first = true;
+    loop {
+        let now = stamp(path).await;
+        let settled = std::mem::replace(&mut seen, now) == now;
+        if first || (settled && now != read_as) {
+            // A file that failed to be read is read again when it looks different, unless it is missing.
+            read_as = now;
+            read(path, state).await;
+            first = false;
+        } else if now.is_some() && settled {
+            state.unchanged(Source::File);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+async fn stamp(path: &Path) -> Option<Stamp> {
+    let path = path.to_owned();
+    let stamp = tokio::task::spawn_blocking(move || config::file::stamp(&path)).await;
+    stamp.ok().flatten()
+}
+
+async fn read(path: &Path, state: &DiscoveryState) {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || config::read_workers(&path)).await;
+    let why = match read {
+        Ok(Ok(workers)) => {
+            debug!(target: LOG, workers = workers.len(), "the file of workers was read");
+            let named = |spec: config::Worker| (spec.name.clone(), Named { spec, ready: true });
+            let found = Found {
+                workers: workers.into_iter().map(named).collect(),
+                ..Found::default()
+            };
+            state.found(Source::File, found);
+            return;
+        }
+        Ok(Err(error)) => with_causes(&error),
+        Err(error) => error.to_string(),
+    };
+    state.failed(Source::File, &why);
+}

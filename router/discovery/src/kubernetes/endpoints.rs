@@ -1,0 +1,54 @@
+//! EndpointSlices: the endpoints of a Service, of one family of addresses.
+
+use std::collections::BTreeMap;
+
+use config::Port;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::objects::{Endpoint, Object, Rules, Spoken, is_tcp, number};
+
+impl Object for EndpointSlice {
+    const RESOURCE: &'static str = "endpointslices.discovery.k8s.io";
+
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint> {
+        let staying = self.endpoints.iter().flatten().filter_map(|endpoint| {
+            let conditions = endpoint.conditions.clone().unwrap_or_default();
+            // It is not coming back: it is named no longer.
+            if conditions.terminating == Some(true) {
+                return None;
+            }
+            let target = endpoint.target_ref.as_ref();
+            let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
+            let spoken = Spoken {
+                pod: pod.and_then(|target| target.name.as_deref()),
+                // Of several, which no controller writes, all are the same endpoint's.
+                address: endpoint.addresses.first()?,
+                says: BTreeMap::new(),
+                // A Service that publishes what is not ready calls everything ready: `serving` is the pod's own word.
+                ready: conditions.ready != Some(false) && conditions.serving != Some(false),
+            };
+            Some(rules.endpoint(spoken, |wanted| port(self, wanted)))
+        });
+        staying.collect()
+    }
+}
+
+fn port(slice: &EndpointSlice, wanted: Option<&Port>) -> Result<u16, String> {
+    let ports = slice.ports.iter().flatten();
+    let mut ports = ports.filter(|port| is_tcp(port.protocol.as_deref()));
+    match wanted {
+        Some(Port::Number(number)) => Ok(*number),
+        Some(Port::Name(name)) => ports
+            .find(|port| port.name.as_deref() == Some(name))
+            .and_then(|port| number(port.port?))
+            .ok_or_else(|| format!("its Service has no port that is called {name}")),
+        None => {
+            let first = ports.next().and_then(|port| number(port.port?));
+            let first = first.ok_or_else(|| "its Service has no TCP port".to_owned())?;
+            match ports.next() {
+                None => Ok(first),
+                Some(_) => Err("its Service has several ports: set discovery.kubernetes.port".to_owned()),
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The body of a watch: whole lines, each bounded.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+
+use super::transport::Refusal;
+use super::values;
+
+/// The maximum length of an event: etcd holds no object of more than 1.5 MiB.
+const MAX_EVENT_BYTES: usize = 8 << 20;
+/// The maximum number of JSON values of an event.
+const MAX_EVENT_VALUES: usize = 64 << 10;
+
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body that passes whole lines on. It ends where the server ends it, where the connection breaks, and at its deadline: a
+/// watch may end at any time, and the next one continues from the last event. A line without an end is dropped.
+pub(super) struct Lines {
+    body: Incoming,
+    /// The beginning of a line.
+    partial: BytesMut,
+    deadline: Pin<Box<Sleep>>,
+    /// Set when the body ends.
+    ended: Arc<AtomicBool>,
+}
+
+impl Lines {
+    pub(super) fn new(body: Incoming, deadline: Instant, ended: Arc<AtomicBool>) -> Self {
+        Self {
+            body,
+            partial: BytesMut::new(),
+            deadline: Box::pin(tokio::time::sleep_until(deadline)),
+            ended,
+        }
+    }
+
+    /// The whole lines up to the end of this piece, if there are any.
+    fn take(&mut self, piece: &[u8]) -> Result<Option<Bytes>, Refusal> {
+        self.partial.extend_from_slice(piece);
+        let from = self.partial.len() - piece.len();
+        let whole = memchr::memrchr(b'\n', &self.partial[from..]).map(|at| from + at + 1);
+        let lines = whole.map(|length| self.partial.split_to(length).freeze());
+        if self.partial.len() > MAX_EVENT_BYTES {
+            return Err(out_of_bounds(MAX_EVENT_BYTES, "bytes"));
+        }
+        for line in lines.iter().flat_map(|lines| lines.split(|byte| *byte == b'\n')) {
+            if line.len() > MAX_EVENT_BYTES {
+                return Err(out_of_bounds(MAX_EVENT_BYTES, "bytes"));
+            }
+            if line.len() > MAX_EVENT_VALUES && values(line) > MAX_EVENT_VALUES {
+                return Err(out_of_bounds(MAX_EVENT_VALUES, "values"));
+            }
+        }
+        Ok(lines)
+    }
+}
+
+fn out_of_bounds(most: usize, of: &str) -> Refusal {
+    Refusal::OutOfBounds(format!("an event of more than {most} {of}"))
+}
+
+impl Body for Lines {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            if self.deadline.as_mut().poll(cx).is_ready() {
+                break;
+            }
+            let Some(Ok(frame)) = ready!(Pin::new(&mut self.body).poll_frame(cx)) else {
+                break;
+            };
+            let Ok(piece) = frame.into_data() else { continue };
+            match self.take(&piece) {
+                Ok(None) => {}
+                Ok(Some(lines)) => return Poll::Ready(Some(Ok(Frame::data(lines)))),
+                Err(refusal) => return Poll::Ready(Some(Err(refusal.into()))),
+            }
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        Poll::Ready(None)
+    }
+}

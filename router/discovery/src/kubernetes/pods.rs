@@ -1,0 +1,58 @@
+//! Pods, by their labels.
+
+use config::Port;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+
+use super::objects::{Endpoint, Object, PREFIX, Rules, Spoken, annotated, is_tcp, number};
+
+impl Object for Pod {
+    const RESOURCE: &'static str = "pods";
+
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint> {
+        let status = self.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        let ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let address = status.and_then(|status| status.pod_ip.as_deref());
+        let address = address.filter(|address| !address.is_empty());
+        // One that has no address yet is no worker yet; one that ends or has ended is named no longer.
+        let (Some(address), false, None) = (address, ended, &self.metadata.deletion_timestamp) else {
+            return Vec::new();
+        };
+        let is_ready = |condition: &PodCondition| condition.type_ == "Ready" && condition.status == "True";
+        let mut conditions = status
+            .and_then(|status| status.conditions.as_ref())
+            .into_iter()
+            .flatten();
+        let spoken = Spoken {
+            pod: self.metadata.name.as_deref(),
+            address,
+            says: annotated(&self.metadata),
+            ready: conditions.any(is_ready),
+        };
+        vec![rules.endpoint(spoken, |wanted| port(self, wanted))]
+    }
+}
+
+fn port(pod: &Pod, wanted: Option<&Port>) -> Result<u16, String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let mut ports = ports.filter(|port| is_tcp(port.protocol.as_deref()));
+    match wanted {
+        Some(Port::Number(number)) => Ok(*number),
+        Some(Port::Name(name)) => ports
+            .find(|port| port.name.as_deref() == Some(name))
+            .and_then(|port| number(port.container_port))
+            .ok_or_else(|| format!("none of its containers has a port that is called {name}")),
+        None => {
+            let first = ports.next().and_then(|port| number(port.container_port)).ok_or_else(|| {
+                format!("its containers name no port: set discovery.kubernetes.port, or {PREFIX}port on the pod")
+            })?;
+            match ports.next() {
+                None => Ok(first),
+                Some(_) => Err(format!(
+                    "its containers name several ports: set discovery.kubernetes.port, or {PREFIX}port on the pod"
+                )),
+            }
+        }
+    }
+}

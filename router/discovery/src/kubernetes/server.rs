@@ -1,0 +1,158 @@
+//! The API server: its url, its certificates, the token of the service account, and the namespace.
+//!
+//! In a cluster the environment names the server, and token, certificate and namespace are files that the kubelet keeps
+//! current.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use http::uri::{PathAndQuery, Uri};
+use http_body_util::Empty;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tailroute_http::error::with_causes;
+use tailroute_http::tls::{self, Connector};
+
+/// The folder of a pod's service account.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The time for a connection to be established.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum length of a token.
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
+
+/// An API server, and the namespace that is watched there.
+pub(super) struct Server {
+    pub(super) client: Client<Connector, Empty<Bytes>>,
+    url: Uri,
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) namespace: String,
+}
+
+impl Server {
+    /// Prepares the connection. None is established yet. Reads files.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub(super) fn new(settings: &config::Kubernetes) -> Result<Self, String> {
+        let account = |file: &str| PathBuf::from(format!("{ACCOUNT}/{file}"));
+        let (url, token_file, ca, namespace) = match &settings.api {
+            Some(api) => (
+                api.url.clone(),
+                api.token_file.clone(),
+                api.ca.clone(),
+                "default".to_owned(),
+            ),
+            None => {
+                let namespace = config::file::read_text(&account("namespace"), MAX_TOKEN_BYTES);
+                let namespace = namespace.map_err(|error| {
+                    format!(
+                        "{ACCOUNT}/namespace cannot be read ({error}): the router runs in no pod, or without its service \
+                         account's token (automountServiceAccountToken); set discovery.kubernetes.api_url outside of a cluster"
+                    )
+                })?;
+                let url = of_environment(|name| std::env::var(name).ok())?;
+                (
+                    url,
+                    Some(account("token")),
+                    Some(account("ca.crt")),
+                    namespace.trim().to_owned(),
+                )
+            }
+        };
+        let mut http = HttpConnector::new();
+        http.set_nodelay(true);
+        let connector = tls::towards_kubernetes(http, &url, ca.as_deref(), CONNECT_TIMEOUT);
+        let connector = connector.map_err(|error| with_causes(&error))?;
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            url,
+            token_file,
+            namespace: settings.namespace.clone().unwrap_or(namespace),
+        })
+    }
+
+    /// A path with its query, below the server's url.
+    ///
+    /// # Errors
+    /// If they make no url.
+    pub(super) fn at(&self, path: &str) -> Result<Uri, http::Error> {
+        below(&self.url, path)
+    }
+}
+
+fn below(base: &Uri, path: &str) -> Result<Uri, http::Error> {
+    let text = format!("{}{path}", base.path().trim_end_matches('/'));
+    let mut parts = base.clone().into_parts();
+    parts.path_and_query = Some(text.parse::<PathAndQuery>()?);
+    Ok(Uri::from_parts(parts)?)
+}
+
+/// Reads a token as the value of a header.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
+    let shown = path.display();
+    let text = config::file::read_text(path, MAX_TOKEN_BYTES);
+    let text = text.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let token = text.trim();
+    let header = HeaderValue::from_str(&format!("Bearer {token}")).ok();
+    let mut header = header
+        .filter(|_| !token.is_empty())
+        .ok_or_else(|| format!("{shown} holds no token"))?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// The server that the environment of a pod names.
+fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Uri, String> {
+    let read =
+        |name: &str| variable(name).ok_or_else(|| format!("{name} is not set: the router runs in no pod"));
+    let (host, port) = (read("KUBERNETES_SERVICE_HOST")?, read("KUBERNETES_SERVICE_PORT")?);
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let url = format!("https://{host}:{port}");
+    url.parse()
+        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT make no url: {url}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_of_a_pod_is_told_by_its_environment() {
+        let of = |host: &str, port: &str| {
+            let (host, port) = (host.to_owned(), port.to_owned());
+            of_environment(move |name| {
+                Some(if name.ends_with("HOST") {
+                    host.clone()
+                } else {
+                    port.clone()
+                })
+            })
+        };
+        assert_eq!(of("10.96.0.1", "443").unwrap(), "https://10.96.0.1:443");
+        assert_eq!(of("fd00::1", "6443").unwrap(), "https://[fd00::1]:6443");
+        assert!(
+            of_environment(|_| None)
+                .unwrap_err()
+                .contains("KUBERNETES_SERVICE_HOST is not set")
+        );
+    }
+
+    #[test]
+    fn a_path_is_below_the_url_of_the_server() {
+        let base = "http://127.0.0.1:8001/cluster/".parse().unwrap();
+        assert_eq!(
+            below(&base, "/api/v1/pods?watch=true").unwrap(),
+            "http://127.0.0.1:8001/cluster/api/v1/pods?watch=true"
+        );
+    }
+}

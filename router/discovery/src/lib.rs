@@ -1,0 +1,95 @@
+//! Discovery of workers while the router serves: in Kubernetes, in the DNS, in a file.
+//!
+//! Each configured source has one task ([`SourceTask`]), which stores the workers that the source names ([`Found`]) in the
+//! shared [`DiscoveryState`]. The router applies that state to its fleet. This crate knows neither the fleet nor the
+//! metrics, so every source has the same effect on a worker:
+//!
+//! | the source | the worker |
+//! |---|---|
+//! | names it | joins, is probed, and is given work when it is healthy |
+//! | reports it as not ready | gets no new request from that moment; its streams go on, and its cache stays known |
+//! | stops naming it, or reports it as terminating | gets no new request, ends its streams, and is removed |
+//! | names it with other settings or another address | the same; the new worker joins when the old one is removed |
+//! | fails, or sends something malformed | does not change: the last state stays in force, and probes judge the worker |
+//!
+//! Because of the last line an API server that is down, a slow name server and a truncated file remove no worker. The log,
+//! `tailroute_discovery_up` and `GET /admin/v1/discovery` report the failure and when it began.
+//!
+//! To add a source, write its module with an `async fn run`, and add it to [`Source`] and to this file.
+
+mod dns;
+mod file;
+mod kubernetes;
+mod pause;
+mod source;
+mod state;
+
+use std::sync::Arc;
+
+pub use self::source::Source;
+pub use self::state::{DiscoveryState, Failure, Found, Named, NotTaken, Observer, Refused, SourceState};
+
+/// The target of log lines: the router's own, so that `log.level` covers this crate with the rest of the router.
+const LOG: &str = "tailroute::discovery";
+
+/// The task of one configured source.
+#[derive(Clone, Debug)]
+pub struct SourceTask {
+    source: Source,
+    settings: Arc<config::Discovery>,
+    state: Arc<DiscoveryState>,
+}
+
+/// The tasks of all configured sources.
+#[must_use]
+pub fn tasks(settings: &config::Discovery, state: &Arc<DiscoveryState>) -> Vec<SourceTask> {
+    let settings = Arc::new(settings.clone());
+    let task = |(source, _)| SourceTask {
+        source,
+        settings: Arc::clone(&settings),
+        state: Arc::clone(state),
+    };
+    configured(&settings).into_iter().map(task).collect()
+}
+
+impl SourceTask {
+    /// The name of the task, for supervision.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self.source {
+            Source::Kubernetes => "discovery_kubernetes",
+            Source::Dns => "discovery_dns",
+            Source::File => "discovery_file",
+        }
+    }
+
+    /// Keeps what the source names in the state. Does not end.
+    pub async fn run(self) {
+        let (state, settings) = (&self.state, &*self.settings);
+        match (self.source, &settings.kubernetes, &settings.dns, &settings.file) {
+            (Source::Kubernetes, Some(kubernetes), _, _) => {
+                kubernetes::run(kubernetes, &settings.template, state).await;
+            }
+            (Source::Dns, _, Some(dns), _) => dns::run(dns, settings, state).await,
+            (Source::File, _, _, Some(path)) => file::run(path, state).await,
+            // Tasks are made of configured sources only.
+            _ => {}
+        }
+    }
+}
+
+/// The configured sources in order of precedence, each with a description of what is watched.
+fn configured(settings: &config::Discovery) -> Vec<(Source, String)> {
+    let kubernetes = settings.kubernetes.as_ref().map(|kubernetes| {
+        let of = match &kubernetes.watched {
+            config::Watched::Services(names) => format!("endpoints of {}", names.join(", ")),
+            config::Watched::Pods(selector) => format!("pods of {selector}"),
+        };
+        (Source::Kubernetes, of)
+    });
+    let dns = settings.dns.as_ref();
+    let dns = dns.map(|dns| (Source::Dns, format!("SRV records of {}", dns.names.join(", "))));
+    let file = settings.file.as_ref();
+    let file = file.map(|path| (Source::File, path.display().to_string()));
+    kubernetes.into_iter().chain(dns).chain(file).collect()
+}

@@ -1,0 +1,29 @@
+//! The kinds of sources.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A kind of source that names workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[schemars(rename = "DiscoverySource")]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A Kubernetes API server.
+    Kubernetes,
+    /// SRV records.
+    Dns,
+    /// A watched file.
+    File,
+}
+
+impl Source {
+    /// The name in metrics, logs and the admin port.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Dns => "dns",
+            Self::File => "file",
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Errors as text for the log and the admin port.
+
+use std::error::Error;
+
+/// An error followed by its causes. A cause whose text is already there is left out.
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
