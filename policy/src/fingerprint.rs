@@ -113,5 +113,5 @@ pub use chain::Chain;
 pub use keys::{Digests, Links, Sink};
 pub use media::{MediaDigest, MediaHasher};
 pub use spelling::{spell, spelled};
-pub use text::{CHUNK_BYTES, ChainBuilder, Cutter, Field, Mark, Pieces};
+pub use text::{CHUNK_BYTES, ChainBuilder, Chunker, Field, Mark, Pieces};
 pub use token::{push_token_blocks, token_root};

@@ -17,6 +17,6 @@ pub mod route;
 pub mod slo;
 pub mod tail;
 pub mod units;
-pub mod ways;
+pub mod set_associative;
 
 mod sync;

@@ -10,12 +10,12 @@
 
 mod capacity;
 mod mirror;
-mod untold;
+mod unhinted;
 
 pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
 pub use self::mirror::Report;
-pub use self::untold::Compared;
+pub use self::unhinted::Compared;
 use crate::cache::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
 use crate::fingerprint::Chain;
 use crate::ids::{PrefixHash, WorkerId};

@@ -66,7 +66,7 @@ pub struct WorkerView {
     pub in_flight: u32,
     /// Tokens believed resident; the tree size in `cache_aware`.
     pub indexed: Tokens,
-    /// Conversations whose home it is, in any unit that all workers share: see [`crate::estimate::Homes`].
+    /// Conversations whose home it is, in any unit that all workers share: see [`crate::estimate::ConversationCounts`].
     pub conversations: f64,
 }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! - G ([`Returns`]): returns per ms that the block occupies cache.
-//! - P ([`Harm`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd percentile
+//! - P ([`LatenessCost`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd percentile
 //!   of recent times to first token, so no scale has to be learned. Where the next turn would start in time without
 //!   them, the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for
 //!   LLM Inference").
@@ -46,7 +46,7 @@ mod class;
 mod ends;
 mod fill;
 mod guard;
-mod harm;
+mod lateness;
 mod returns;
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests;
 pub use class::Class;
 pub use ends::{Trim, Worth};
 pub use guard::Guard;
-pub use harm::{Begun, Harm, IN_TIME};
+pub use lateness::{Begun, LatenessCost, IN_TIME};
 pub use returns::{Outcome, Returns, Then};
 
 use self::ends::Ends;
@@ -84,7 +84,7 @@ pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
-    harm: Harm,
+    harm: LatenessCost,
     fill: Fill,
     guard: Guard,
     workers: Vec<Slot<P>>,
@@ -102,7 +102,7 @@ impl<P> Default for Tail<P> {
     fn default() -> Self {
         Self {
             returns: Returns::default(),
-            harm: Harm::default(),
+            harm: LatenessCost::default(),
             fill: Fill::default(),
             guard: Guard::default(),
             workers: Vec::new(),
@@ -260,7 +260,7 @@ impl<P: Clone> Tail<P> {
 
     /// Returns the estimate of lateness.
     #[must_use]
-    pub fn harm(&self) -> &Harm {
+    pub fn harm(&self) -> &LatenessCost {
         &self.harm
     }
 

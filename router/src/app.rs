@@ -34,10 +34,10 @@ use crate::operator::{AuditError, Operator, tokens};
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
 use crate::slo::{ClassState, TailState};
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use fleet::clock::Clock;
 use fleet::health::Probe;
-use fleet::hints::Told;
+use fleet::hints::SentObjective;
 use fleet::hold::Hold;
 use fleet::retry_budget::RetryBudget;
 use fleet::{Fleet, Worker};
@@ -145,7 +145,7 @@ pub struct Reconfigured {
 
 /// A place among the requests in flight; dropping it frees the place, and lets the next one in that waits for it.
 #[derive(Debug)]
-pub struct Place {
+pub struct RequestPermit {
     app: Arc<App>,
     /// It was freed before it was dropped.
     is_free: bool,
@@ -155,7 +155,7 @@ pub struct Place {
     pub permit: Option<Permit>,
 }
 
-impl Place {
+impl RequestPermit {
     /// The request is on its way to a worker.
     pub fn sent(&mut self) {
         self.charge.sent();
@@ -173,7 +173,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.free();
     }
@@ -314,13 +314,13 @@ impl App {
     /// A worker's breaker has opened.
     pub fn breaker_opened(&self, worker: &Worker) {
         self.metrics.breaker_opened(worker.name());
-        let now = serde_json::json!({ "breaker": Standing::Open.as_str() });
+        let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
     /// A worker's breaker has closed.
     pub fn breaker_closed(&self, worker: &Worker) {
-        let now = serde_json::json!({ "breaker": Standing::Closed.as_str() });
+        let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
@@ -353,9 +353,9 @@ impl App {
 
     /// A place for one more request, if there is one.
     #[must_use]
-    pub fn place(self: &Arc<Self>) -> Option<Place> {
+    pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
         let max = self.live().limits.max_in_flight.get();
-        let place = Place {
+        let place = RequestPermit {
             app: Arc::clone(self),
             is_free: false,
             charge: Charge::default(),
@@ -433,7 +433,7 @@ impl App {
         let now = self.clock.now();
         let stood = worker.condition(now).breaker;
         let changed = worker.observe_health(now, probe);
-        if changed == Some(true) && stood != Standing::Closed {
+        if changed == Some(true) && stood != BreakerState::Closed {
             self.breaker_closed(worker);
         }
         if changed.is_some() {
@@ -467,7 +467,7 @@ impl App {
     /// The budget for requests that carry none: the free tail of a second turn. A worker that takes hints between requests
     /// has no free tail.
     #[must_use]
-    pub fn objective_for(&self, worker: &Worker) -> Told {
+    pub fn objective_for(&self, worker: &Worker) -> SentObjective {
         let next_prompt = self.next_prompt();
         let tail = if self.makes_room_on(worker) {
             Tokens::ZERO
@@ -475,7 +475,7 @@ impl App {
             let second_turn = Class::of(2, next_prompt, false);
             self.feedback.free_tail(worker.id, second_turn)
         };
-        Told {
+        SentObjective {
             xi_tokens: (next_prompt + tail).as_f64(),
             next_prompt_tokens: next_prompt.0,
         }

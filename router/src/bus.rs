@@ -56,7 +56,7 @@ use self::join::Joined;
 use self::leader::Lease;
 use self::live_policy::{LivePolicy, LivePolicyState};
 use self::peers::{PeerState, Peers};
-use self::turns::Said;
+use self::turns::TurnReport;
 use crate::metrics::BusCounters;
 
 /// Reports not yet in a message: some hundred milliseconds' worth at 2,000 turns a second.
@@ -75,9 +75,9 @@ pub struct Bus {
     pub peers: Peers,
     /// The metrics.
     pub counters: BusCounters,
-    queue: mpsc::Sender<Said>,
+    queue: mpsc::Sender<TurnReport>,
     /// Locked by the task that sends.
-    waiting: tokio::sync::Mutex<mpsc::Receiver<Said>>,
+    waiting: tokio::sync::Mutex<mpsc::Receiver<TurnReport>>,
     next_turn: AtomicU64,
     /// Notified when a roll call should be sent soon.
     roll_wanted: Notify,

@@ -63,7 +63,7 @@ use self::client_body::ClientBody;
 use self::context::RequestContext;
 use self::forward::{Deadline, TurnRequest, Wanted};
 use crate::admission::keys::Caller;
-use crate::app::{App, Place};
+use crate::app::{App, RequestPermit};
 use tailroute_http::body::Body;
 use telemetry::traces::{Stage, Trace};
 
@@ -228,7 +228,7 @@ pub(crate) async fn admitted(
     (endpoint, among): (Endpoint, Option<Among>),
     head: &Parts,
     body: Bytes,
-    place: &mut Place,
+    place: &mut RequestPermit,
 ) -> Result<(Arc<Turn>, Bytes), ApiError> {
     let RequestContext {
         app, caller, trace, ..

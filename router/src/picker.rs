@@ -23,6 +23,6 @@ mod inbox;
 mod pick;
 pub mod serve;
 mod served;
-mod talk;
-mod told;
+mod exchange;
+mod answers;
 pub mod wire;

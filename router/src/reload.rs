@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use crate::app::{App, Reconfigured};
-use crate::operator::audit::{Happened, Who};
+use crate::operator::audit::{AuditRecord, Who};
 use crate::operator::events::Kind;
 use crate::operator::revisions::Revision;
 use crate::operator::tokens::Named;
@@ -115,7 +115,7 @@ impl Source {
 }
 
 /// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
-pub fn reload(app: &App, source: &Source) -> Vec<Happened> {
+pub fn reload(app: &App, source: &Source) -> Vec<AuditRecord> {
     let (tokens, keys) = (app.operator.tokens.load().named(), app.admission.named());
     let generation = app.reloads.lock().generation;
     let policy = put_in_force(app, source);
@@ -132,14 +132,14 @@ pub fn reload(app: &App, source: &Source) -> Vec<Happened> {
             })),
         )),
     };
-    let read = Happened {
+    let read = AuditRecord {
         who: Who::router(),
         action: "config.reload".to_owned(),
         target: "config".to_owned(),
         why: None,
         outcome,
     };
-    let policy = policy.map(|(before, after)| Happened::by_router("config.reload", &before, &after));
+    let policy = policy.map(|(before, after)| AuditRecord::by_router("config.reload", &before, &after));
     policy.into_iter().chain([read]).collect()
 }
 

@@ -6,7 +6,7 @@ use policy::units::Millis;
 use serde::Serialize;
 
 use crate::app::App;
-use fleet::hints::Told;
+use fleet::hints::SentObjective;
 use learning::feedback::{CostState, Trimmed};
 
 /// State of the objectives and of what follows from them: `GET /admin/v1/slo`.
@@ -110,7 +110,7 @@ pub struct WorkerState {
     /// Silent conversations on the worker.
     pub silent: usize,
     /// Hints sent to the worker, if it takes any.
-    pub told: Option<Told>,
+    pub told: Option<SentObjective>,
 }
 
 /// Expected behaviour of a class, each value with its error.

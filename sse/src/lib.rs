@@ -33,7 +33,7 @@ pub struct Lines {
 
 /// The position of a stream within its grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing<'a> {
+pub enum StreamPosition<'a> {
     /// Between two events.
     Between,
     /// Within an event, at the beginning of a line.
@@ -126,17 +126,17 @@ impl Lines {
 
     /// Returns the position of the stream: what has to be closed before something else can be written to it.
     #[must_use]
-    pub fn standing(&self) -> Standing<'_> {
+    pub fn standing(&self) -> StreamPosition<'_> {
         if self.skipping {
-            Standing::InLongLine
+            StreamPosition::InLongLine
         } else if !self.carry.is_empty() {
-            Standing::InLine(&self.carry)
+            StreamPosition::InLine(&self.carry)
         } else if self.in_event {
-            Standing::InEvent {
+            StreamPosition::InEvent {
                 after_cr: self.after_cr,
             }
         } else {
-            Standing::Between
+            StreamPosition::Between
         }
     }
 }

@@ -23,13 +23,13 @@ pub struct Home {
 
 /// The conversation counts of all workers, by slot.
 #[derive(Clone, Debug)]
-pub struct Homes {
+pub struct ConversationCounts {
     tau: Millis,
     base: Millis,
     counts: Vec<f64>,
 }
 
-impl Homes {
+impl ConversationCounts {
     /// Creates empty counts with time constant `tau` (at least one millisecond).
     #[must_use]
     pub fn new(tau: Millis) -> Self {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn each_conversation_counts_once_however_often_it_speaks() {
-        let mut homes = Homes::new(TAU);
+        let mut homes = ConversationCounts::new(TAU);
         homes.placed(Millis(0.0), HERE, None);
         for turn in 1..100 {
             let at = f64::from(turn);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_conversation_that_moves_counts_where_it_went() {
-        let mut homes = Homes::new(TAU);
+        let mut homes = ConversationCounts::new(TAU);
         homes.placed(Millis(0.0), HERE, None);
         homes.placed(Millis(5.0), THERE, Some(home(HERE, 0.0)));
         assert_eq!(homes.of(HERE), 0.0);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn one_that_is_silent_counts_less_and_less_and_the_counts_stay_finite() {
-        let mut homes = Homes::new(TAU);
+        let mut homes = ConversationCounts::new(TAU);
         homes.placed(Millis(0.0), HERE, None);
         homes.placed(Millis(60_000.0), THERE, None);
         let share = homes.of(HERE) / homes.of(THERE);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_long_after_it_was_scaled_down_leaves_nothing_behind() {
-        let mut homes = Homes::new(Millis(10.0));
+        let mut homes = ConversationCounts::new(Millis(10.0));
         homes.placed(Millis(0.0), HERE, None);
         homes.placed(Millis(700.0), THERE, None);
         homes.placed(Millis(700.0), THERE, Some(home(HERE, 0.0)));

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use spans::{Span, Spans};
-use unnamed::{Claim, Unnamed, depth_of};
+use unnamed::{Claim, UnboundChains, depth_of};
 
 use super::blocks::Blocks;
 use super::{Event, Medium, Stored};
@@ -67,7 +67,7 @@ pub struct WorkerEvidence {
     keys: Spans,
     tips: Recent<u64, Tip>,
     /// Chains of events without a conversation.
-    unnamed: Unnamed,
+    unnamed: UnboundChains,
     waiting: VecDeque<TurnBlocks>,
     stored: u64,
     /// The group of layers followed: the first seen to attend to the whole prompt.
@@ -95,7 +95,7 @@ impl Default for WorkerEvidence {
             block_size: 0,
             keys: Spans::new(KEYS, BOUND),
             tips: Recent::new(SESSIONS),
-            unnamed: Unnamed::default(),
+            unnamed: UnboundChains::default(),
             waiting: VecDeque::new(),
             stored: 0,
             group: None,

@@ -25,7 +25,7 @@ fn key_bytes(start: u64) -> u64 {
     1 << share.ilog2()
 }
 
-/// The destination of a [`super::Cutter`]'s pieces.
+/// The destination of a [`super::Chunker`]'s pieces.
 pub trait Sink {
     /// Receives the next piece's digest, and the canonical bytes up to its end.
     fn piece(&mut self, digest: u64, end: u64);

@@ -60,7 +60,7 @@ impl Field {
 ///
 /// Calls out of order (a push before any message) hash what they are given; the chain then matches no other.
 #[derive(Clone, Debug)]
-pub struct Cutter<S> {
+pub struct Chunker<S> {
     sink: S,
     bytes: u64,
     open: bool,
@@ -68,17 +68,17 @@ pub struct Cutter<S> {
     plain: bool,
     /// A field whose mark is not yet written: an empty field is omitted.
     pending: Option<Field>,
-    /// Whether a field was not text; see [`Cutter::refers`].
+    /// Whether a field was not text; see [`Chunker::refers`].
     refers: bool,
     fill: usize,
     buffer: [u8; CHUNK_BYTES + SLACK],
 }
 
 /// Builds a chain from its beginning.
-pub type ChainBuilder = Cutter<Links>;
+pub type ChainBuilder = Chunker<Links>;
 
 /// The hashed pieces of a prompt before its model and salt are known.
-pub type Pieces = Cutter<Digests>;
+pub type Pieces = Chunker<Digests>;
 
 /// A position between two messages; see [`Pieces::mark`].
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ pub struct Mark {
     bytes: u64,
 }
 
-impl<S: Sink> Cutter<S> {
+impl<S: Sink> Chunker<S> {
     fn onto(sink: S) -> Self {
         Self {
             sink,
@@ -301,9 +301,9 @@ impl ChainBuilder {
     }
 }
 
-impl<S: Sink> Cutter<S> {
+impl<S: Sink> Chunker<S> {
     fn continued(&self, links: Links, bytes: u64) -> ChainBuilder {
-        let mut reply = Cutter {
+        let mut reply = Chunker {
             sink: links,
             bytes,
             open: self.open,

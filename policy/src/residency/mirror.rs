@@ -26,7 +26,7 @@
 use rustc_hash::FxHashMap;
 
 use super::capacity::LearnedCapacity;
-use super::untold::{Compared, Untold};
+use super::unhinted::{Compared, UnhintedCache};
 use crate::cache::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
@@ -50,7 +50,7 @@ pub(super) struct Mirror {
     /// The learned capacity; `None` if it is configured or reported.
     learned: Option<LearnedCapacity>,
     /// The worker's cache under LRU without hints, followed from its first hint on.
-    untold: Option<Box<Untold>>,
+    untold: Option<Box<UnhintedCache>>,
     /// The newest open piece after each piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
     /// The prompt's short key that a piece begins with. No more entries than pieces.
@@ -94,7 +94,7 @@ impl Mirror {
     pub(super) fn is_told(&mut self) {
         if self.cache.order() == Order::Lru {
             self.untold
-                .get_or_insert_with(|| Box::new(Untold::of(&self.cache)));
+                .get_or_insert_with(|| Box::new(UnhintedCache::of(&self.cache)));
         }
     }
 

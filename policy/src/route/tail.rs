@@ -18,7 +18,7 @@
 //! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so the choice
 //! decides more than one prefill. Other conversations have the same home and compete with it: λ_w, the rate of turns
 //! routed to w, measures how often, and C_w, the conversations whose last turns went there, each weighted by recency
-//! ([`crate::estimate::Homes`]), how many may come back. Both are counted where turns are sent, so they need no
+//! ([`crate::estimate::ConversationCounts`]), how many may come back. Both are counted where turns are sent, so they need no
 //! estimate of cache contents, which is uninformative while caches fill or where a capacity is a guess. Both are
 //! relative to the fleet's mean. At a tenth of a mean prefill each, the term is a tie-break between workers that are
 //! nearly alike, as on a nearly idle fleet: agents that start there one by one would otherwise be distributed unevenly

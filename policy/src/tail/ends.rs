@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::harm::Harm;
+use super::lateness::LatenessCost;
 use super::returns::Returns;
 use super::{Answered, SAMPLE};
 use crate::units::{Millis, Tokens};
@@ -138,7 +138,7 @@ impl<P: Clone> Ends<P> {
         now: Millis,
         need: Tokens,
         returns: &Returns,
-        harm: &Harm,
+        harm: &LatenessCost,
     ) -> Option<Trim<P>> {
         let (least, second, at) = self.least(now, returns, harm)?;
         let end = &mut self.ends[at];
@@ -177,7 +177,7 @@ impl<P: Clone> Ends<P> {
 
     /// Returns the candidate of least value, the least value among other conversations, and the index of the first
     /// one's end.
-    fn least(&mut self, now: Millis, returns: &Returns, harm: &Harm) -> Option<(Candidate, f64, usize)> {
+    fn least(&mut self, now: Millis, returns: &Returns, harm: &LatenessCost) -> Option<(Candidate, f64, usize)> {
         if self.drawn != now {
             self.sample.clear();
         }
@@ -200,7 +200,7 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    fn draw(&mut self, now: Millis, returns: &Returns, harm: &Harm) {
+    fn draw(&mut self, now: Millis, returns: &Returns, harm: &LatenessCost) {
         self.drawn = now;
         let all = self.ends.len() <= SAMPLE;
         for at in 0..self.ends.len().min(SAMPLE) {

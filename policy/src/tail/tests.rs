@@ -240,7 +240,7 @@ proptest! {
         turns in prop::collection::vec((0.0..300.0_f64, 1_u64..2_000), 300..500),
         bound in 0.0..3.0_f64,
     ) {
-        let mut harm = Harm::default();
+        let mut harm = LatenessCost::default();
         harm.admit(W0);
         for (wait, added) in turns {
             harm.begun(W0, &begun(wait, added, 0));

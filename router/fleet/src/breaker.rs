@@ -38,7 +38,7 @@ pub struct Settings {
 
 /// What a breaker admits at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum BreakerState {
     /// All requests.
     Closed,
     /// No request: the pause is not over, or the trial is in flight.
@@ -47,7 +47,7 @@ pub enum Standing {
     HalfOpen,
 }
 
-impl Standing {
+impl BreakerState {
     /// Returns the name in the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -62,7 +62,7 @@ impl Standing {
 /// How a request was admitted. The caller must report the outcome exactly once: [`Breaker::answered`],
 /// [`Breaker::failed`] or [`Breaker::undecided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum BreakerPass {
     /// Through a closed breaker.
     Ordinary,
     /// As the trial of a half-open breaker.
@@ -107,12 +107,12 @@ impl Breaker {
 
     /// Returns what it would admit.
     #[must_use]
-    pub fn standing(&self, now: Millis) -> Standing {
+    pub fn standing(&self, now: Millis) -> BreakerState {
         match self.state {
-            State::Closed => Standing::Closed,
-            State::Open { until } if now < until => Standing::Open,
-            State::HalfOpen { trying: true } => Standing::Open,
-            State::Open { .. } | State::HalfOpen { trying: false } => Standing::HalfOpen,
+            State::Closed => BreakerState::Closed,
+            State::Open { until } if now < until => BreakerState::Open,
+            State::HalfOpen { trying: true } => BreakerState::Open,
+            State::Open { .. } | State::HalfOpen { trying: false } => BreakerState::HalfOpen,
         }
     }
 
@@ -124,21 +124,21 @@ impl Breaker {
     }
 
     /// Admits a request or not.
-    pub fn admit(&mut self, now: Millis) -> Option<Pass> {
+    pub fn admit(&mut self, now: Millis) -> Option<BreakerPass> {
         match self.standing(now) {
-            Standing::Closed => Some(Pass::Ordinary),
-            Standing::Open => None,
-            Standing::HalfOpen => {
+            BreakerState::Closed => Some(BreakerPass::Ordinary),
+            BreakerState::Open => None,
+            BreakerState::HalfOpen => {
                 self.state = State::HalfOpen { trying: true };
-                Some(Pass::Trial)
+                Some(BreakerPass::Trial)
             }
         }
     }
 
     /// Records a success. Returns whether it closed the breaker.
-    pub fn answered(&mut self, now: Millis, pass: Pass) -> bool {
+    pub fn answered(&mut self, now: Millis, pass: BreakerPass) -> bool {
         self.count(now, 1.0, 0.0);
-        let closes = pass == Pass::Trial && self.state == (State::HalfOpen { trying: true });
+        let closes = pass == BreakerPass::Trial && self.state == (State::HalfOpen { trying: true });
         if closes {
             self.state = State::Closed;
             self.closed_at = now;
@@ -148,10 +148,10 @@ impl Breaker {
     }
 
     /// Records a failure. Returns whether it opened the breaker.
-    pub fn failed(&mut self, now: Millis, pass: Pass) -> bool {
+    pub fn failed(&mut self, now: Millis, pass: BreakerPass) -> bool {
         self.count(now, 0.0, 1.0);
         let opens = match (self.state, pass) {
-            (State::HalfOpen { trying: true }, Pass::Trial) => true,
+            (State::HalfOpen { trying: true }, BreakerPass::Trial) => true,
             (State::Closed, _) => {
                 // Allows for the decay between failures.
                 self.bad + 0.5 > self.settings.failures
@@ -169,12 +169,12 @@ impl Breaker {
     pub fn broke_off(&mut self, now: Millis) -> bool {
         self.count(now, 0.0, 0.0);
         self.good = (self.good - 1.0).max(0.0);
-        self.failed(now, Pass::Ordinary)
+        self.failed(now, BreakerPass::Ordinary)
     }
 
     /// Records an outcome that says nothing about the worker.
-    pub fn undecided(&mut self, pass: Pass) {
-        if pass == Pass::Trial && self.state == (State::HalfOpen { trying: true }) {
+    pub fn undecided(&mut self, pass: BreakerPass) {
+        if pass == BreakerPass::Trial && self.state == (State::HalfOpen { trying: true }) {
             self.state = State::HalfOpen { trying: false };
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Cache policy that a worker reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ReportedPolicy {
     /// A policy that mirrors model.
     Known(CachePolicy),
     /// A policy that no mirror models.
@@ -19,7 +19,7 @@ pub enum Said {
     Nothing,
 }
 
-impl Said {
+impl ReportedPolicy {
     /// Reads a capability document, or a server's info.
     #[must_use]
     pub fn of(document: &[u8]) -> Self {
@@ -66,24 +66,24 @@ mod tests {
 
     #[test]
     fn a_policy_is_read_where_each_engine_names_it() {
-        let of = |document: &str| Said::of(document.as_bytes());
+        let of = |document: &str| ReportedPolicy::of(document.as_bytes());
         for known in Order::ALL {
             let info = format!(r#"{{"radix_eviction_policy":"{}","x":1}}"#, known.as_str());
-            let Said::Known(policy) = of(&info) else {
+            let ReportedPolicy::Known(policy) = of(&info) else {
                 panic!("{info}")
             };
             assert_eq!(order(policy), known);
         }
-        let t_lru = Said::Known(CachePolicy::TLru);
+        let t_lru = ReportedPolicy::Known(CachePolicy::TLru);
         assert_eq!(of(r#"{"dialect":"tailroute","cache_policy":"t-lru"}"#), t_lru);
         assert_eq!(of(r#"{"radix_eviction_policy":"tlru"}"#), t_lru);
         assert_eq!(order(CachePolicy::TLru), Order::Lru);
         assert_eq!(
             of(r#"{"radix_eviction_policy":"priority"}"#),
-            Said::Unknown("priority".to_owned())
+            ReportedPolicy::Unknown("priority".to_owned())
         );
         for silent in ["{}", "[]", "nope", r#"{"cache_policy":7}"#] {
-            assert_eq!(of(silent), Said::Nothing, "{silent}");
+            assert_eq!(of(silent), ReportedPolicy::Nothing, "{silent}");
         }
     }
 }

@@ -91,14 +91,14 @@ impl Hint {
 
 /// Objective sent to a worker, which applies to requests without a hint of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Told {
+pub struct SentObjective {
     /// ξ: uncached tokens that fit in the objective.
     pub xi_tokens: f64,
     /// Q̂: tokens that the next prompt is expected to add.
     pub next_prompt_tokens: u64,
 }
 
-impl Told {
+impl SentObjective {
     /// Returns the tokens at the end of a conversation that may be evicted first under this objective.
     #[must_use]
     pub fn tail(&self) -> Tokens {
@@ -122,8 +122,8 @@ pub struct HintQueue {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Hint>,
-    objective: Option<Told>,
-    told: Option<Told>,
+    objective: Option<SentObjective>,
+    told: Option<SentObjective>,
     epoch: u64,
 }
 
@@ -169,7 +169,7 @@ impl HintQueue {
     }
 
     /// Queues the objective if it differs from the last one sent. Returns whether it does.
-    pub fn objective(&self, objective: Told) -> bool {
+    pub fn objective(&self, objective: SentObjective) -> bool {
         let mut state = self.state.lock();
         let news = state.told.is_none_or(|told| objective.differs(&told));
         state.objective = news.then_some(objective);
@@ -182,12 +182,12 @@ impl HintQueue {
 
     /// Returns the last objective that the worker accepted, if any.
     #[must_use]
-    pub fn told(&self) -> Option<Told> {
+    pub fn told(&self) -> Option<SentObjective> {
         self.state.lock().told
     }
 
     /// Records that the worker accepted an objective, or has none after a restart.
-    pub fn took(&self, objective: Option<Told>) {
+    pub fn took(&self, objective: Option<SentObjective>) {
         self.state.lock().told = objective;
     }
 
@@ -204,7 +204,7 @@ impl HintQueue {
 
     /// Takes the queued objective, with its epoch.
     #[must_use]
-    pub fn take_objective(&self) -> Option<(Told, u64)> {
+    pub fn take_objective(&self) -> Option<(SentObjective, u64)> {
         let mut state = self.state.lock();
         let objective = state.objective.take()?;
         Some((objective, state.next_epoch()))
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn an_objective_is_told_once_and_again_only_when_it_changed() {
         let queue = HintQueue::default();
-        let told = |xi_tokens| Told {
+        let told = |xi_tokens| SentObjective {
             xi_tokens,
             next_prompt_tokens: 200,
         };

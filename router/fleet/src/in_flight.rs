@@ -9,7 +9,7 @@ use policy::estimate::Ticket;
 use policy::units::Millis;
 use tracing::{info, warn};
 
-use super::breaker::Pass;
+use super::breaker::BreakerPass;
 use super::worker::Worker;
 use crate::clock::Clock;
 
@@ -20,14 +20,14 @@ pub struct InFlight {
     clock: Clock,
     ticket: Option<Ticket>,
     /// Taken when the outcome is reported to the breaker.
-    pass: Option<Pass>,
+    pass: Option<BreakerPass>,
     answered: bool,
 }
 
 impl Worker {
     /// Starts the accounting of a request that was admitted as [`Worker::admit`] returned, until the guard is dropped.
     #[must_use]
-    pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>, pass: Pass) -> InFlight {
+    pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>, pass: BreakerPass) -> InFlight {
         InFlight {
             ticket: self.sent(clock.now(), prefill),
             worker: Arc::clone(self),
@@ -93,7 +93,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let now = self.clock.now();
         self.worker.ended(now, self.ticket.take());
-        if let Some(pass @ Pass::Trial) = self.pass.take() {
+        if let Some(pass @ BreakerPass::Trial) = self.pass.take() {
             self.worker.with_breaker(now, |breaker| breaker.undecided(pass));
         }
     }

@@ -16,7 +16,7 @@ pub mod hold;
 mod in_flight;
 pub mod retry_budget;
 pub mod rotation;
-pub mod seldom;
+pub mod log_rate_limit;
 pub mod source;
 mod worker;
 

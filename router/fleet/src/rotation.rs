@@ -14,13 +14,13 @@
 
 use policy::route::WorkerView;
 
-use super::breaker::Standing;
+use super::breaker::BreakerState;
 
 /// A worker's condition beside its view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Condition {
     /// What its breaker admits.
-    pub breaker: Standing,
+    pub breaker: BreakerState,
     /// Failed share of its requests: the highest is withheld first.
     pub failing: f64,
     /// Progress of its slow start, from 0 to 1.
@@ -30,7 +30,7 @@ pub struct Condition {
 impl Condition {
     /// A closed breaker and a finished start.
     pub const WELL: Self = Self {
-        breaker: Standing::Closed,
+        breaker: BreakerState::Closed,
         failing: 0.0,
         started: 1.0,
     };
@@ -43,7 +43,7 @@ pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64
     debug_assert_eq!(views.len(), conditions.len());
     let ready = views.iter().filter(|view| view.ready).count();
     let mut failing: Vec<usize> = (0..views.len())
-        .filter(|&at| views[at].ready && conditions[at].breaker == Standing::Open)
+        .filter(|&at| views[at].ready && conditions[at].breaker == BreakerState::Open)
         .collect();
     let most = ((max_share * ready as f64) as usize).min(ready.saturating_sub(1));
     failing.sort_by(|&a, &b| conditions[b].failing.total_cmp(&conditions[a].failing));

@@ -16,14 +16,14 @@ use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 use telemetry::traces::Target;
 
-use super::breaker::{self, Breaker, Pass, Standing};
+use super::breaker::{self, Breaker, BreakerPass, BreakerState};
 use super::dialect::{self, Dialect, Terms};
 use super::errors::Errors;
 use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::rotation::Condition;
-use super::seldom::Seldom;
+use super::log_rate_limit::LogRateLimit;
 use super::source::Source;
 use tailroute_http::upstream::{Origin, POOL_IDLE};
 
@@ -39,7 +39,7 @@ pub struct Worker {
     /// Recent errors of predicted times to first token.
     pub errors: Mutex<Errors>,
     /// Rate limit for the warning about implausible claims of the worker.
-    pub doubted: Seldom,
+    pub doubted: LogRateLimit,
     /// Address, if the url names one and no path.
     pub endpoint: Option<SocketAddr>,
     /// When it joined: older data of its slot belongs to another worker.
@@ -138,7 +138,7 @@ impl Worker {
             endpoint: spec.endpoint(),
             hints: HintQueue::default(),
             errors: Mutex::default(),
-            doubted: Seldom::default(),
+            doubted: LogRateLimit::default(),
             joined,
             source: Source::default(),
             offered: AtomicBool::new(true),
@@ -525,19 +525,19 @@ impl Worker {
 
     /// Admits a request if the breaker does, or `regardless` of it where no other worker remains.
     #[must_use]
-    pub fn admit(&self, now: Millis, regardless: bool) -> Option<Pass> {
+    pub fn admit(&self, now: Millis, regardless: bool) -> Option<BreakerPass> {
         if !self.is_watched.load(Ordering::Acquire) {
-            return Some(Pass::Ordinary);
+            return Some(BreakerPass::Ordinary);
         }
         let pass = self.trust.lock().breaker.admit(now);
-        pass.or(regardless.then_some(Pass::Ordinary))
+        pass.or(regardless.then_some(BreakerPass::Ordinary))
     }
 
     /// Applies a change to the breaker and updates `is_watched`.
     pub(super) fn with_breaker<T>(&self, now: Millis, tell: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut trust = self.trust.lock();
         let told = tell(&mut trust.breaker);
-        let watched = trust.breaker.standing(now) != Standing::Closed || trust.started(now) < 1.0;
+        let watched = trust.breaker.standing(now) != BreakerState::Closed || trust.started(now) < 1.0;
         self.is_watched.store(watched, Ordering::Release);
         told
     }

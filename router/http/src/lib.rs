@@ -1,7 +1,7 @@
 //! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here is specific to language
 //! models.
 
-pub mod bell;
+pub mod rare_waker;
 pub mod body;
 pub mod error;
 pub mod tls;

@@ -6,7 +6,7 @@
 //! path/choose ◀──────────────────────────────────────────┘
 //! ```
 //!
-//! A finished turn puts a [`Lesson`] into a bounded queue, and one task applies the queue, so no client waits for a
+//! A finished turn puts a [`Observation`] into a bounded queue, and one task applies the queue, so no client waits for a
 //! regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
 //! sample is better than learning late. The routing decision reads one atomic pointer and one table of conversations,
 //! whose lock is held for a single look-up.
@@ -32,7 +32,7 @@ use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
-pub use conversations::{Conversations, Expected, Turned, Turns};
+pub use conversations::{Conversations, Expected, CompletedTurn, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
 pub use shared::SharedPrefixes;
@@ -44,7 +44,7 @@ const QUEUE: usize = 4096;
 
 /// Observation of a completed turn.
 #[derive(Debug)]
-pub struct Lesson {
+pub struct Observation {
     /// Worker that served the turn.
     pub worker: WorkerId,
     /// Worker that served the conversation's previous turn, if it was a different one.
@@ -94,7 +94,7 @@ pub struct Lesson {
 /// Number of a prompt's keys that are kept for finding the resident part of a copy later.
 const TIPS: usize = 8;
 
-impl Lesson {
+impl Observation {
     /// Returns the conversation's last key, then keys of the prompt at even distances, the last one first.
     #[must_use]
     pub fn tips(&self) -> Vec<PrefixHash> {
@@ -139,9 +139,9 @@ pub struct Begun {
 
 /// An entry of the learner's queue.
 #[derive(Debug)]
-pub enum Taught {
+pub enum LearnerEvent {
     /// A completed turn.
-    Turn(Box<Lesson>),
+    Turn(Box<Observation>),
     /// A late first token.
     Late(Late),
     /// A turn was sent to a worker that has little room left in its cache.
@@ -153,9 +153,9 @@ pub enum Taught {
 /// State learned from responses, each part behind its own lock.
 #[derive(Debug)]
 pub struct Feedback {
-    lessons: mpsc::Sender<Taught>,
+    lessons: mpsc::Sender<LearnerEvent>,
     /// Receiving end of the queue, until the learner takes it.
-    waiting: Mutex<Option<mpsc::Receiver<Taught>>>,
+    waiting: Mutex<Option<mpsc::Receiver<LearnerEvent>>>,
     dropped: AtomicU64,
     /// α, β, γ of each worker.
     pub costs: Mutex<Costs>,
@@ -215,23 +215,23 @@ impl Feedback {
     }
 
     /// Queues the observation of a completed turn. Never waits.
-    pub fn teach(&self, lesson: Lesson) {
-        self.leave(Taught::Turn(Box::new(lesson)));
+    pub fn teach(&self, lesson: Observation) {
+        self.leave(LearnerEvent::Turn(Box::new(lesson)));
     }
 
     /// Queues a late first token. Never waits.
     pub fn late(&self, late: Late) {
-        self.leave(Taught::Late(late));
+        self.leave(LearnerEvent::Late(late));
     }
 
     /// Queues the notice that a turn was sent to a worker with little room. Never waits.
     pub fn sent(&self, worker: WorkerId) {
-        self.leave(Taught::Sent(worker));
+        self.leave(LearnerEvent::Sent(worker));
     }
 
     /// Queues the start of a stream. Never waits.
     pub fn begun(&self, begun: Begun) {
-        self.leave(Taught::Begun(begun));
+        self.leave(LearnerEvent::Begun(begun));
     }
 
     /// Returns the tokens stored by the turns for which a worker should keep room.
@@ -245,7 +245,7 @@ impl Feedback {
         self.next_turns.store(tokens.0, Ordering::Relaxed);
     }
 
-    fn leave(&self, taught: Taught) {
+    fn leave(&self, taught: LearnerEvent) {
         if self.lessons.try_send(taught).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -253,7 +253,7 @@ impl Feedback {
 
     /// Returns the receiving end of the queue, or `None` if it was already taken.
     #[must_use]
-    pub fn lessons(&self) -> Option<mpsc::Receiver<Taught>> {
+    pub fn lessons(&self) -> Option<mpsc::Receiver<LearnerEvent>> {
         self.waiting.lock().take()
     }
 

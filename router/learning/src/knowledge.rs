@@ -27,22 +27,22 @@ use protocol::fingerprint::{Extent, Fingerprint};
 
 mod capacity;
 mod conversations;
-mod emptied;
+mod cleared_caches;
 mod kept;
 mod models;
 mod places;
 mod scale;
 mod slots;
-mod tails;
+mod plain_prompt_ends;
 mod told;
 
 use conversations::Conversations;
-use emptied::Emptied;
+use cleared_caches::ClearedCaches;
 use models::{Models, Ratio};
 use places::Places;
 pub use scale::Scale;
 use slots::Slots;
-use tails::{Tail, Tails};
+use plain_prompt_ends::{Tail, PlainPromptEnds};
 use told::Told;
 
 /// State learned about prefixes, models and conversations.
@@ -55,11 +55,11 @@ pub struct Knowledge {
     told: Slots<Told>,
     models: Models,
     places: Places,
-    tails: Tails,
+    tails: PlainPromptEnds,
     conversations: Conversations,
     /// Lookups cut short because a writer was preempted.
     incomplete: AtomicU64,
-    emptied: Emptied,
+    emptied: ClearedCaches,
 }
 
 /// Source of a prediction of cached tokens.
@@ -209,10 +209,10 @@ impl Knowledge {
             told: Slots::new(workers.iter().map(|worker| Told::new(worker.1))),
             models: Models::new(initial_ratio),
             places: Places::default(),
-            tails: Tails::default(),
+            tails: PlainPromptEnds::default(),
             conversations: Conversations::new(window),
             incomplete: AtomicU64::new(0),
-            emptied: Emptied::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
+            emptied: ClearedCaches::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
         }
     }
 

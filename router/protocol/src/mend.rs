@@ -13,7 +13,7 @@ mod json;
 mod tests;
 
 use bytes::Bytes;
-use sse::Standing;
+use sse::StreamPosition;
 
 use super::routes::Family;
 
@@ -26,19 +26,19 @@ const DONE: &[u8] = b"[DONE]";
 
 /// What to send on a stream that stands there, so that `error`, a JSON object, is the last thing that its client reads.
 #[must_use]
-pub fn last_words(standing: Standing<'_>, error: &[u8], family: Family) -> Bytes {
+pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);
     match standing {
-        Standing::Between => own_event(&mut said, error, family),
-        Standing::InEvent { after_cr: false } => {
+        StreamPosition::Between => own_event(&mut said, error, family),
+        StreamPosition::InEvent { after_cr: false } => {
             said.push(b'\n');
             own_event(&mut said, error, family);
         }
-        Standing::InEvent { after_cr: true } | Standing::InLongLine => {
+        StreamPosition::InEvent { after_cr: true } | StreamPosition::InLongLine => {
             said.extend_from_slice(b"\n\n");
             own_event(&mut said, error, family);
         }
-        Standing::InLine(line) => in_line(&mut said, line, error, family),
+        StreamPosition::InLine(line) => in_line(&mut said, line, error, family),
     }
     Bytes::from(said)
 }

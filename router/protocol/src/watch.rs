@@ -18,7 +18,7 @@ mod messages;
 mod responses;
 mod stencil;
 
-use event::{Choice, Delta, Event, Said};
+use event::{Choice, Delta, Event, StreamFact};
 use stencil::Stencil;
 
 /// Longest whole answer that is read for its usage; a longer one still passes, unread.
@@ -215,7 +215,7 @@ impl Watch {
 
     /// Where the event stream stands; `None` if it is none.
     #[must_use]
-    pub fn standing(&self) -> Option<sse::Standing<'_>> {
+    pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
             Form::Stream(lines) => Some(lines.standing()),
             _ => None,
@@ -365,17 +365,17 @@ fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         reply(piece);
     };
     let delta = choice.delta.as_ref().or(choice.message.as_ref());
-    match delta.map_or(&Said::Nothing, Delta::reasoning) {
-        Said::Nothing => {}
-        Said::Text(text) => hand_on(Piece::Reasoning(text)),
-        Said::Else => hand_on(Piece::Unrepeated),
+    match delta.map_or(&StreamFact::Nothing, Delta::reasoning) {
+        StreamFact::Nothing => {}
+        StreamFact::Text(text) => hand_on(Piece::Reasoning(text)),
+        StreamFact::Else => hand_on(Piece::Unrepeated),
     }
     // A chat has the one, a completion the other.
-    for text in [delta.map_or(&Said::Nothing, |delta| &delta.content), &choice.text] {
+    for text in [delta.map_or(&StreamFact::Nothing, |delta| &delta.content), &choice.text] {
         match text {
-            Said::Nothing => {}
-            Said::Text(text) => hand_on(Piece::Text(text)),
-            Said::Else => hand_on(Piece::Unrepeated),
+            StreamFact::Nothing => {}
+            StreamFact::Text(text) => hand_on(Piece::Text(text)),
+            StreamFact::Else => hand_on(Piece::Unrepeated),
         }
     }
     let Some(delta) = delta else { return token };

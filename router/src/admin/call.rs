@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::audit::{Happened, Who};
+use crate::operator::audit::{AuditRecord, Who};
 use crate::operator::tokens::Principal;
 
 /// Most bytes of a body.
@@ -269,7 +269,7 @@ async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> 
         Ok(reply) => {
             let target = reply.target.or(named);
             if operation.audited {
-                let happened = Happened {
+                let happened = AuditRecord {
                     who: by,
                     action: operation.id.to_owned(),
                     target: target.unwrap_or_else(|| subject(operation)),
@@ -291,7 +291,7 @@ async fn refused(
     problem: Problem,
 ) -> Response {
     if operation.audited {
-        let happened = Happened {
+        let happened = AuditRecord {
             who,
             action: operation.id.to_owned(),
             target: shorten(target.unwrap_or_else(|| subject(operation))),

@@ -17,7 +17,7 @@ use super::policy::settings;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
-use crate::cmd::replay::{self, NoPreview};
+use crate::cmd::replay::{self, PreviewError};
 use crate::operator::shadow::{Shadow, Tally};
 
 /// Turns that are played unless another number is asked for.
@@ -151,14 +151,14 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     }
 }
 
-fn not_played(error: &NoPreview, turns: usize) -> Problem {
+fn not_played(error: &PreviewError, turns: usize) -> Problem {
     match error {
-        NoPreview::TooLong(_) => Problem::conflict(format!(
+        PreviewError::TooLong(_) => Problem::conflict(format!(
             "{error}: {turns} turns are too many to be played in that time here; ask for fewer (`turns`)"
         )),
-        NoPreview::Unwritable(error) => Problem::internal(error.to_string()),
-        NoPreview::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
-        NoPreview::Unplayable(why) => Problem::conflict(format!("{error}: {why}")),
+        PreviewError::Unwritable(error) => Problem::internal(error.to_string()),
+        PreviewError::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
+        PreviewError::Unplayable(why) => Problem::conflict(format!("{error}: {why}")),
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn who_waited_in_vain_is_told_what_to_ask_for() {
-        let problem = not_played(&NoPreview::TooLong(LIMIT), 50_000);
+        let problem = not_played(&PreviewError::TooLong(LIMIT), 50_000);
         assert_eq!(problem.status(), 409);
         assert_eq!(
             problem.detail,

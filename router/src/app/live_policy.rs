@@ -7,7 +7,7 @@ use policy::route::Settings;
 use tracing::info;
 
 use super::App;
-use crate::operator::audit::Happened;
+use crate::operator::audit::AuditRecord;
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
 
@@ -56,7 +56,7 @@ impl App {
 
     /// Writes down that another replica has changed the policy.
     pub async fn policy_changed_elsewhere(&self, before: &Revision, after: &Revision) {
-        let mut happened = Happened::by_router("policy.adopt", before, after);
+        let mut happened = AuditRecord::by_router("policy.adopt", before, after);
         happened.who.name.clone_from(&after.by);
         self.operator.audit.record(happened).await;
     }

@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::app::App;
-use crate::operator::audit::{Happened, Who};
+use crate::operator::audit::{AuditRecord, Who};
 use fleet::hold::Measured;
 
 /// The key in the bucket.
@@ -171,7 +171,7 @@ impl Bus {
             };
             let before = worker.cost();
             app.calibrate(&worker, measured);
-            let happened = Happened {
+            let happened = AuditRecord {
                 who: Who {
                     name: told.what.by.clone(),
                     ..Who::router()

@@ -29,7 +29,7 @@ use self::document::Document;
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, Standing};
 use crate::app::App;
-use crate::operator::audit::Happened;
+use crate::operator::audit::AuditRecord;
 use crate::operator::revisions::{Adopted, Change, Made, Revision, Stale};
 
 /// The key in the bucket.
@@ -328,7 +328,7 @@ async fn put_configured(app: &App, bus: &Bus) {
     match bus.change_policy(app, &change, None).await {
         Ok(made) => {
             app.policy.configured_is_in_force(&change.settings);
-            let happened = Happened::by_router("config.reload", &made.before, &made.after);
+            let happened = AuditRecord::by_router("config.reload", &made.before, &made.after);
             app.operator.audit.record(happened).await;
         }
         Err(error) => info!(%error, "[routing] of the configuration has changed, and is not in force yet"),

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Bus;
-use super::turns::{Said, Turn};
+use super::turns::{TurnReport, Turn};
 use super::wire::{Head, Kind, Roll, Sent, UnderWay, Writer};
 use crate::app::App;
 
@@ -88,11 +88,11 @@ impl Speaker {
     }
 
     /// Adds reports to the next message.
-    pub(super) fn take_in(&mut self, now: Millis, said: &mut Vec<Said>) {
+    pub(super) fn take_in(&mut self, now: Millis, said: &mut Vec<TurnReport>) {
         self.bus.counters.events("sent", said.len() as u64);
         for said in said.drain(..) {
             match said {
-                Said::Sent(turn, keys) => {
+                TurnReport::Sent(turn, keys) => {
                     let sent = Sent {
                         turn: turn.number,
                         worker: turn.worker,
@@ -104,17 +104,17 @@ impl Speaker {
                     self.writer.sent(&sent, &keys);
                     self.turns.insert(turn.number, turn);
                 }
-                Said::Begun(turn, at) => self.writer.begun(turn, now.saturating_sub(at)),
-                Said::Answered(turn, at, left) => {
+                TurnReport::Begun(turn, at) => self.writer.begun(turn, now.saturating_sub(at)),
+                TurnReport::Answered(turn, at, left) => {
                     self.turns.remove(&turn);
                     self.writer.answered(turn, now.saturating_sub(at), &left);
                 }
-                Said::Gone(turn, at) => {
+                TurnReport::Gone(turn, at) => {
                     self.turns.remove(&turn);
                     self.writer.gone(turn, now.saturating_sub(at));
                 }
-                Said::Hinted(worker, epoch) => self.writer.hinted(worker, epoch),
-                Said::Trimmed(trimmed) => self.writer.trimmed(&trimmed),
+                TurnReport::Hinted(worker, epoch) => self.writer.hinted(worker, epoch),
+                TurnReport::Trimmed(trimmed) => self.writer.trimmed(&trimmed),
             }
         }
     }
@@ -141,7 +141,7 @@ impl Speaker {
     pub(super) async fn call_roll(
         &mut self,
         app: &App,
-        queue: &mut mpsc::Receiver<Said>,
+        queue: &mut mpsc::Receiver<TurnReport>,
         out: &mut impl Out,
     ) {
         // Turns that are not referenced elsewhere have ended; that report is in the queue, or was lost.

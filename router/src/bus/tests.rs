@@ -61,7 +61,7 @@ impl Replica {
     }
 
     /// Sends a turn to the first worker.
-    fn sends(&self, keys: &Chain) -> turns::Told {
+    fn sends(&self, keys: &Chain) -> turns::ReportedTurn {
         let worker = self.worker(0);
         self.bus().sent(
             self.app.clock,

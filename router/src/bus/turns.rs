@@ -27,7 +27,7 @@ pub(super) struct Turn {
 }
 
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum TurnReport {
     Sent(Arc<Turn>, Keys),
     Begun(u64, Millis),
     Answered(u64, Millis, LeftBytes),
@@ -38,7 +38,7 @@ pub(super) enum Said {
 
 /// A turn reported to the others. Dropping it reports its end, unless it was answered.
 #[derive(Debug)]
-pub struct Told {
+pub struct ReportedTurn {
     bus: Arc<Bus>,
     clock: Clock,
     turn: Arc<Turn>,
@@ -55,7 +55,7 @@ impl Bus {
         session: Option<u64>,
         keys: &Chain,
         tokens: impl Fn(u64) -> u64,
-    ) -> Told {
+    ) -> ReportedTurn {
         let turn = Arc::new(Turn {
             number: self.next_turn.fetch_add(1, Ordering::Relaxed),
             worker: worker_key(worker.name()),
@@ -70,8 +70,8 @@ impl Bus {
         } else {
             Keys::none()
         };
-        self.say(Said::Sent(Arc::clone(&turn), keys));
-        Told {
+        self.say(TurnReport::Sent(Arc::clone(&turn), keys));
+        ReportedTurn {
             bus: Arc::clone(self),
             clock,
             turn,
@@ -81,31 +81,31 @@ impl Bus {
 
     /// Reports that a worker was sent a hint with this epoch.
     pub fn hinted(&self, worker: &Worker, epoch: u64) {
-        self.say(Said::Hinted(worker_key(worker.name()), epoch));
+        self.say(TurnReport::Hinted(worker_key(worker.name()), epoch));
     }
 
     /// Reports that a worker was sent a hint to evict a conversation's end first, beyond its first `keep` tokens.
     /// `keys` are some of its keys, the last one first.
     pub fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
-        self.say(Said::Trimmed(wire::Trimmed {
+        self.say(TurnReport::Trimmed(wire::Trimmed {
             worker: worker_key(worker.name()),
             keep: keep.0,
             keys: keys.to_vec(),
         }));
     }
 
-    fn say(&self, said: Said) {
+    fn say(&self, said: TurnReport) {
         if self.queue.try_send(said).is_err() {
             self.counters.lost("queue", 1);
         }
     }
 }
 
-impl Told {
+impl ReportedTurn {
     /// Reports the first token.
     pub fn begun(&self) {
         if !self.turn.begun.swap(true, Ordering::Relaxed) {
-            self.bus.say(Said::Begun(self.turn.number, self.clock.now()));
+            self.bus.say(TurnReport::Begun(self.turn.number, self.clock.now()));
         }
     }
 
@@ -132,14 +132,14 @@ impl Told {
         }
         let left = LeftBytes::of(&left, &keys);
         self.bus
-            .say(Said::Answered(self.turn.number, self.clock.now(), left));
+            .say(TurnReport::Answered(self.turn.number, self.clock.now(), left));
     }
 }
 
-impl Drop for Told {
+impl Drop for ReportedTurn {
     fn drop(&mut self) {
         if !self.is_over {
-            self.bus.say(Said::Gone(self.turn.number, self.clock.now()));
+            self.bus.say(TurnReport::Gone(self.turn.number, self.clock.now()));
         }
     }
 }

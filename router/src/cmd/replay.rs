@@ -185,7 +185,7 @@ fn decode(trace: &Trace) -> Decode {
 
 /// Reason why there is no preview.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPreview {
+pub enum PreviewError {
     /// The captured turns are not a valid trace.
     #[error("the captured turns cannot be read")]
     Unreadable(#[from] TraceFileError),
@@ -209,7 +209,7 @@ pub fn preview(
     fleet: &Fleet,
     settings: [Settings; 2],
     limit: Duration,
-) -> Result<serde_json::Value, NoPreview> {
+) -> Result<serde_json::Value, PreviewError> {
     let until = Instant::now() + limit;
     let trace = Trace::of_bytes(capture)?;
     let block_tokens = fleet.block_tokens(trace.block_tokens);
@@ -234,7 +234,7 @@ pub fn preview(
             ControlFlow::Break(())
         }
     };
-    let report = replay(&trace, fleet, &workload, &configs, &mut step).ok_or(NoPreview::TooLong(limit))?;
+    let report = replay(&trace, fleet, &workload, &configs, &mut step).ok_or(PreviewError::TooLong(limit))?;
     Ok(serde_json::to_value(report)?)
 }
 
@@ -278,7 +278,7 @@ mod tests {
         let fleet = FleetArgs::default().load().unwrap();
         let settings = || [Settings::default(), Settings::default()];
         let cut = preview(capture.as_bytes(), &fleet, settings(), Duration::ZERO);
-        assert!(matches!(cut, Err(NoPreview::TooLong(_))), "{cut:?}");
+        assert!(matches!(cut, Err(PreviewError::TooLong(_))), "{cut:?}");
         let whole = preview(capture.as_bytes(), &fleet, settings(), Duration::from_secs(600)).unwrap();
         assert_eq!(whole["turns"], 80, "the first fifth is not counted");
     }

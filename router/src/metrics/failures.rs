@@ -5,7 +5,7 @@ use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Spec, WORKER, of};
 
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -130,11 +130,11 @@ impl Metrics {
     }
 
     /// Sets the state of a worker's breaker.
-    pub(super) fn breaker(&self, worker: &str, standing: Standing) {
+    pub(super) fn breaker(&self, worker: &str, standing: BreakerState) {
         let value = match standing {
-            Standing::Closed => 0,
-            Standing::HalfOpen => 1,
-            Standing::Open => 2,
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
         };
         self.failures.standing.with_label_values(&[worker]).set(value);
         // Exposed as zero before the first.

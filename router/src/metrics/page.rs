@@ -10,7 +10,7 @@ use policy::units::{Millis, Tokens};
 
 use super::BusGauges;
 use crate::slo::{ClassState, TailState};
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use telemetry::logs::writer::Dropped;
 
 /// Values of the gauges at one moment.
@@ -52,7 +52,7 @@ pub struct Gauges {
 pub struct WorkerGauges {
     pub name: String,
     pub ready: bool,
-    pub breaker: Standing,
+    pub breaker: BreakerState,
     pub ttft_errors: Option<[(&'static str, Millis); 3]>,
     pub in_flight: u32,
     pub wait: Millis,

@@ -104,7 +104,7 @@ pub enum Outcome {
 
 /// A change or refusal before it has a number and a time.
 #[derive(Clone, Debug)]
-pub struct Happened {
+pub struct AuditRecord {
     /// Caller.
     pub who: Who,
     /// Operation.
@@ -117,7 +117,7 @@ pub struct Happened {
     pub outcome: Result<(Option<Value>, Option<Value>), String>,
 }
 
-impl Happened {
+impl AuditRecord {
     /// Returns a change of the policy by the router itself.
     #[must_use]
     pub fn by_router(action: &str, before: &Revision, after: &Revision) -> Self {
@@ -226,7 +226,7 @@ impl Audit {
     }
 
     /// Records an entry, unless it exceeds the bound on refusals. Returns after it is in the file, if there is one.
-    pub async fn record(&self, happened: Happened) {
+    pub async fn record(&self, happened: AuditRecord) {
         let Some(entry) = self.keep(happened) else {
             return;
         };
@@ -254,7 +254,7 @@ impl Audit {
         );
     }
 
-    fn keep(&self, happened: Happened) -> Option<Arc<Entry>> {
+    fn keep(&self, happened: AuditRecord) -> Option<Arc<Entry>> {
         let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
             Ok((before, after)) => (Outcome::Applied, before, after, None),
@@ -335,8 +335,8 @@ impl Audit {
 mod tests {
     use super::*;
 
-    fn happened(why: &str) -> Happened {
-        Happened {
+    fn happened(why: &str) -> AuditRecord {
+        AuditRecord {
             who: Who::router(),
             action: "policy.put".to_owned(),
             target: "policy".to_owned(),
@@ -391,7 +391,7 @@ mod tests {
         // As small as possible: a second line begins another file.
         let audit = Audit::to_file(&path, 1).unwrap();
         audit.record(happened("the change")).await;
-        let refused = |who: &str| Happened {
+        let refused = |who: &str| AuditRecord {
             who: Who {
                 name: who.to_owned(),
                 ..Who::router()

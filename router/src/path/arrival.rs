@@ -21,7 +21,7 @@ use crate::app::App;
 use protocol::error::ERROR_HEADER;
 use protocol::headers;
 use telemetry::context::{self, TraceId};
-use telemetry::logs::request::Whose;
+use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::Trace;
 
 /// Names the request, to the client, in the log and to the worker.
@@ -38,7 +38,7 @@ pub struct Arrival {
     at: Instant,
     trace: Trace,
     /// As the log names it.
-    whose: Whose,
+    whose: RequestIdentity,
 }
 
 impl Arrival {
@@ -79,7 +79,7 @@ impl Arrival {
             }
             trace = traces.begin(context, &id, at);
         }
-        let whose = Whose::new(TraceId::of_number(context.trace), id.clone());
+        let whose = RequestIdentity::new(TraceId::of_number(context.trace), id.clone());
         Self { id, at, trace, whose }
     }
 
@@ -91,7 +91,7 @@ impl Arrival {
 
     /// As the log names it.
     #[must_use]
-    pub fn whose(&self) -> &Whose {
+    pub fn whose(&self) -> &RequestIdentity {
         &self.whose
     }
 
@@ -103,7 +103,7 @@ impl Arrival {
 
     /// As the log names it, and where what happens is written down.
     #[must_use]
-    pub fn told(self) -> (Whose, Trace) {
+    pub fn told(self) -> (RequestIdentity, Trace) {
         (self.whose, self.trace)
     }
 

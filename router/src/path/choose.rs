@@ -21,7 +21,7 @@ use super::{models, tenant};
 use crate::admission::keys::Caller;
 use crate::app::App;
 use fleet::Worker;
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use fleet::dialect::is_told;
 use fleet::rotation::{self, Condition};
 use learning::feedback::Expected;
@@ -405,7 +405,7 @@ fn choose_at(desk: &mut Desk, app: &App, turn: &Turn, tried: &[WorkerId]) -> Res
             .zip(matched)
             .zip(instant())
             .map(|((began, matched), chosen)| [began, matched, chosen]),
-        regardless: conditions[decision_at].breaker == Standing::Open,
+        regardless: conditions[decision_at].breaker == BreakerState::Open,
         may_go_elsewhere: (0..)
             .zip(ready.iter())
             .any(|(at, ready)| *ready && at != decision_at && !tried.contains(&views[at].id)),

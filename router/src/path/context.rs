@@ -6,7 +6,7 @@ use policy::units::Millis;
 
 use super::forward::Deadline;
 use crate::admission::keys::Caller;
-use crate::app::{App, Place};
+use crate::app::{App, RequestPermit};
 use protocol::error::ApiError;
 use telemetry::traces::Trace;
 
@@ -32,7 +32,7 @@ impl RequestContext<'_> {
     ///
     /// # Errors
     /// If `limits.max_in_flight` is reached.
-    pub(crate) fn place(&self) -> Result<Place, ApiError> {
+    pub(crate) fn place(&self) -> Result<RequestPermit, ApiError> {
         self.app.place().ok_or(ApiError::Overloaded)
     }
 }

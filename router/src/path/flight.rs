@@ -1,7 +1,7 @@
 //! One attempt on one worker: what was assumed of it, what it holds, what was seen of its answer.
 //!
 //! What the next choice has to see at once is applied here. All else is an observation
-//! ([`Lesson`](learning::feedback::Lesson)) that is queued for the learner.
+//! ([`Observation`](learning::feedback::Lesson)) that is queued for the learner.
 //!
 //! | module | contents |
 //! |---|---|
@@ -38,9 +38,9 @@ use self::prediction::Prediction;
 use super::account::Account;
 use super::choose::{Choice, Turn};
 use super::stored::Kept;
-use crate::app::{App, Place};
-use crate::bus::turns::Told;
-use fleet::breaker::Pass;
+use crate::app::{App, RequestPermit};
+use crate::bus::turns::ReportedTurn;
+use fleet::breaker::BreakerPass;
 use fleet::{InFlight, Worker};
 use learning::feedback::Begun;
 use protocol::claim;
@@ -74,7 +74,7 @@ pub struct Flight {
     noted: Noted,
     progress: Progress,
     /// The request's permit, once this attempt is the one that is answered.
-    place: Option<Place>,
+    place: Option<RequestPermit>,
     charged: Charged,
     /// What comes of the decision.
     account: Account,
@@ -92,7 +92,7 @@ struct Noted {
     /// Tokens of the prompt that were cached, with hints and without.
     compared: Option<Compared>,
     /// The message to other replicas.
-    told: Option<Told>,
+    told: Option<ReportedTurn>,
     /// Blocks in the worker's cache by its own events; `None` without events.
     blocks_told: Option<u64>,
 }
@@ -127,7 +127,7 @@ impl Flight {
         app: &Arc<App>,
         turn: &Arc<Turn>,
         choice: &Choice,
-        pass: Pass,
+        pass: BreakerPass,
         charged: Charged,
     ) -> Box<Self> {
         let prediction = Prediction::of(choice);
@@ -306,7 +306,7 @@ impl Flight {
     }
 
     /// Takes over the request's permit: this attempt is the one that is answered.
-    pub fn keep(&mut self, place: Option<Place>) {
+    pub fn keep(&mut self, place: Option<RequestPermit>) {
         self.place = place;
     }
 

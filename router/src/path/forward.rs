@@ -34,9 +34,9 @@ use super::flight::{Flight, Outcome};
 use super::retry::{self, RetryState};
 use super::tap::Tap;
 use super::watchdog::Watchdog;
-use crate::app::{App, Place};
+use crate::app::{App, RequestPermit};
 use fleet::Worker;
-use fleet::breaker::Pass;
+use fleet::breaker::BreakerPass;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::watch::Watch;
@@ -62,7 +62,7 @@ pub(crate) struct TurnRequest<'a> {
 /// If no worker is ready or none is reached. A worker that fails on it, and a deadline that passes, are answers.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
-    place: &mut Option<Place>,
+    place: &mut Option<RequestPermit>,
 ) -> Result<Response<Body>, ApiError> {
     let app = request.context.app;
     let mut state = RetryState::new(app);
@@ -111,7 +111,7 @@ pub(crate) fn choose_admitted(
     app: &App,
     turn: &Turn,
     tried: &mut Vec<WorkerId>,
-) -> Result<(Choice, Pass), ApiError> {
+) -> Result<(Choice, BreakerPass), ApiError> {
     let attempts = tried.len();
     let mut turned_away: Option<Choice> = None;
     loop {
@@ -148,7 +148,7 @@ pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
 }
 
 /// The answer as the client gets it.
-fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<Place>) -> Response<Body> {
+fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPermit>) -> Response<Body> {
     let Answer {
         response,
         first,

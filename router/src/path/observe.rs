@@ -11,7 +11,7 @@ use super::traced::answer_facts;
 use fleet::Worker;
 use protocol::routes::Family;
 use protocol::watch::Watch;
-use telemetry::logs::request::Whose;
+use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;
 use telemetry::traces::Stage;
 
@@ -32,7 +32,7 @@ pub struct Observer {
     outcome: Outcome,
     span: AttemptSpan,
     /// As the log names the request.
-    whose: Option<Whose>,
+    whose: Option<RequestIdentity>,
 }
 
 impl Observer {
@@ -47,7 +47,7 @@ impl Observer {
             flight: Some(flight),
             outcome,
             span,
-            whose: Whose::current(),
+            whose: RequestIdentity::current(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Observer {
 
     /// Where the event stream stands, as far as it was read; `None` if it is none.
     #[must_use]
-    pub fn standing(&self) -> Option<sse::Standing<'_>> {
+    pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         self.watch.standing()
     }
 

@@ -5,7 +5,7 @@ use policy::units::{Millis, Tokens};
 use super::choose::{self, Turn};
 use super::context::RequestContext;
 use crate::admission::gate::{self, Ask, Gate, Shed};
-use crate::app::Place;
+use crate::app::RequestPermit;
 use protocol::error::ApiError;
 
 /// Charges a turn to its key, and waits until the engines have room for it.
@@ -15,7 +15,7 @@ use protocol::error::ApiError;
 pub(super) async fn turn(
     context: &RequestContext<'_>,
     turn: &Turn,
-    place: &mut Place,
+    place: &mut RequestPermit,
 ) -> Result<(), ApiError> {
     let RequestContext { app, caller, .. } = *context;
     let tokens = turn.tokens(app);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 use super::forward::Deadline;
 use crate::app::App;
 use protocol::error::ApiError;
-use tailroute_http::bell::Bell;
+use tailroute_http::bell::RareWaker;
 use tailroute_http::body::BodyError;
 
 /// Watches over one answer.
@@ -23,7 +23,7 @@ pub struct Watchdog {
     last: Instant,
     deadline: Deadline,
     /// Rung by the timer and by the cut: nothing else asks for either to be polled.
-    bell: Bell,
+    bell: RareWaker,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -68,7 +68,7 @@ impl Watchdog {
             idle,
             last,
             deadline,
-            bell: Bell::default(),
+            bell: RareWaker::default(),
             cut: Box::pin(app.when_cut_off()),
         };
         watchdog.arm();

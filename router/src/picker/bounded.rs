@@ -107,7 +107,7 @@ impl HttpBody for Counted {
 }
 
 /// A message and the bytes that it takes.
-pub(super) struct Weighed {
+pub(super) struct SizedMessage {
     pub(super) message: ProcessingRequest,
     pub(super) bytes: usize,
 }
@@ -120,7 +120,7 @@ type Prost = ProstCodec<ProcessingResponse, ProcessingRequest>;
 
 impl Codec for BoundedCodec {
     type Encode = ProcessingResponse;
-    type Decode = Weighed;
+    type Decode = SizedMessage;
     type Encoder = <Prost as Codec>::Encoder;
     type Decoder = Self;
 
@@ -134,10 +134,10 @@ impl Codec for BoundedCodec {
 }
 
 impl Decoder for BoundedCodec {
-    type Item = Weighed;
+    type Item = SizedMessage;
     type Error = Status;
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Weighed>, Status> {
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<SizedMessage>, Status> {
         let malformed = |error: prost::DecodeError| Status::internal(error.to_string());
         let beside = beside_bodies(from.chunk()).map_err(malformed)?;
         if beside > MOST_BESIDE_BODIES {
@@ -147,7 +147,7 @@ impl Decoder for BoundedCodec {
         }
         let bytes = from.remaining() + beside * DECODED_BYTES;
         let message = ProcessingRequest::decode(from).map_err(malformed)?;
-        Ok(Some(Weighed { message, bytes }))
+        Ok(Some(SizedMessage { message, bytes }))
     }
 }
 
@@ -169,13 +169,13 @@ fn beside_bodies(mut message: &[u8]) -> Result<usize, prost::DecodeError> {
 mod tests {
     use prost::Message as _;
 
-    use super::super::wire::{HttpBody, Metadata, Said};
+    use super::super::wire::{HttpBody, Metadata, RequestPart};
     use super::*;
 
     #[test]
     fn bytes_other_than_bodies_are_counted() {
         let piece = ProcessingRequest {
-            request: Some(Said::RequestBody(HttpBody {
+            request: Some(RequestPart::RequestBody(HttpBody {
                 body: vec![7; 1000].into(),
                 end_of_stream: true,
             })),

@@ -9,8 +9,8 @@ use futures_util::Stream as _;
 use http_body::{Body as HttpBody, Frame};
 use tonic::{Status, Streaming};
 
-use super::bounded::{Weighed, overloaded};
-use super::wire::{ProcessingRequest, Said};
+use super::bounded::{SizedMessage, overloaded};
+use super::wire::{ProcessingRequest, RequestPart};
 use crate::app::App;
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
@@ -18,7 +18,7 @@ use tailroute_http::unread::Unread;
 /// The received messages.
 pub(super) struct Inbox {
     app: Arc<App>,
-    incoming: Streaming<Weighed>,
+    incoming: Streaming<SizedMessage>,
     /// Room of the latest message, until the next one comes or it is taken.
     room: Option<Unread>,
     /// A message received while waiting for the gateway to hang up.
@@ -26,7 +26,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(app: &Arc<App>, incoming: Streaming<Weighed>) -> Self {
+    pub(super) fn new(app: &Arc<App>, incoming: Streaming<SizedMessage>) -> Self {
         Self {
             app: Arc::clone(app),
             incoming,
@@ -48,7 +48,7 @@ impl Inbox {
         let Some(next) = ready!(Pin::new(&mut self.incoming).poll_next(cx)) else {
             return Poll::Ready(Ok(None));
         };
-        let Weighed { message, bytes } = next?;
+        let SizedMessage { message, bytes } = next?;
         let mut room = self.app.unread();
         if !room.grow(bytes) {
             return Poll::Ready(Err(overloaded()));
@@ -124,11 +124,11 @@ impl HttpBody for RequestBody<'_> {
         // The reader of the body accounts for the bytes that it keeps.
         drop(body.inbox.take_room());
         match message.and_then(|message| message.request) {
-            Some(Said::RequestBody(piece)) => {
+            Some(RequestPart::RequestBody(piece)) => {
                 body.is_over = piece.end_of_stream || body.is_one_piece;
                 Poll::Ready(Some(Ok(Frame::data(piece.body))))
             }
-            Some(Said::RequestTrailers(_)) => {
+            Some(RequestPart::RequestTrailers(_)) => {
                 body.is_over = true;
                 body.ended_by_trailers = true;
                 Poll::Ready(None)

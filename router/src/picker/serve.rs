@@ -22,9 +22,9 @@ use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 use tracing::{debug, warn};
 
-use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, Weighed};
+use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
 use super::inbox::Inbox;
-use super::talk::{Going, talk};
+use super::exchange::{Going, talk};
 use super::wire::{PATH, ProcessingResponse};
 use crate::app::App;
 use crate::metrics::Open;
@@ -193,7 +193,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
 /// `ExternalProcessor`
 struct Processor(Arc<App>, Arc<OpenRequest>);
 
-impl tower_service::Service<tonic::Request<Streaming<Weighed>>> for Processor {
+impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Processor {
     type Response = tonic::Response<Conversation>;
     type Error = Status;
     type Future = std::future::Ready<Result<Self::Response, Status>>;
@@ -202,19 +202,19 @@ impl tower_service::Service<tonic::Request<Streaming<Weighed>>> for Processor {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: tonic::Request<Streaming<Weighed>>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<SizedMessage>>) -> Self::Future {
         let conversation = Conversation::new(&self.0, Arc::clone(&self.1), request.into_inner());
         std::future::ready(Ok(tonic::Response::new(conversation)))
     }
 }
 
 /// The future of a running exchange.
-type Talking = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+type ExchangeFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// The response stream of one request. The exchange advances as the stream is polled, and ends when the stream is
 /// dropped.
 struct Conversation {
-    talking: Option<Talking>,
+    talking: Option<ExchangeFuture>,
     told: mpsc::Receiver<Going>,
     failed: Option<Status>,
     _open: Open,
@@ -222,7 +222,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn new(app: &Arc<App>, under_way: Arc<OpenRequest>, incoming: Streaming<Weighed>) -> Self {
+    fn new(app: &Arc<App>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
             talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(app, incoming), out))),

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use policy::units::Millis;
 use tracing::debug;
 
-use crate::app::{App, Place};
+use crate::app::{App, RequestPermit};
 use crate::decisions;
 use crate::path::among::Among;
 use crate::path::choose::{self, Choice, Turn};
@@ -119,7 +119,7 @@ pub(super) struct Carried {
     charged: Charged,
     /// Present after the head of the response.
     observer: Option<Observer>,
-    place: Option<Place>,
+    place: Option<RequestPermit>,
 }
 
 impl Carried {
@@ -128,7 +128,7 @@ impl Carried {
         turn: Arc<Turn>,
         choice: &Choice,
         (attempt, charged): ((Box<Flight>, AttemptSpan), Charged),
-        place: Place,
+        place: RequestPermit,
     ) -> Self {
         let explained = turn
             .explain
@@ -223,7 +223,7 @@ impl Drop for Carried {
 pub(super) struct Relayed {
     app: Arc<App>,
     in_flight: Option<InFlight>,
-    _place: Place,
+    _place: RequestPermit,
     /// Time of the pick, and the endpoint's name in metrics.
     counted: (Millis, &'static str),
     is_answered: bool,
@@ -234,7 +234,7 @@ impl Relayed {
     pub(super) fn new(
         app: &Arc<App>,
         in_flight: InFlight,
-        place: Place,
+        place: RequestPermit,
         counted: (Millis, &'static str),
         inspector: Inspector,
     ) -> Self {

@@ -19,7 +19,7 @@ pub const BODY_TAGS: [u32; 2] = [4, 5];
 pub struct ProcessingRequest {
     /// The part it contains.
     #[prost(oneof = "Said", tags = "2, 3, 4, 5, 6, 7")]
-    pub request: Option<Said>,
+    pub request: Option<RequestPart>,
     /// Metadata of earlier filters.
     #[prost(message, optional, tag = "8")]
     pub metadata_context: Option<Metadata>,
@@ -36,7 +36,7 @@ pub struct ProcessingRequest {
 
 /// The parts of a request and its response.
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Said {
+pub enum RequestPart {
     /// The request's head.
     #[prost(message, tag = "2")]
     RequestHeaders(HttpHeaders),
@@ -201,7 +201,7 @@ pub struct ListValue {
 pub struct ProcessingResponse {
     /// The answered part.
     #[prost(oneof = "Told", tags = "1, 2, 3, 4, 5, 6, 7")]
-    pub response: Option<Told>,
+    pub response: Option<AnswerPart>,
     /// Metadata for later filters, by namespace.
     #[prost(message, optional, tag = "8")]
     pub dynamic_metadata: Option<Struct>,
@@ -209,7 +209,7 @@ pub struct ProcessingResponse {
 
 /// The answers to the parts.
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Told {
+pub enum AnswerPart {
     /// Answers the request's head.
     #[prost(message, tag = "1")]
     RequestHeaders(PartResponse),

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use super::connections::ConnectionPermit;
-use super::express::Outgoing;
+use super::fast_path::Outgoing;
 use super::progress::Progress;
 use super::read_ahead::ReadAhead;
 use super::socket::Socket;

@@ -27,8 +27,8 @@ use super::checked::Checked;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
 use super::events::{Event, Events, Times, Watched};
-use super::express::{Express, Outgoing};
-use super::passage::Carrier;
+use super::fast_path::{FastPath, Outgoing};
+use super::frame_owner::Carrier;
 use super::progress::Progress;
 use super::read_ahead::{ReadAhead, Reader};
 use super::socket::{Socket, Tcp};
@@ -159,7 +159,7 @@ impl Connector {
             idle,
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.app.unread());
-        let express = Express::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
+        let express = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
         let reader = Reader {
             socket: Arc::clone(stream),
             progress: Arc::clone(progress),
@@ -236,7 +236,7 @@ enum Happened {
 
 /// Serves a connection until it ends or an event ends it.
 async fn until_it_ends<C>(
-    (mut connection, mut express, mut reader): (Pin<&mut C>, Express, Reader),
+    (mut connection, mut express, mut reader): (Pin<&mut C>, FastPath, Reader),
     mut events: Events,
     progress: &Progress,
 ) -> Ended
@@ -261,7 +261,7 @@ where
             Happened::Over(_) => return Ended::Served,
             Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
             Happened::Besides(
-                Event::Ended | Event::GivesWay | Event::ClientLeft | Event::PipelinesTooMuch,
+                Event::Ended | Event::Evicted | Event::ClientLeft | Event::PipelinesTooMuch,
             ) => {
                 return Ended::Dropped;
             }

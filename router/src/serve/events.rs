@@ -65,7 +65,7 @@ enum Stage {
 enum Woken {
     Phase,
     ClientClosed,
-    GivesWay,
+    Evicted,
     Look,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum Event {
     /// The connection has announced its end and has no open request.
     Ended,
     /// The connection is evicted for another one.
-    GivesWay,
+    Evicted,
     /// The client has closed its side during a request.
     ClientLeft,
     /// The client has pipelined more bytes than are buffered.
@@ -111,7 +111,7 @@ impl Events {
                     let is_abandoned = self.watched.progress.is_abandoned();
                     is_abandoned.then_some(Event::ClientLeft)
                 }
-                Woken::GivesWay => Some(Event::GivesWay),
+                Woken::Evicted => Some(Event::Evicted),
                 Woken::Look => self.looked(),
             };
             if let Some(event) = event {
@@ -136,7 +136,7 @@ impl Events {
                 Woken::Phase
             }
             () = socket.closed_by_client(), if !self.client_closed => Woken::ClientClosed,
-            () = progress.has_to_give_way() => Woken::GivesWay,
+            () = progress.has_to_give_way() => Woken::Evicted,
             () = self.look.as_mut(), if self.stage != Stage::Served => Woken::Look,
             never = answers.watch() => match never {},
         }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::passage::{Carrier, Handed, Passage, Watched};
+use super::frame_owner::{Carrier, PollResults, FrameOwner, Watched};
 use super::progress::OpenRequest;
 use crate::path::Due;
 use tailroute_http::body::{self, Body};
@@ -31,7 +31,7 @@ pub(super) struct Answers {
     patience: Duration,
     sending: Mutex<Sending>,
     sooner: Notify,
-    handed: Arc<Mutex<Handed>>,
+    handed: Arc<Mutex<PollResults>>,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub(super) struct Held {
     due: Option<Instant>,
     /// Open until hyper drops the response, or it is dropped as stalled.
     pub(super) request: Option<OpenRequest>,
-    pub(super) passage: Passage,
+    pub(super) passage: FrameOwner,
 }
 
 impl Held {
@@ -89,7 +89,7 @@ impl Answers {
         if answer.body().is_end_stream() {
             return answer;
         }
-        let passage = Passage::of(&answer, carrier);
+        let passage = FrameOwner::of(&answer, carrier);
         let due = answer.extensions_mut().remove::<Due>().map(|due| due.0);
         answer.map(|body| {
             let held = Arc::new(Mutex::new(Held {
@@ -117,7 +117,7 @@ impl Answers {
     }
 
     /// Takes the results of hyper's polls.
-    pub(super) fn take_handed(&self) -> Handed {
+    pub(super) fn take_handed(&self) -> PollResults {
         std::mem::take(&mut self.handed.lock())
     }
 
@@ -327,7 +327,7 @@ mod tests {
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let (mut watch, mut bell, mut looks) =
-            (pin!(answers.watch()), tailroute_http::bell::Bell::default(), 0);
+            (pin!(answers.watch()), tailroute_http::bell::RareWaker::default(), 0);
         let task = std::task::Waker::noop();
         for _ in 0..PATIENCE.as_secs() * 5 {
             if bell.has_rung(&Context::from_waker(task)) {

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use crate::app::App;
 use crate::control;
-use fleet::cache_policy::{self, Said};
+use fleet::cache_policy::{self, ReportedPolicy};
 use fleet::dialect::sglang;
 use fleet::{Worker, dialect};
 use protocol::names;
@@ -80,13 +80,13 @@ async fn ask(app: &App, worker: &Worker) -> Says {
     if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
         says.capabilities = fetch(app, worker, "/v1/tailroute", &mut says.unanswered).await;
     }
-    let said = |document: &Option<Bytes>| document.as_deref().map_or(Said::Nothing, Said::of);
+    let said = |document: &Option<Bytes>| document.as_deref().map_or(ReportedPolicy::Nothing, ReportedPolicy::of);
     let has_dialect = says
         .capabilities
         .as_deref()
         .and_then(dialect::Tailroute::of)
         .is_some();
-    if (policy_is_open && said(&says.capabilities) == Said::Nothing)
+    if (policy_is_open && said(&says.capabilities) == ReportedPolicy::Nothing)
         || (spec.dialect == Dialect::Auto && !has_dialect)
         || app.admission.has_keys()
     {
@@ -130,9 +130,9 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
         return worker.spec.cache_policy;
     }
     for document in [&says.capabilities, &says.info].into_iter().flatten() {
-        match Said::of(document) {
-            Said::Known(policy) => return policy,
-            Said::Unknown(name) => {
+        match ReportedPolicy::of(document) {
+            ReportedPolicy::Known(policy) => return policy,
+            ReportedPolicy::Unknown(name) => {
                 warn!(
                     worker = worker.name(),
                     policy = name,
@@ -140,7 +140,7 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
                 );
                 return CachePolicy::Lru;
             }
-            Said::Nothing => {}
+            ReportedPolicy::Nothing => {}
         }
     }
     info!(

@@ -14,14 +14,14 @@ use crate::app::App;
 use fleet::Worker;
 use fleet::hints::Kind;
 use fleet::hold::Hold;
-use learning::feedback::{Counted, Late, Lesson, Sample, Taught, Turned};
+use learning::feedback::{Counted, Late, Observation, Sample, LearnerEvent, CompletedTurn};
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
-pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taught>>>) {
+pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
     let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -37,10 +37,10 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Taugh
                 }
                 for taught in batch.drain(..) {
                     match taught {
-                        Taught::Turn(lesson) => apply(&app, &lesson),
-                        Taught::Late(late) => learn_late(&app, &late),
-                        Taught::Sent(worker) => make_room(&app, worker),
-                        Taught::Begun(begun) => room::begun(&app, &begun),
+                        LearnerEvent::Turn(lesson) => apply(&app, &lesson),
+                        LearnerEvent::Late(late) => learn_late(&app, &late),
+                        LearnerEvent::Sent(worker) => make_room(&app, worker),
+                        LearnerEvent::Begun(begun) => room::begun(&app, &begun),
                     }
                 }
                 publish_costs(&app);
@@ -56,7 +56,7 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     (known.hold() != Hold::Gone).then_some(known)
 }
 
-fn apply(app: &App, lesson: &Lesson) {
+fn apply(app: &App, lesson: &Observation) {
     let workers = app.fleet.workers();
     let Some(worker) = present(&workers, lesson.worker) else {
         return;
@@ -66,7 +66,7 @@ fn apply(app: &App, lesson: &Lesson) {
         return;
     };
     let (keys, shared_tokens) = shared(app, lesson);
-    let turns = app.feedback.conversations.lock().turned(&Turned {
+    let turns = app.feedback.conversations.lock().turned(&CompletedTurn {
         key: *key,
         class: lesson.class,
         finish: lesson.finish,
@@ -100,7 +100,7 @@ fn make_room(app: &App, worker: WorkerId) {
 }
 
 /// Learns from a response whose prefill time is known.
-fn learn_cost(app: &App, worker: &Worker, lesson: &Lesson) {
+fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
     let told = match lesson.prefill {
         None => "none",
         Some(_) if !lesson.cached_is_told => "predicted",
@@ -177,7 +177,7 @@ fn publish_costs(app: &App) {
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
-fn shared(app: &App, lesson: &Lesson) -> (usize, Tokens) {
+fn shared(app: &App, lesson: &Observation) -> (usize, Tokens) {
     let keys = lesson.chain.hashes();
     let mut shared = app.feedback.shared.lock();
     if lesson.class.stage == policy::estimate::Stage::First {
@@ -189,7 +189,7 @@ fn shared(app: &App, lesson: &Lesson) -> (usize, Tokens) {
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
-fn give_up(app: &App, worker: &Worker, lesson: &Lesson, shared: usize, kind: Kind) {
+fn give_up(app: &App, worker: &Worker, lesson: &Observation, shared: usize, kind: Kind) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };
@@ -203,7 +203,7 @@ fn give_up(app: &App, worker: &Worker, lesson: &Lesson, shared: usize, kind: Kin
 }
 
 /// Removes marks from a shared prefix, which outlives any one of its conversations.
-fn protect(app: &App, worker: &Worker, lesson: &Lesson, keys: usize, tokens: Tokens) {
+fn protect(app: &App, worker: &Worker, lesson: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
         &lesson.conversation,
         keys.checked_sub(1).and_then(|at| lesson.chain.hashes().get(at)),

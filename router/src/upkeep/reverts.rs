@@ -5,7 +5,7 @@ use std::sync::Arc;
 use policy::units::Millis;
 
 use crate::app::App;
-use crate::operator::audit::{Happened, Who};
+use crate::operator::audit::{AuditRecord, Who};
 use fleet::Worker;
 use fleet::clock;
 
@@ -20,7 +20,7 @@ pub(super) async fn policy(app: Arc<App>) {
         let Some((before, after)) = reverted else {
             continue;
         };
-        let happened = Happened::by_router("policy.revert", &before, &after);
+        let happened = AuditRecord::by_router("policy.revert", &before, &after);
         app.operator.audit.record(happened).await;
     }
 }
@@ -46,7 +46,7 @@ async fn revert(app: &App, worker: &Worker) {
     let Some(before) = worker.unpin_due(app.clock.now()) else {
         return;
     };
-    let happened = Happened {
+    let happened = AuditRecord {
         who: Who::router(),
         action: "workers.alpha_revert".to_owned(),
         target: worker.name().to_owned(),

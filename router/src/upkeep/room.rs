@@ -11,7 +11,7 @@ use policy::units::{Millis, Tokens};
 use crate::app::App;
 use fleet::Worker;
 use fleet::hints::Kind;
-use learning::feedback::{self, CopyKeys, Lesson, Turns};
+use learning::feedback::{self, CopyKeys, Observation, Turns};
 
 /// Copies trimmed in a row.
 const MOST: usize = 64;
@@ -25,7 +25,7 @@ pub(super) fn begun(app: &App, begun: &feedback::Begun) {
 }
 
 /// Learns from a completed turn, and adds its conversation to the silent ones.
-pub(super) fn learn(app: &App, worker: &Worker, lesson: &Lesson, key: u64, turns: Turns) {
+pub(super) fn learn(app: &App, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };

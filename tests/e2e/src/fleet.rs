@@ -69,7 +69,7 @@ pub struct Fleet {
 
 /// The outcome of a turn.
 #[derive(Clone, Debug)]
-pub struct Turned {
+pub struct CompletedTurn {
     /// Index of the engine that answered.
     pub engine: usize,
     /// Name of the worker: the engine, or one of its ranks.
@@ -201,7 +201,7 @@ impl Fleet {
     ///
     /// # Panics
     /// If there is no successful response.
-    pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> Turned {
+    pub async fn turn(&self, talk: &mut Conversation, headers: Fields<'_>, text: &str) -> CompletedTurn {
         talk.user(text);
         let streamed = talk.turns().is_multiple_of(2);
         let extra = json!({ "stream": streamed, "stream_options": { "include_usage": true } });
@@ -221,7 +221,7 @@ impl Fleet {
             (said.to_owned(), json["usage"].clone())
         };
         talk.assistant(&said);
-        Turned {
+        CompletedTurn {
             engine: self.engine_of(&answer.worker()),
             worker: answer.worker(),
             prompt: usage["prompt_tokens"].as_u64().unwrap(),

@@ -26,7 +26,7 @@ struct Chain {
 
 /// Chains stored without a name, newest last.
 #[derive(Debug, Default)]
-pub(super) struct Unnamed(VecDeque<Chain>);
+pub(super) struct UnboundChains(VecDeque<Chain>);
 
 /// The chains found for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) fn depth_of(turn: &TurnBlocks, block: u64) -> u64 {
     turn.total.saturating_sub(1) / block
 }
 
-impl Unnamed {
+impl UnboundChains {
     pub(super) fn stored(&mut self, parent: Option<u64>, last: u64, at: u64) {
         let chain = Chain { hash: last, at };
         match self.0.back_mut() {

@@ -23,7 +23,7 @@ fn opened_at(now: f64) -> Breaker {
     for _ in 0..5 {
         fail(&mut breaker, now);
     }
-    assert_eq!(breaker.standing(Millis(now)), Standing::Open);
+    assert_eq!(breaker.standing(Millis(now)), BreakerState::Open);
     breaker
 }
 
@@ -62,12 +62,12 @@ fn failures_that_are_long_ago_do_not() {
 fn when_its_time_is_up_one_request_tries_and_the_others_wait_for_what_it_finds() {
     let mut breaker = opened_at(0.0);
     assert_eq!(breaker.admit(Millis(999.0)), None);
-    assert_eq!(breaker.standing(Millis(1000.0)), Standing::HalfOpen);
+    assert_eq!(breaker.standing(Millis(1000.0)), BreakerState::HalfOpen);
     let trial = breaker.admit(Millis(1000.0));
-    assert_eq!(trial, Some(Pass::Trial));
+    assert_eq!(trial, Some(BreakerPass::Trial));
     assert_eq!(breaker.admit(Millis(1001.0)), None);
-    assert!(breaker.answered(Millis(1500.0), Pass::Trial));
-    assert_eq!(breaker.admit(Millis(1501.0)), Some(Pass::Ordinary));
+    assert!(breaker.answered(Millis(1500.0), BreakerPass::Trial));
+    assert_eq!(breaker.admit(Millis(1501.0)), Some(BreakerPass::Ordinary));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_trial_that_fails_doubles_the_pause_up_to_the_longest() {
     let mut breaker = opened_at(0.0);
     let mut now = 0.0;
     for pause in [1000.0, 2000.0, 4000.0, 8000.0, 8000.0] {
-        assert_eq!(breaker.standing(Millis(now + pause - 1.0)), Standing::Open);
+        assert_eq!(breaker.standing(Millis(now + pause - 1.0)), BreakerState::Open);
         now += pause;
         assert!(fail(&mut breaker, now));
     }
@@ -86,11 +86,11 @@ fn a_relapse_is_a_longer_pause_and_a_failure_much_later_is_not() {
     for (after, pause) in [(100.0, 2000.0), (60_000.0, 1000.0)] {
         let mut breaker = opened_at(0.0);
         breaker.admit(Millis(1000.0)).unwrap();
-        breaker.answered(Millis(1000.0), Pass::Trial);
+        breaker.answered(Millis(1000.0), BreakerPass::Trial);
         let again = 1000.0 + after;
         while !fail(&mut breaker, again) {}
-        assert_eq!(breaker.standing(Millis(again + pause - 1.0)), Standing::Open);
-        assert_eq!(breaker.standing(Millis(again + pause)), Standing::HalfOpen);
+        assert_eq!(breaker.standing(Millis(again + pause - 1.0)), BreakerState::Open);
+        assert_eq!(breaker.standing(Millis(again + pause)), BreakerState::HalfOpen);
     }
 }
 
@@ -98,8 +98,8 @@ fn a_relapse_is_a_longer_pause_and_a_failure_much_later_is_not() {
 fn a_trial_that_shows_nothing_leaves_the_place_to_the_next() {
     let mut breaker = opened_at(0.0);
     breaker.admit(Millis(1000.0)).unwrap();
-    breaker.undecided(Pass::Trial);
-    assert_eq!(breaker.admit(Millis(1000.0)), Some(Pass::Trial));
+    breaker.undecided(BreakerPass::Trial);
+    assert_eq!(breaker.admit(Millis(1000.0)), Some(BreakerPass::Trial));
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn what_was_sent_before_it_opened_neither_closes_nor_prolongs_it() {
     while !fail(&mut breaker, 0.0) {}
     assert!(!breaker.failed(Millis(900.0), before));
     assert!(!breaker.answered(Millis(900.0), other));
-    assert_eq!(breaker.standing(Millis(999.0)), Standing::Open);
-    assert_eq!(breaker.standing(Millis(1000.0)), Standing::HalfOpen);
+    assert_eq!(breaker.standing(Millis(999.0)), BreakerState::Open);
+    assert_eq!(breaker.standing(Millis(1000.0)), BreakerState::HalfOpen);
 }
 
 #[test]
@@ -144,7 +144,7 @@ proptest! {
     ) {
         let mut breaker = breaker();
         let mut now = Millis::ZERO;
-        let mut out: Vec<Pass> = Vec::new();
+        let mut out: Vec<BreakerPass> = Vec::new();
         let end = |breaker: &mut Breaker, now, pass, how| match how {
             0 => { breaker.answered(now, pass); }
             1 => { breaker.failed(now, pass); }
@@ -160,7 +160,7 @@ proptest! {
                 Step::End(..) => {}
                 Step::Wait(ms) => now += Millis(f64::from(ms)),
             }
-            prop_assert!(out.iter().filter(|pass| **pass == Pass::Trial).count() <= 1);
+            prop_assert!(out.iter().filter(|pass| **pass == BreakerPass::Trial).count() <= 1);
         }
         for pass in out.drain(..) {
             end(&mut breaker, now, pass, 2);

@@ -22,7 +22,7 @@ fn view(slot: u32, ready: bool, in_flight: u32) -> WorkerView {
 
 fn open(failing: f64) -> Condition {
     Condition {
-        breaker: Standing::Open,
+        breaker: BreakerState::Open,
         failing,
         started: 1.0,
     }
@@ -91,7 +91,7 @@ proptest! {
         for (slot, &(is_ready, fails, failing, started, in_flight)) in (0..).zip(&workers) {
             views.push(view(slot, is_ready, in_flight));
             conditions.push(Condition {
-                breaker: if fails { Standing::Open } else { Standing::Closed },
+                breaker: if fails { BreakerState::Open } else { BreakerState::Closed },
                 failing,
                 started: started.min(1.0),
             });
@@ -105,7 +105,7 @@ proptest! {
         let kept_out = (0..views.len()).filter(out).count();
         prop_assert!(kept_out as f64 <= max_share * count(&before) as f64);
         let failing = (0..views.len())
-            .filter(|&at| before[at].ready && conditions[at].breaker == Standing::Open)
+            .filter(|&at| before[at].ready && conditions[at].breaker == BreakerState::Open)
             .count();
         prop_assert!(passed_over <= failing);
     }

@@ -47,7 +47,7 @@ pub struct Turns {
 
 /// A completed turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Turned {
+pub struct CompletedTurn {
     /// Key of the conversation.
     pub key: u64,
     /// Class that was expected.
@@ -67,7 +67,7 @@ pub struct Turned {
 }
 
 #[derive(Debug)]
-struct Talk {
+struct Conversation {
     turns: u32,
     /// L.
     length: Tokens,
@@ -85,7 +85,7 @@ type Instant = u64;
 /// Conversations, and the habits of their classes.
 #[derive(Debug)]
 pub struct Conversations {
-    talks: LruCache<u64, Talk>,
+    talks: LruCache<u64, Conversation>,
     due: BTreeSet<(Instant, u64)>,
     /// Habits by class.
     pub habits: HabitTable,
@@ -126,7 +126,7 @@ impl Conversations {
     }
 
     /// Records a completed turn and returns its position in the conversation.
-    pub fn turned(&mut self, turn: &Turned) -> Turns {
+    pub fn turned(&mut self, turn: &CompletedTurn) -> Turns {
         let class = Class {
             finish: Some(turn.finish),
             ..turn.class
@@ -156,7 +156,7 @@ impl Conversations {
         let patience = self.habits.of(class).patience();
         self.remember(
             turn.key,
-            Talk {
+            Conversation {
                 turns,
                 length: turn.prompt + turn.response,
                 class,
@@ -194,7 +194,7 @@ impl Conversations {
         }
     }
 
-    fn remember(&mut self, key: u64, talk: Talk) {
+    fn remember(&mut self, key: u64, talk: Conversation) {
         if let Some(at) = talk.due {
             self.due.insert((at, key));
         }

@@ -15,7 +15,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use lru::LruCache;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::units::Millis;
-use policy::ways::Ways;
+use policy::ways::SetAssociativeMap;
 
 /// Leading keys of a prompt that are counted: a megabyte of text or more.
 const MAX_KEYS: usize = 256;
@@ -30,7 +30,7 @@ const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 #[derive(Debug)]
 pub struct SharedPrefixes {
     from: Option<NonZeroU32>,
-    counts: Ways,
+    counts: SetAssociativeMap,
     protected: LruCache<(WorkerId, PrefixHash), Millis>,
 }
 
@@ -40,7 +40,7 @@ impl SharedPrefixes {
     pub fn new(from: Option<NonZeroU32>) -> Self {
         Self {
             from,
-            counts: Ways::new(COUNTS),
+            counts: SetAssociativeMap::new(COUNTS),
             protected: LruCache::new(PROTECTED),
         }
     }

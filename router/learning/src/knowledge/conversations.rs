@@ -1,13 +1,13 @@
 //! Where conversations are served, and which prompt continues which.
 
 use parking_lot::{Mutex, RwLock};
-use policy::estimate::{Home, Homes};
+use policy::estimate::{Home, ConversationCounts};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::units::Millis;
-use policy::ways::Ways;
+use policy::ways::SetAssociativeMap;
 
-use super::tails::last_full;
+use super::plain_prompt_ends::last_full;
 
 const CONVERSATIONS: usize = 100_000;
 /// Keys looked up per acquisition of the lock: some microseconds.
@@ -18,15 +18,15 @@ const AT_ONCE: usize = 128;
 pub(super) struct Conversations {
     last_turns: RwLock<LastTurns>,
     /// Conversation by the key that its next prompt repeats: the last key of its last prompt, or of the reply.
-    prompts: Mutex<Ways>,
+    prompts: Mutex<SetAssociativeMap>,
 }
 
 /// Worker of each conversation's last turn.
 #[derive(Debug)]
 struct LastTurns {
     /// Last turn by conversation: see [`packed`].
-    of: Ways,
-    homes: Homes,
+    of: SetAssociativeMap,
+    homes: ConversationCounts,
 }
 
 /// Bits of the worker's slot in a packed last turn; the rest is its time in milliseconds.
@@ -37,10 +37,10 @@ impl Conversations {
     pub(super) fn new(window: Millis) -> Self {
         Self {
             last_turns: RwLock::new(LastTurns {
-                of: Ways::new(CONVERSATIONS),
-                homes: Homes::new(window),
+                of: SetAssociativeMap::new(CONVERSATIONS),
+                homes: ConversationCounts::new(window),
             }),
-            prompts: Mutex::new(Ways::new(CONVERSATIONS)),
+            prompts: Mutex::new(SetAssociativeMap::new(CONVERSATIONS)),
         }
     }
 

@@ -13,7 +13,7 @@
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
-use policy::ways::Ways;
+use policy::ways::SetAssociativeMap;
 
 use super::Counted;
 use super::models::Ratio;
@@ -77,7 +77,7 @@ impl From<Place> for Packed {
 
 /// The most recently used message ends.
 #[derive(Debug)]
-struct Table(Ways);
+struct Table(SetAssociativeMap);
 
 impl Table {
     /// Prefetches the entries of a prompt's messages.
@@ -107,7 +107,7 @@ pub(super) struct Places(RwLock<Table>);
 
 impl Default for Places {
     fn default() -> Self {
-        Self(RwLock::new(Table(Ways::new(PLACES))))
+        Self(RwLock::new(Table(SetAssociativeMap::new(PLACES))))
     }
 }
 

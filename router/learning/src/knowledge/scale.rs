@@ -10,7 +10,7 @@ use policy::ids::PrefixHash;
 
 use super::models::Ratio;
 use super::places::Place;
-use super::tails::Tail;
+use super::plain_prompt_ends::Tail;
 
 /// The known position of a message's end.
 #[derive(Clone, Copy, Debug)]

@@ -57,9 +57,9 @@ fn a_stream_cut_at_any_byte_ends_with_the_error_and_all_of_it_can_be_read() {
 
 #[test]
 fn what_was_between_events_is_followed_by_the_error_alone() {
-    let said = last_words(sse::Standing::Between, ERROR.as_bytes(), Family::OpenAi);
+    let said = last_words(sse::StreamPosition::Between, ERROR.as_bytes(), Family::OpenAi);
     assert_eq!(said, format!("data: {ERROR}\n\n"));
-    let said = last_words(sse::Standing::Between, ERROR.as_bytes(), Family::Anthropic);
+    let said = last_words(sse::StreamPosition::Between, ERROR.as_bytes(), Family::Anthropic);
     assert_eq!(said, format!("event: error\ndata: {ERROR}\n\n"));
 }
 

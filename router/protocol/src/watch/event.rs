@@ -52,7 +52,7 @@ pub(super) struct Choice<'a> {
     #[serde(borrow, default)]
     pub(super) message: Option<Delta<'a>>,
     #[serde(borrow, default)]
-    pub(super) text: Said<'a>,
+    pub(super) text: StreamFact<'a>,
     #[serde(borrow, default)]
     pub(super) finish_reason: Option<Cow<'a, str>>,
 }
@@ -60,39 +60,39 @@ pub(super) struct Choice<'a> {
 #[derive(Deserialize)]
 pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
-    pub(super) content: Said<'a>,
+    pub(super) content: StreamFact<'a>,
     #[serde(borrow, default)]
     pub(super) tool_calls: Option<Vec<Call<'a>>>,
     #[serde(borrow, default)]
     pub(super) function_call: Option<Call<'a>>,
     #[serde(borrow, default)]
-    reasoning: Said<'a>,
+    reasoning: StreamFact<'a>,
     #[serde(borrow, default)]
-    reasoning_content: Said<'a>,
+    reasoning_content: StreamFact<'a>,
     #[serde(borrow, default)]
-    refusal: Said<'a>,
+    refusal: StreamFact<'a>,
     #[serde(default)]
     audio: Option<IgnoredAny>,
 }
 
 impl Delta<'_> {
     /// Its reasoning. vLLM names it so; older versions and SGLang call it `reasoning_content`, and some send both.
-    pub(super) fn reasoning(&self) -> &Said<'_> {
+    pub(super) fn reasoning(&self) -> &StreamFact<'_> {
         match self.reasoning {
-            Said::Nothing => &self.reasoning_content,
+            StreamFact::Nothing => &self.reasoning_content,
             _ => &self.reasoning,
         }
     }
 
     /// Whether it holds something that the next prompt does not repeat, or not as it is.
     pub(super) fn is_more(&self) -> bool {
-        self.audio.is_some() || !matches!(self.refusal, Said::Nothing)
+        self.audio.is_some() || !matches!(self.refusal, StreamFact::Nothing)
     }
 }
 
 /// What a member says that should be a string.
 #[derive(Default)]
-pub(super) enum Said<'a> {
+pub(super) enum StreamFact<'a> {
     /// Absent, `null`, an empty string or list.
     #[default]
     Nothing,
@@ -101,7 +101,7 @@ pub(super) enum Said<'a> {
     Else,
 }
 
-impl Said<'_> {
+impl StreamFact<'_> {
     pub(super) fn is(&self, text: &str) -> bool {
         matches!(self, Self::Text(said) if said == text)
     }
@@ -121,21 +121,21 @@ pub(super) struct Call<'a> {
     #[serde(default)]
     pub(super) index: Option<u64>,
     #[serde(borrow, default)]
-    id: Said<'a>,
+    id: StreamFact<'a>,
     #[serde(borrow, default)]
     function: Option<Function<'a>>,
     #[serde(borrow, default)]
-    name: Said<'a>,
+    name: StreamFact<'a>,
     #[serde(borrow, default)]
-    arguments: Said<'a>,
+    arguments: StreamFact<'a>,
 }
 
 #[derive(Deserialize)]
 struct Function<'a> {
     #[serde(borrow, default)]
-    name: Said<'a>,
+    name: StreamFact<'a>,
     #[serde(borrow, default)]
-    arguments: Said<'a>,
+    arguments: StreamFact<'a>,
 }
 
 impl Call<'_> {
@@ -158,52 +158,52 @@ impl Call<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for StreamFact<'a> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Any;
         impl<'de> Visitor<'de> for Any {
-            type Value = Said<'de>;
+            type Value = StreamFact<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string, best of all")
             }
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
                 Ok(match text {
-                    "" => Said::Nothing,
-                    text => Said::Text(Cow::Borrowed(text)),
+                    "" => StreamFact::Nothing,
+                    text => StreamFact::Text(Cow::Borrowed(text)),
                 })
             }
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(match text {
-                    "" => Said::Nothing,
-                    text => Said::Text(Cow::Owned(text.to_owned())),
+                    "" => StreamFact::Nothing,
+                    text => StreamFact::Text(Cow::Owned(text.to_owned())),
                 })
             }
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Said::Nothing)
+                Ok(StreamFact::Nothing)
             }
             fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Said::Else)
+                Ok(StreamFact::Else)
             }
             fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-                Ok(Said::Else)
+                Ok(StreamFact::Else)
             }
             fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-                Ok(Said::Else)
+                Ok(StreamFact::Else)
             }
             fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Said::Else)
+                Ok(StreamFact::Else)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut said = Said::Nothing;
+                let mut said = StreamFact::Nothing;
                 while list.next_element::<IgnoredAny>()?.is_some() {
-                    said = Said::Else;
+                    said = StreamFact::Else;
                 }
                 Ok(said)
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Said::Else)
+                Ok(StreamFact::Else)
             }
         }
         from.deserialize_any(Any)

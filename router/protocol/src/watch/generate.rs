@@ -7,7 +7,7 @@
 use policy::estimate::Finish;
 use serde::Deserialize;
 
-use super::event::Said;
+use super::event::StreamFact;
 use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 
@@ -17,7 +17,7 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow, default)]
-    text: Said<'a>,
+    text: StreamFact<'a>,
     #[serde(borrow, default)]
     meta_info: Option<Meta<'a>>,
 }
@@ -37,7 +37,7 @@ struct Meta<'a> {
 #[derive(Deserialize)]
 struct Reason<'a> {
     #[serde(borrow, default, rename = "type")]
-    kind: Said<'a>,
+    kind: StreamFact<'a>,
 }
 
 /// Reads an event, or a whole answer.
@@ -71,7 +71,7 @@ pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<
         }
     }
     match &event.text {
-        Said::Text(text) => {
+        StreamFact::Text(text) => {
             match text.strip_prefix(&*watch.text) {
                 Some("") => {}
                 Some(new) => reply(Piece::Text(new)),
@@ -87,10 +87,10 @@ pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<
             }
             watch.saw_token();
         }
-        Said::Else => {
+        StreamFact::Else => {
             reply(Piece::Unrepeated);
             watch.saw_token();
         }
-        Said::Nothing => {}
+        StreamFact::Nothing => {}
     }
 }

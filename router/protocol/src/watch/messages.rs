@@ -8,14 +8,14 @@ use std::borrow::Cow;
 use policy::estimate::Finish;
 use serde::Deserialize;
 
-use super::event::Said;
+use super::event::StreamFact;
 use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow, default, rename = "type")]
-    kind: Said<'a>,
+    kind: StreamFact<'a>,
     #[serde(default)]
     index: u64,
     /// Of `message_start`.
@@ -47,19 +47,19 @@ struct Message<'a> {
 #[derive(Deserialize)]
 struct Block<'a> {
     #[serde(borrow, default, rename = "type")]
-    kind: Said<'a>,
+    kind: StreamFact<'a>,
     #[serde(borrow, default)]
-    text: Said<'a>,
+    text: StreamFact<'a>,
     #[serde(borrow, default)]
-    thinking: Said<'a>,
+    thinking: StreamFact<'a>,
     #[serde(borrow, default)]
-    id: Said<'a>,
+    id: StreamFact<'a>,
     #[serde(borrow, default)]
-    name: Said<'a>,
+    name: StreamFact<'a>,
     #[serde(borrow, default)]
     input: Option<&'a serde_json::value::RawValue>,
     #[serde(borrow, default)]
-    partial_json: Said<'a>,
+    partial_json: StreamFact<'a>,
     #[serde(borrow, default)]
     stop_reason: Option<Cow<'a, str>>,
 }
@@ -155,16 +155,16 @@ fn says(block: &Block<'_>, index: u64, reply: &mut impl FnMut(Piece<'_>)) -> boo
         reply(piece);
     };
     match &block.thinking {
-        Said::Nothing => {}
-        Said::Text(text) => hand_on(Piece::Reasoning(text)),
-        Said::Else => hand_on(Piece::Unrepeated),
+        StreamFact::Nothing => {}
+        StreamFact::Text(text) => hand_on(Piece::Reasoning(text)),
+        StreamFact::Else => hand_on(Piece::Unrepeated),
     }
     match &block.text {
-        Said::Nothing => {}
-        Said::Text(text) => hand_on(Piece::Text(text)),
-        Said::Else => hand_on(Piece::Unrepeated),
+        StreamFact::Nothing => {}
+        StreamFact::Text(text) => hand_on(Piece::Text(text)),
+        StreamFact::Else => hand_on(Piece::Unrepeated),
     }
-    if block.kind.is("tool_use") || !matches!(block.partial_json, Said::Nothing) {
+    if block.kind.is("tool_use") || !matches!(block.partial_json, StreamFact::Nothing) {
         // A stream begins with an empty object, whose text comes after it.
         let input = block.input.map_or("", serde_json::value::RawValue::get);
         let input = if input == "{}" { "" } else { input };

@@ -6,7 +6,7 @@
 use policy::estimate::Finish;
 use serde::Deserialize;
 
-use super::event::Said;
+use super::event::StreamFact;
 use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 use crate::routes::response_key;
@@ -14,9 +14,9 @@ use crate::routes::response_key;
 #[derive(Deserialize)]
 struct Event<'a> {
     #[serde(borrow, default, rename = "type")]
-    kind: Said<'a>,
+    kind: StreamFact<'a>,
     #[serde(borrow, default)]
-    delta: Said<'a>,
+    delta: StreamFact<'a>,
     #[serde(borrow, default)]
     response: Option<Response<'a>>,
 }
@@ -24,9 +24,9 @@ struct Event<'a> {
 #[derive(Deserialize)]
 struct Response<'a> {
     #[serde(borrow, default)]
-    id: Said<'a>,
+    id: StreamFact<'a>,
     #[serde(borrow, default)]
-    status: Said<'a>,
+    status: StreamFact<'a>,
     #[serde(default)]
     usage: Option<WireUsage>,
     #[serde(borrow, default)]
@@ -36,7 +36,7 @@ struct Response<'a> {
 #[derive(Deserialize)]
 struct Item<'a> {
     #[serde(borrow, default, rename = "type")]
-    kind: Said<'a>,
+    kind: StreamFact<'a>,
     #[serde(borrow, default)]
     content: Option<Vec<Part<'a>>>,
 }
@@ -44,7 +44,7 @@ struct Item<'a> {
 #[derive(Deserialize)]
 struct Part<'a> {
     #[serde(borrow, default)]
-    text: Said<'a>,
+    text: StreamFact<'a>,
 }
 
 #[derive(Deserialize)]
@@ -72,18 +72,18 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     if let Some(response) = &event.response {
         said(watch, response);
     }
-    let Said::Text(kind) = &event.kind else { return };
+    let StreamFact::Text(kind) = &event.kind else { return };
     match (&**kind, &event.delta) {
-        ("response.output_text.delta", Said::Text(text)) => {
+        ("response.output_text.delta", StreamFact::Text(text)) => {
             reply(Piece::Text(text));
             watch.saw_token();
         }
-        ("response.reasoning_text.delta" | "response.reasoning_summary_text.delta", Said::Text(text)) => {
+        ("response.reasoning_text.delta" | "response.reasoning_summary_text.delta", StreamFact::Text(text)) => {
             reply(Piece::Reasoning(text));
             watch.saw_token();
         }
         ("response.completed" | "response.incomplete" | "response.failed", _) => watch.complete = true,
-        (kind, Said::Text(_)) if kind.ends_with(".delta") => {
+        (kind, StreamFact::Text(_)) if kind.ends_with(".delta") => {
             reply(Piece::Unrepeated);
             watch.saw_token();
         }
@@ -104,7 +104,7 @@ pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
         }
         for part in item.content.iter().flatten() {
             match &part.text {
-                Said::Text(text) => reply(Piece::Text(text)),
+                StreamFact::Text(text) => reply(Piece::Text(text)),
                 _ => reply(Piece::Unrepeated),
             }
         }
@@ -113,7 +113,7 @@ pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
 }
 
 fn said(watch: &mut Watch, response: &Response<'_>) {
-    if let Said::Text(id) = &response.id {
+    if let StreamFact::Text(id) = &response.id {
         watch.answer = Some(response_key(id));
     }
     if let Some(usage) = &response.usage {

@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{Event, Said};
+use super::event::{Event, StreamFact};
 use crate::reply::Piece;
 
 /// Longest event that is taken for a stencil: what is longer is no token.
@@ -81,8 +81,8 @@ fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
     if !plain || choice.index != 0 || choice.finish_reason.is_some() || choice.message.is_some() {
         return None;
     }
-    let borrowed = |said: &'a Said<'_>| match said {
-        Said::Text(Cow::Borrowed(text)) => Some(*text),
+    let borrowed = |said: &'a StreamFact<'_>| match said {
+        StreamFact::Text(Cow::Borrowed(text)) => Some(*text),
         _ => None,
     };
     let Some(delta) = &choice.delta else {
@@ -90,12 +90,12 @@ fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
     };
     let calls =
         delta.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty()) || delta.function_call.is_some();
-    if calls || delta.is_more() || !matches!(choice.text, Said::Nothing) {
+    if calls || delta.is_more() || !matches!(choice.text, StreamFact::Nothing) {
         return None;
     }
     match (delta.reasoning(), &delta.content) {
-        (Said::Nothing, content) => Some((borrowed(content)?, false)),
-        (reasoning, Said::Nothing) => Some((borrowed(reasoning)?, true)),
+        (StreamFact::Nothing, content) => Some((borrowed(content)?, false)),
+        (reasoning, StreamFact::Nothing) => Some((borrowed(reasoning)?, true)),
         _ => None,
     }
 }

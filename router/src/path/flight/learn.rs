@@ -6,7 +6,7 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::{Millis, Tokens};
 
 use super::Flight;
-use learning::feedback::{Late, Lesson, Sample};
+use learning::feedback::{Late, Observation, Sample};
 use protocol::fingerprint::Extent;
 use protocol::watch::Seen;
 
@@ -63,7 +63,7 @@ impl Flight {
             .or(progress.alone.map(Sample::Clean));
         let engine = seen.engine().filter(|_| !progress.is_unclocked);
         let session = turn.session.as_ref();
-        self.app.feedback.teach(Lesson {
+        self.app.feedback.teach(Observation {
             worker: self.worker().id,
             left: progress.left,
             conversation: session.map(|session| (session.key, Arc::clone(&session.name))),

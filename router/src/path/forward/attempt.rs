@@ -20,7 +20,7 @@ use super::{TurnRequest, request};
 use crate::app::App;
 use crate::decisions;
 use fleet::Worker;
-use fleet::breaker::Pass;
+use fleet::breaker::BreakerPass;
 use fleet::health::Probe;
 use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
@@ -93,7 +93,7 @@ impl Sent {
     pub(super) fn start(
         request: &TurnRequest<'_>,
         choice: &Choice,
-        pass: Pass,
+        pass: BreakerPass,
         charged: &Charged,
     ) -> Result<Self, ApiError> {
         let TurnRequest {

@@ -27,8 +27,8 @@ use super::super::retry::{self, Failure, RetryState};
 use super::super::watchdog::Watchdog;
 use super::attempt::note;
 use super::mark;
-use crate::app::{App, Place};
-use fleet::breaker::Standing;
+use crate::app::{App, RequestPermit};
+use fleet::breaker::BreakerState;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
@@ -120,7 +120,7 @@ fn is_other_free(app: &App, tried: &[WorkerId], wanted: &Wanted) -> bool {
 pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
     response: Response<Incoming>,
-    (mut in_flight, place): (InFlight, Place),
+    (mut in_flight, place): (InFlight, RequestPermit),
 ) -> Response<Body> {
     let RequestContext {
         app,
@@ -259,7 +259,7 @@ pub(crate) fn some_worker(
     };
     let taken = free
         .iter()
-        .find_map(|&at| let_through(at, conditions[at].breaker == Standing::Open));
+        .find_map(|&at| let_through(at, conditions[at].breaker == BreakerState::Open));
     // All of them are being probed by other requests: one of them is better than none.
     taken.or_else(|| let_through(*free.first()?, true))
 }
@@ -364,7 +364,7 @@ struct Passing {
     inner: Incoming,
     watchdog: Watchdog,
     in_flight: InFlight,
-    place: Place,
+    place: RequestPermit,
     /// It is over when the answer is.
     _trail: Trace,
 }

@@ -17,14 +17,14 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::context::TraceId;
 
 tokio::task_local! {
-    static CURRENT: Whose;
+    static CURRENT: RequestIdentity;
 }
 
 /// Identity of the current request in the log.
 #[derive(Clone, Debug)]
-pub struct Whose(Arc<(TraceId, HeaderValue)>);
+pub struct RequestIdentity(Arc<(TraceId, HeaderValue)>);
 
-impl Whose {
+impl RequestIdentity {
     /// Creates the identity of a request.
     #[must_use]
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
@@ -72,7 +72,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Some(whose) = Whose::current() else {
+        let Some(whose) = RequestIdentity::current() else {
             return self.0.format_event(context, writer, event);
         };
         let mut line = String::new();
@@ -96,7 +96,7 @@ pub struct Text<F>(pub F);
 impl<'w, F: for<'a> FormatFields<'a>> FormatFields<'w> for Text<F> {
     fn format_fields<R: RecordFields>(&self, mut writer: Writer<'w>, fields: R) -> fmt::Result {
         self.0.format_fields(writer.by_ref(), fields)?;
-        match Whose::current() {
+        match RequestIdentity::current() {
             Some(whose) => write!(
                 writer,
                 " trace_id={} request_id={}",
@@ -144,14 +144,14 @@ mod tests {
     /// Logs for a request, partly in a future, and then outside of any.
     fn log() {
         let name = HeaderValue::from_static(r#"a"quoted\name"#);
-        let whose = Whose::new(TraceId::read(TRACE.as_bytes()).unwrap(), name);
+        let whose = RequestIdentity::new(TraceId::read(TRACE.as_bytes()).unwrap(), name);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(whose.clone().within(async {
             tokio::task::yield_now().await;
             info!(worker = "w", "chosen");
-            Whose::current().unwrap().in_scope(|| info!("ended"));
+            RequestIdentity::current().unwrap().in_scope(|| info!("ended"));
         }));
-        assert!(Whose::current().is_none());
+        assert!(RequestIdentity::current().is_none());
         info!(worker = "w", "probed");
     }
 

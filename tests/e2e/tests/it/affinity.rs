@@ -4,7 +4,7 @@ use config::PolicyName;
 use serde_json::json;
 use sim_engine::Fault;
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, NEVER_MS, Turned, quick, stuck_in_decode};
+use tailroute_e2e::fleet::{Fleet, NEVER_MS, CompletedTurn, quick, stuck_in_decode};
 use tailroute_e2e::metrics::Page;
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::until;
@@ -17,7 +17,7 @@ fn is_close(predicted: f64, reported: f64) -> bool {
     (predicted - reported).abs() <= 0.15 * reported.max(400.0)
 }
 
-async fn six_turns(fleet: &Fleet, headers: &[(&str, &str)]) -> Vec<Turned> {
+async fn six_turns(fleet: &Fleet, headers: &[(&str, &str)]) -> Vec<CompletedTurn> {
     let mut talk = Conversation::new(&words(1, 200));
     let mut turns = Vec::new();
     for turn in 0..TURNS {
@@ -27,11 +27,11 @@ async fn six_turns(fleet: &Fleet, headers: &[(&str, &str)]) -> Vec<Turned> {
     turns
 }
 
-fn all_on_one_engine(turns: &[Turned]) -> bool {
+fn all_on_one_engine(turns: &[CompletedTurn]) -> bool {
     turns.windows(2).all(|pair| pair[0].engine == pair[1].engine)
 }
 
-fn check_kept(turns: &[Turned]) {
+fn check_kept(turns: &[CompletedTurn]) {
     assert!(all_on_one_engine(turns), "{turns:?}");
     for pair in turns.windows(2) {
         // All of the last prompt, and of the reply all but an incomplete block, is cached.

@@ -1,6 +1,6 @@
 //! Client deadlines: the router enforces them, and passes them to the worker.
 
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use serde_json::json;
 use sim_engine::Fault;
 use tailroute_e2e::client::{self, CHAT};
@@ -37,7 +37,7 @@ async fn a_request_past_its_deadline_is_an_error_and_aborted_at_its_worker() {
         [count("deadline"), count("aborted"), count("router_error")],
         [3.0, 0.0, 0.0]
     );
-    assert_eq!(standing(&fleet, 0), Standing::Closed, "the worker has not failed");
+    assert_eq!(standing(&fleet, 0), BreakerState::Closed, "the worker has not failed");
 }
 
 #[tokio::test]

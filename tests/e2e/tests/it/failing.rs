@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use config::{Config, PolicyName};
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use fleet::health::Probe;
 use policy::units::Millis;
 use serde_json::json;
@@ -32,7 +32,7 @@ fn in_turn(config: &mut Config) {
     config.failure.breaker_longest_pause = Millis(1e9);
 }
 
-pub(crate) fn standing(fleet: &Fleet, engine: usize) -> Standing {
+pub(crate) fn standing(fleet: &Fleet, engine: usize) -> BreakerState {
     let app = fleet.router.app();
     app.fleet.workers()[engine].condition(app.clock.now()).breaker
 }
@@ -58,7 +58,7 @@ async fn no_number_of_client_errors_opens_a_breaker() {
         assert_eq!(statuses(&fleet, 20).await, [status; 20]);
         assert_eq!(
             [0, 1].map(|engine| standing(&fleet, engine)),
-            [Standing::Closed; 2]
+            [BreakerState::Closed; 2]
         );
         fleet.at_rest().await;
     }
@@ -82,9 +82,9 @@ async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
 
     let mut events = fleet.router.app().operator.events.listen();
     fleet.engines[0].set_fault(Fault::default());
-    until("it may be tried", || standing(&fleet, 0) == Standing::HalfOpen).await;
+    until("it may be tried", || standing(&fleet, 0) == BreakerState::HalfOpen).await;
     within(async {
-        while standing(&fleet, 0) != Standing::Closed {
+        while standing(&fleet, 0) != BreakerState::Closed {
             statuses(&fleet, 1).await;
         }
     })
@@ -386,7 +386,7 @@ async fn a_worker_that_accepts_no_connections_delays_only_its_own_request() {
 async fn a_retry_uses_a_worker_with_an_open_breaker_rather_than_failing() {
     let fleet = Fleet::start(vec![quick(); 2], in_turn).await;
     fleet.engines[0].set_fault(answers(500));
-    while standing(&fleet, 0) != Standing::Open {
+    while standing(&fleet, 0) != BreakerState::Open {
         statuses(&fleet, 1).await;
     }
     fleet.engines[0].set_fault(Fault::default());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use config::{Key, Rate};
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
@@ -309,7 +309,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         app.fleet
             .workers()
             .iter()
-            .all(|worker| worker.condition(now).breaker != Standing::Open)
+            .all(|worker| worker.condition(now).breaker != BreakerState::Open)
     })
     .await;
     for worker in app.fleet.workers().iter() {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::PolicyName;
-use fleet::breaker::Standing;
+use fleet::breaker::BreakerState;
 use futures_util::future::join_all;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
@@ -368,7 +368,7 @@ async fn holds(row: &Row, fleet: Fleet) -> Result<(), String> {
     let app = fleet.router.app();
     let retried = page.sum("tailroute_retries_total", &[]) > 0.0;
     let charged = page.sum("tailroute_breaker_opened_total", &[]) > 0.0;
-    let open = app.fleet.workers()[0].condition(app.clock.now()).breaker != Standing::Closed;
+    let open = app.fleet.workers()[0].condition(app.clock.now()).breaker != BreakerState::Closed;
     let seen = (whole.status.as_u16(), by, end, retried, charged, open);
     let expected = (row.status, row.by, row.end, row.retried, row.charged, row.charged);
     if seen == expected {

@@ -9,7 +9,7 @@ use protocol::tenant::hex;
 use serde_json::{Value, json};
 use sim_engine::Engine;
 use tailroute::admission::keys::hash;
-use tailroute::operator::audit::Happened;
+use tailroute::operator::audit::AuditRecord;
 use tailroute::reload::{self, Source};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
@@ -52,7 +52,7 @@ impl Running {
         }
     }
 
-    fn reload(&self, extra: &str) -> Vec<Happened> {
+    fn reload(&self, extra: &str) -> Vec<AuditRecord> {
         let file = self.source.file.as_ref().unwrap();
         std::fs::write(file, format!("{}{extra}", self.worker)).unwrap();
         reload::reload(self.router.app(), &self.source)

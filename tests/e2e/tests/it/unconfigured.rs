@@ -7,7 +7,7 @@ use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 use sim_engine::EngineConfig;
-use tailroute_e2e::fleet::{Fleet, Turned, quick};
+use tailroute_e2e::fleet::{Fleet, CompletedTurn, quick};
 use tailroute_e2e::talk::{Conversation, words};
 
 /// Concurrent conversations, and turns per conversation.
@@ -72,7 +72,7 @@ async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
         let at = (drawn >> 33) as usize % live.len();
         let (talk, turns) = &mut live[at];
         let text = words(1_000 + turn as u64, 120);
-        let Turned { engine, .. } = fleet.turn(talk, &[], &text).await;
+        let CompletedTurn { engine, .. } = fleet.turn(talk, &[], &text).await;
         if turn >= FIRST {
             given[engine].turns += 1;
             given[engine].begun += usize::from(*turns == 0);

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value as Json;
 use tailroute::picker::wire::{
     self, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind, Metadata,
-    Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, Said, Struct, Told,
+    Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct, AnswerPart,
 };
 use tailroute_e2e::client::{self, CHAT, Fields};
 use tailroute_e2e::wait::within;
@@ -68,7 +68,7 @@ pub(crate) fn headers(pairs: Fields<'_>) -> wire::HeaderMap {
     }
 }
 
-fn said(request: Said) -> ProcessingRequest {
+fn said(request: RequestPart) -> ProcessingRequest {
     ProcessingRequest {
         request: Some(request),
         ..ProcessingRequest::default()
@@ -164,7 +164,7 @@ impl Gateway {
         all.extend(fields);
         let stream = self.call(wire::PATH).await.unwrap();
         stream.say(ProcessingRequest {
-            request: Some(Said::RequestHeaders(HttpHeaders {
+            request: Some(RequestPart::RequestHeaders(HttpHeaders {
                 headers: Some(headers(&all)),
                 end_of_stream,
             })),
@@ -184,7 +184,7 @@ impl Gateway {
         if stream.modes[0] == BodyMode::Buffered {
             let head = stream.told().await.unwrap();
             let unchanged = wire::PartResponse::default();
-            assert_eq!(head.response, Some(Told::RequestHeaders(unchanged)));
+            assert_eq!(head.response, Some(AnswerPart::RequestHeaders(unchanged)));
             stream.body(body, true);
             return stream;
         }
@@ -217,21 +217,21 @@ impl Stream {
     }
 
     pub(crate) fn body(&self, body: &[u8], end_of_stream: bool) {
-        self.say(said(Said::RequestBody(HttpBody {
+        self.say(said(RequestPart::RequestBody(HttpBody {
             body: Bytes::copy_from_slice(body),
             end_of_stream,
         })));
     }
 
     pub(crate) fn trailers(&self) {
-        self.say(said(Said::RequestTrailers(HttpTrailers::default())));
+        self.say(said(RequestPart::RequestTrailers(HttpTrailers::default())));
     }
 
     pub(crate) fn answer(&self, status: u16, kind: &str, end_of_stream: bool, metadata: Option<Metadata>) {
         let status = status.to_string();
         self.say(ProcessingRequest {
             metadata_context: metadata,
-            ..said(Said::ResponseHeaders(HttpHeaders {
+            ..said(RequestPart::ResponseHeaders(HttpHeaders {
                 headers: Some(headers(&[(":status", &status), ("content-type", kind)])),
                 end_of_stream,
             }))
@@ -239,7 +239,7 @@ impl Stream {
     }
 
     pub(crate) fn answer_body(&self, body: &[u8], end_of_stream: bool) {
-        self.say(said(Said::ResponseBody(HttpBody {
+        self.say(said(RequestPart::ResponseBody(HttpBody {
             body: Bytes::copy_from_slice(body),
             end_of_stream,
         })));
@@ -255,7 +255,7 @@ impl Stream {
     /// Returns the picker's immediate response, which ends the stream.
     pub(crate) async fn immediate(&mut self) -> (u16, HashMap<String, String>, Json) {
         let told = self.told().await.unwrap().response;
-        let Some(Told::Immediate(ImmediateResponse {
+        let Some(AnswerPart::Immediate(ImmediateResponse {
             status,
             headers,
             body,
@@ -277,8 +277,8 @@ impl Stream {
         let first = self.told().await.unwrap();
         let noted = first.dynamic_metadata.clone();
         let (mut named, changed) = match first.response {
-            Some(Told::RequestHeaders(part)) => (of_head(part.response.as_ref().unwrap()), None),
-            Some(Told::RequestBody(part)) => {
+            Some(AnswerPart::RequestHeaders(part)) => (of_head(part.response.as_ref().unwrap()), None),
+            Some(AnswerPart::RequestBody(part)) => {
                 assert_eq!(self.modes[0], BodyMode::Buffered);
                 let common = part.response.unwrap();
                 (of_head(&common), common.body_mutation)
@@ -305,7 +305,7 @@ impl Stream {
         let mut whole = Vec::new();
         loop {
             let told = self.told().await.unwrap();
-            let Some(Told::RequestBody(part)) = told.response else {
+            let Some(AnswerPart::RequestBody(part)) = told.response else {
                 panic!("{told:?}")
             };
             let Some(Mutation::Streamed(piece)) = part.response.unwrap().body_mutation.unwrap().mutation
@@ -342,7 +342,7 @@ impl Stream {
         let kind = answer.header("content-type").unwrap_or_default().to_owned();
         self.answer(status, &kind, false, by);
         let told = self.told().await.unwrap();
-        let Some(Told::ResponseHeaders(part)) = told.response else {
+        let Some(AnswerPart::ResponseHeaders(part)) = told.response else {
             panic!("{told:?}")
         };
         let marks = set(part.response.unwrap().header_mutation.as_ref().unwrap());
@@ -371,7 +371,7 @@ impl Stream {
     /// Checks that a piece of the response is passed on unchanged.
     pub(crate) async fn goes_on(&mut self, piece: &[u8]) {
         let told = self.told().await.unwrap();
-        let Some(Told::ResponseBody(part)) = told.response else {
+        let Some(AnswerPart::ResponseBody(part)) = told.response else {
             panic!("{told:?}")
         };
         let mutation = part.response.and_then(|common| common.body_mutation?.mutation);

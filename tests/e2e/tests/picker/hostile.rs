@@ -150,7 +150,7 @@ async fn a_gateway_that_does_not_read_holds_little_memory_and_delays_no_other() 
     let piece = Bytes::from(vec![b'a'; 900 << 10]);
     for _ in 0..400 {
         stream.say(wire::ProcessingRequest {
-            request: Some(wire::Said::ResponseBody(wire::HttpBody {
+            request: Some(wire::RequestPart::ResponseBody(wire::HttpBody {
                 body: piece.clone(),
                 end_of_stream: false,
             })),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use serde_json::json;
-use tailroute::picker::wire::{BodyMode, Told};
+use tailroute::picker::wire::{BodyMode, AnswerPart};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
@@ -69,10 +69,10 @@ async fn trailers_end_a_body_and_are_passed_on_after_it() {
     stream.trailers();
     stream.named().await;
     let piece = stream.told().await.unwrap();
-    assert!(matches!(piece.response, Some(Told::RequestBody(_))), "{piece:?}");
+    assert!(matches!(piece.response, Some(AnswerPart::RequestBody(_))), "{piece:?}");
     let last = stream.told().await.unwrap();
     assert!(
-        matches!(last.response, Some(Told::RequestTrailers(_))),
+        matches!(last.response, Some(AnswerPart::RequestTrailers(_))),
         "{last:?}"
     );
 }
@@ -91,7 +91,7 @@ async fn a_request_without_a_body_gets_an_endpoint_at_once() {
         assert!(addresses(&fleet).contains(&named.endpoints[0]));
         stream.answer(200, "application/json", true, None);
         let told = stream.told().await.unwrap();
-        assert!(matches!(told.response, Some(Told::ResponseHeaders(_))));
+        assert!(matches!(told.response, Some(AnswerPart::ResponseHeaders(_))));
         stream.ends().await;
         let page = fleet.metrics().await;
         let labels = [("endpoint", kind), ("outcome", "ok")];
@@ -199,7 +199,7 @@ async fn a_form_is_routed_by_model_and_unknown_paths_pass_unparsed() {
             assert_eq!(stream.pieces().await, b"anything");
         } else {
             let told = stream.told().await.unwrap();
-            assert_eq!(told.response, Some(Told::RequestBody(Default::default())));
+            assert_eq!(told.response, Some(AnswerPart::RequestBody(Default::default())));
         }
     }
 }

@@ -3,7 +3,7 @@
 use policy::units::Millis;
 use serde_json::json;
 use tailroute::admission::keys::hash;
-use tailroute::picker::wire::{self, BodyMode, ProcessingRequest, Said};
+use tailroute::picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{quick, stuck_in_prefill};
 use tailroute_e2e::talk::{ask, words};
@@ -205,7 +205,7 @@ async fn streams_that_violate_the_protocol_are_ended() {
     let (mut stream, _) = gateway.name(&ask("hi", json!({})), None).await;
     stream.pieces().await;
     stream.say(ProcessingRequest {
-        request: Some(Said::RequestHeaders(wire::HttpHeaders {
+        request: Some(RequestPart::RequestHeaders(wire::HttpHeaders {
             headers: Some(headers(&[])),
             end_of_stream: true,
         })),

@@ -9,7 +9,7 @@ use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
 use super::{FleetConfig, Order, WorkerSpec};
-use policy::estimate::{Home, Homes, LearnedCost, PendingWork, Ticket, Utilisation};
+use policy::estimate::{Home, ConversationCounts, LearnedCost, PendingWork, Ticket, Utilisation};
 use policy::ids::{ConversationId, WorkerId};
 use policy::index::Reach;
 use policy::residency::Hold;
@@ -50,7 +50,7 @@ pub(super) struct Brain<'a> {
     pub(super) beliefs: Beliefs,
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_turn: FxHashMap<ConversationId, Home>,
-    homes: Homes,
+    homes: ConversationCounts,
     /// Under [`CacheRule::Tail`]: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
     pub(super) sequence: u64,
@@ -111,7 +111,7 @@ impl<'a> Brain<'a> {
             beliefs: Beliefs::new(config.view, &capacities, block_tokens, seed),
             foreign: FxHashMap::default(),
             last_turn: FxHashMap::default(),
-            homes: Homes::new(config.utilisation_window),
+            homes: ConversationCounts::new(config.utilisation_window),
             tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities)),
             sequence: 0,
             reach: Reach::new(),

@@ -27,7 +27,7 @@ impl<'a> Talker<'a> {
         let arrived = Millis(self.now);
         let expected = self.conversations.arrived(arrived, Some(self.key), None, false);
         self.now += 50.0;
-        let turns = self.conversations.turned(&Turned {
+        let turns = self.conversations.turned(&CompletedTurn {
             key: self.key,
             class: expected.class,
             finish: Finish::Stop,

@@ -39,9 +39,9 @@ pub(super) struct Tail {
 
 /// Ends of the most recent plain prompts, by the last full key of their replies.
 #[derive(Debug)]
-pub(super) struct Tails(RwLock<LruCache<PrefixHash, Tail>>);
+pub(super) struct PlainPromptEnds(RwLock<LruCache<PrefixHash, Tail>>);
 
-impl Default for Tails {
+impl Default for PlainPromptEnds {
     fn default() -> Self {
         Self(RwLock::new(LruCache::new(TAILS)))
     }
@@ -55,7 +55,7 @@ pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
     reply.ends().iter().rposition(is_full).filter(|_| goes_on)
 }
 
-impl Tails {
+impl PlainPromptEnds {
     /// Records the end of a counted turn.
     pub(super) fn counted(&self, turn: &Counted<'_>) {
         let Some((_, reply)) = turn.reply else { return };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     /// Serves the text with this reply, at four bytes per token.
-    fn serve(tails: &Tails, text: &[u8], said: &[u8]) -> Chain {
+    fn serve(tails: &PlainPromptEnds, text: &[u8], said: &[u8]) -> Chain {
         let (prompt, mut reply) = plain(text);
         reply.push(said);
         reply.end_message();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn who_goes_on_from_a_reply_finds_its_end() {
-        let tails = Tails::default();
+        let tails = PlainPromptEnds::default();
         let mut text = vec![b'q'; 398];
         let reply = serve(&tails, &text, &[b'r'; 400]);
         text.extend([b'r'; 400]);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_prompt_that_fills_its_last_chunk_is_a_plain_prompt_too() {
-        let tails = Tails::default();
+        let tails = PlainPromptEnds::default();
         let mut text = vec![b'q'; 510];
         let reply = serve(&tails, &text, &[b'r'; 300]);
         text.extend([b'r'; 300]);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_reply_within_a_chunk_is_found_by_nobody() {
-        let tails = Tails::default();
+        let tails = PlainPromptEnds::default();
         let mut text = vec![b'q'; 300];
         serve(&tails, &text, &[b'r'; 40]);
         text.extend([b'r'; 400]);

@@ -1,4 +1,4 @@
-//! Tracks whether hyper or the fast path ([`express`](super::express)) polls a response's frames.
+//! Tracks whether hyper or the fast path ([`fast_path`](super::express)) polls a response's frames.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -38,20 +38,20 @@ impl Carrier {
 
 /// Which side polls a response's frames.
 #[derive(Debug)]
-pub(super) enum Passage {
+pub(super) enum FrameOwner {
     /// hyper polls all frames.
     Hyper,
-    /// hyper polls; while it waits, the fast path may take over ([`express`](super::express)).
+    /// hyper polls; while it waits, the fast path may take over ([`fast_path`](super::express)).
     Offered,
     /// The fast path polls; hyper waits.
-    Express,
+    FastPath,
     /// hyper polls again, beginning with a result that the fast path could not write.
     Left(Option<Result<Frame<Bytes>, BodyError>>),
     /// The body is complete.
     Over,
 }
 
-impl Passage {
+impl FrameOwner {
     /// Returns the initial state: only chunked responses may use the fast path.
     pub(super) fn of(answer: &Response<Body>, carrier: Carrier) -> Self {
         if carrier == Carrier::Chunks && has_no_length(answer) {
@@ -64,7 +64,7 @@ impl Passage {
 
 /// The results of hyper's polls for the connection's task.
 #[derive(Debug, Default)]
-pub(super) struct Handed {
+pub(super) struct PollResults {
     /// The response that hyper waits for and that may use the fast path.
     pub(super) offer: Option<Arc<Mutex<Held>>>,
     /// A body that hyper has finished. It is dropped after hyper has written, because dropping it does work.
@@ -81,7 +81,7 @@ fn has_no_length(answer: &Response<Body>) -> bool {
 /// A response as hyper sees it.
 pub(super) struct Watched {
     pub(super) held: Arc<Mutex<Held>>,
-    pub(super) handed: Arc<Mutex<Handed>>,
+    pub(super) handed: Arc<Mutex<PollResults>>,
     pub(super) carrier: Carrier,
 }
 
@@ -94,16 +94,16 @@ impl HttpBody for Watched {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut held = self.held.lock();
-        match std::mem::replace(&mut held.passage, Passage::Offered) {
-            Passage::Hyper => held.passage = Passage::Hyper,
-            Passage::Offered => {}
-            Passage::Express => {
-                held.passage = Passage::Express;
+        match std::mem::replace(&mut held.passage, FrameOwner::Offered) {
+            FrameOwner::Hyper => held.passage = FrameOwner::Hyper,
+            FrameOwner::Offered => {}
+            FrameOwner::FastPath => {
+                held.passage = FrameOwner::FastPath;
                 return Poll::Pending;
             }
-            Passage::Left(frame) => return Poll::Ready(frame),
-            Passage::Over => {
-                held.passage = Passage::Over;
+            FrameOwner::Left(frame) => return Poll::Ready(frame),
+            FrameOwner::Over => {
+                held.passage = FrameOwner::Over;
                 return Poll::Ready(None);
             }
         }
@@ -115,13 +115,13 @@ impl HttpBody for Watched {
         held.handed_out = polled.is_ready().then(Instant::now);
         if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
             // hyper keeps the response until the client's window has room for its end, which may never happen.
-            held.passage = Passage::Over;
+            held.passage = FrameOwner::Over;
             let body = held.body.take();
             drop(held);
             drop(body);
             return polled;
         }
-        if polled.is_pending() && matches!(held.passage, Passage::Offered) {
+        if polled.is_pending() && matches!(held.passage, FrameOwner::Offered) {
             self.handed.lock().offer = Some(Arc::clone(&self.held));
         }
         polled
@@ -130,8 +130,8 @@ impl HttpBody for Watched {
     fn is_end_stream(&self) -> bool {
         let held = self.held.lock();
         match held.passage {
-            Passage::Left(_) => false,
-            Passage::Over => true,
+            FrameOwner::Left(_) => false,
+            FrameOwner::Over => true,
             _ => held.body.as_ref().is_some_and(Body::is_end_stream),
         }
     }

@@ -22,13 +22,13 @@ pub struct Compared {
 }
 
 #[derive(Debug)]
-pub(super) struct Untold {
+pub(super) struct UnhintedCache {
     sample: PrefixCache,
     /// One piece in `rate` is followed.
     rate: u64,
 }
 
-impl Untold {
+impl UnhintedCache {
     /// Creates the sample from a cache that has had no hints.
     pub(super) fn of(cache: &PrefixCache) -> Self {
         let rate = (cache.len() / ALL).next_power_of_two() as u64;

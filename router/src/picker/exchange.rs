@@ -25,7 +25,7 @@ use super::inbox::Inbox;
 use super::pick::{self, Pick};
 use super::served::Served;
 use super::wire::{
-    BodyMode, HeaderMutation, HttpBody, PartResponse, ProcessingRequest, ProcessingResponse, Said, Told,
+    BodyMode, HeaderMutation, HttpBody, PartResponse, ProcessingRequest, ProcessingResponse, RequestPart, AnswerPart,
     TrailersResponse,
 };
 use super::{head, told};
@@ -103,7 +103,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         return Ok(());
     };
     let head = match first.request.take() {
-        Some(Said::RequestHeaders(head)) if !first.observability_mode => head,
+        Some(RequestPart::RequestHeaders(head)) if !first.observability_mode => head,
         _ => {
             app.metrics.picked("protocol");
             return Err(Status::failed_precondition(
@@ -111,7 +111,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
             ));
         }
     };
-    let talk = Talk {
+    let talk = Exchange {
         app: &app,
         modes: Modes::of(&first),
         out: &out,
@@ -175,13 +175,13 @@ impl Asked {
 }
 
 /// The exchange with a gateway.
-struct Talk<'a> {
+struct Exchange<'a> {
     app: &'a Arc<App>,
     modes: Modes,
     out: &'a Outgoing,
 }
 
-impl Talk<'_> {
+impl Exchange<'_> {
     async fn send(&self, told: ProcessingResponse) -> Result<(), No> {
         self.out.send((told, None)).await.map_err(|_| No::Gone)
     }
@@ -217,7 +217,7 @@ impl Talk<'_> {
             _ => "refused",
         });
         // The gateway may have hung up.
-        let _ = self.out.send((told::refused(error, family, &marks), None)).await;
+        let _ = self.out.send((answers::refused(error, family, &marks), None)).await;
         Ok(())
     }
 
@@ -261,11 +261,11 @@ impl Talk<'_> {
             () = deadline.head_passed() => return Err(deadline.exceeded().into()),
             () = app.when_cut_off() => return Err(ApiError::Draining.into()),
         };
-        let changes = told::changes(&asked.given, &picked.headers);
+        let changes = answers::changes(&asked.given, &picked.headers);
         if is_read {
             self.name(picked, changes, (&body, room), by_trailers).await
         } else {
-            let told = told::picked(Told::RequestHeaders, &picked.endpoints, changes, None);
+            let told = answers::picked(AnswerPart::RequestHeaders, &picked.endpoints, changes, None);
             self.send(told).await?;
             Ok(picked.served)
         }
@@ -289,7 +289,7 @@ impl Talk<'_> {
             }
         };
         if is_buffered {
-            self.send(told::go_on(Told::RequestHeaders)).await?;
+            self.send(answers::go_on(AnswerPart::RequestHeaders)).await?;
         }
         let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
@@ -313,17 +313,17 @@ impl Talk<'_> {
         } = pick;
         if self.modes.request == BodyMode::Buffered {
             let other = (body != *given).then_some(body);
-            let picked = told::picked(Told::RequestBody, &endpoints, changes, other);
+            let picked = answers::picked(AnswerPart::RequestBody, &endpoints, changes, other);
             self.out.send((picked, room)).await.map_err(|_| No::Gone)?;
             return Ok(served);
         }
-        let picked = told::picked(Told::RequestHeaders, &endpoints, changes, None);
+        let picked = answers::picked(AnswerPart::RequestHeaders, &endpoints, changes, None);
         self.send(picked).await?;
-        for piece in told::pieces(body, !by_trailers) {
+        for piece in answers::pieces(body, !by_trailers) {
             self.send(piece).await?;
         }
         if by_trailers {
-            self.send(trailers(Told::RequestTrailers)).await?;
+            self.send(trailers(AnswerPart::RequestTrailers)).await?;
         }
         Ok(served)
     }
@@ -337,8 +337,8 @@ impl Talk<'_> {
     ) -> Result<(), Status> {
         let mut has_head = false;
         while let Some(message) = inbox.next().await? {
-            has_head |= matches!(message.request, Some(Said::ResponseHeaders(_)));
-            if let Some(Said::RequestBody(piece)) = &message.request
+            has_head |= matches!(message.request, Some(RequestPart::ResponseHeaders(_)));
+            if let Some(RequestPart::RequestBody(piece)) = &message.request
                 && let Err(error) = served.asks(&piece.body)
             {
                 return self.no(error.into(), asked).await;
@@ -366,12 +366,12 @@ impl Talk<'_> {
         let by = head::served(&message);
         let told = match message.request {
             None => return Ok(None),
-            Some(Said::RequestHeaders(_)) => {
+            Some(RequestPart::RequestHeaders(_)) => {
                 return Err(Status::invalid_argument("a second head of the request came"));
             }
-            Some(Said::RequestBody(piece)) => goes_on(Told::RequestBody, self.modes.request, piece),
-            Some(Said::RequestTrailers(_)) => trailers(Told::RequestTrailers),
-            Some(Said::ResponseHeaders(head)) => {
+            Some(RequestPart::RequestBody(piece)) => goes_on(AnswerPart::RequestBody, self.modes.request, piece),
+            Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
+            Some(RequestPart::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
                 let mut marks = asked.limits(self.app);
                 let comes_whole = matches!(
@@ -383,33 +383,33 @@ impl Talk<'_> {
                 if head.end_of_stream {
                     served.ended(false);
                 }
-                told::answered(&head::routers_own(&head), &marks)
+                answers::answered(&head::routers_own(&head), &marks)
             }
-            Some(Said::ResponseBody(piece)) => {
+            Some(RequestPart::ResponseBody(piece)) => {
                 served.body(&piece.body);
                 if piece.end_of_stream {
                     served.ended(false);
                 }
-                goes_on(Told::ResponseBody, self.modes.response, piece)
+                goes_on(AnswerPart::ResponseBody, self.modes.response, piece)
             }
-            Some(Said::ResponseTrailers(_)) => {
+            Some(RequestPart::ResponseTrailers(_)) => {
                 served.ended(false);
-                trailers(Told::ResponseTrailers)
+                trailers(AnswerPart::ResponseTrailers)
             }
         };
         Ok(Some(told))
     }
 }
 
-fn goes_on(of: impl FnOnce(PartResponse) -> Told, mode: BodyMode, piece: HttpBody) -> ProcessingResponse {
+fn goes_on(of: impl FnOnce(PartResponse) -> AnswerPart, mode: BodyMode, piece: HttpBody) -> ProcessingResponse {
     if mode == BodyMode::FullDuplexStreamed {
-        told::piece(of, piece.body, piece.end_of_stream)
+        answers::piece(of, piece.body, piece.end_of_stream)
     } else {
-        told::go_on(of)
+        answers::go_on(of)
     }
 }
 
-fn trailers(of: impl FnOnce(TrailersResponse) -> Told) -> ProcessingResponse {
+fn trailers(of: impl FnOnce(TrailersResponse) -> AnswerPart) -> ProcessingResponse {
     ProcessingResponse {
         response: Some(of(TrailersResponse {})),
         dynamic_metadata: None,

@@ -20,7 +20,7 @@ use super::Slots;
 
 /// Clear times in milliseconds since 1970.
 #[derive(Debug)]
-pub(super) struct Emptied {
+pub(super) struct ClearedCaches {
     workers: Slots<Worker>,
     /// When the restored snapshot was taken; `u64::MAX` without one.
     snapshot: AtomicU64,
@@ -35,7 +35,7 @@ struct Worker {
     heard: AtomicBool,
 }
 
-impl Emptied {
+impl ClearedCaches {
     pub(super) fn new(workers: usize, started: u64) -> Self {
         Self {
             workers: Slots::new((0..workers).map(|_| Worker::default())),
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn whichever_comes_second_finds_the_other() {
         let (worker, other) = (WorkerId(0), WorkerId(1));
-        let emptied = Emptied::new(2, 600);
+        let emptied = ClearedCaches::new(2, 600);
         assert!(!emptied.worker(worker, 500), "nothing was restored yet");
         emptied.restoring(400);
         assert!(emptied.since(worker, 400) && !emptied.since(worker, 500) && !emptied.since(other, 0));
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_history_that_is_read_again_empties_nothing_again() {
         let worker = WorkerId(0);
-        let emptied = Emptied::new(1, 600);
+        let emptied = ClearedCaches::new(1, 600);
         emptied.restoring(400);
         assert!(emptied.worker(worker, 500), "cleared while no router listened");
         emptied.heard(worker);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_begins_after_the_router_is_believed_to_be_empty() {
-        let emptied = Emptied::new(1, 600);
+        let emptied = ClearedCaches::new(1, 600);
         emptied.restoring(400);
         assert!(emptied.worker(WorkerId(0), 700));
     }

@@ -22,10 +22,10 @@ use parking_lot::Mutex;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::passage::Passage;
+use super::frame_owner::FrameOwner;
 use super::socket::Socket;
 use super::stalled::{Answers, Held};
-use tailroute_http::bell::Bell;
+use tailroute_http::bell::RareWaker;
 use tailroute_http::body::Piece;
 
 /// Room for a chunk's size and its line break.
@@ -39,7 +39,7 @@ thread_local! {
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Output state shared by a connection's two writers, hyper and [`Express`].
+/// Output state shared by a connection's two writers, hyper and [`FastPath`].
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     /// The kernel has not accepted all of hyper's output.
@@ -85,24 +85,24 @@ impl Outgoing {
 
 /// The fast path of a connection.
 #[derive(Debug)]
-pub(super) struct Express {
+pub(super) struct FastPath {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
     /// The waker of hyper and the rare events.
-    bell: Bell,
+    bell: RareWaker,
     /// The response on the fast path.
     flowing: Option<Arc<Mutex<Held>>>,
 }
 
-impl Express {
+impl FastPath {
     /// Returns a connection with no response on the fast path.
     pub(super) fn new(socket: Arc<Socket>, outgoing: Arc<Outgoing>, answers: Arc<Answers>) -> Self {
         Self {
             socket,
             outgoing,
             answers,
-            bell: Bell::default(),
+            bell: RareWaker::default(),
             flowing: None,
         }
     }
@@ -147,7 +147,7 @@ impl Express {
         if let Some(answer) = self.answers.take_handed().offer
             && !self.outgoing.is_held_back()
         {
-            answer.lock().passage = Passage::Express;
+            answer.lock().passage = FrameOwner::FastPath;
             self.flowing = Some(answer);
         }
     }
@@ -160,7 +160,7 @@ impl Express {
         let (mut held, mut chunk) = (answer.lock(), CHUNK.take());
         let left = loop {
             let Some(body) = &mut held.body else {
-                break Some(Passage::Offered);
+                break Some(FrameOwner::Offered);
             };
             // A body that needs no socket would otherwise never yield the task.
             let Poll::Ready(budget) = coop::poll_proceed(cx) else {
@@ -173,15 +173,15 @@ impl Express {
             };
             budget.made_progress();
             if let Piece::Given(given) = piece {
-                break Some(Passage::Left(given));
+                break Some(FrameOwner::Left(given));
             }
             match self.write(cx, &mut chunk) {
                 Ok(true) => {}
                 Ok(false) => {
                     held.handed_out = Some(Instant::now());
-                    break Some(Passage::Offered);
+                    break Some(FrameOwner::Offered);
                 }
-                Err(error) => break Some(Passage::Left(Some(Err(error.into())))),
+                Err(error) => break Some(FrameOwner::Left(Some(Err(error.into())))),
             }
         };
         CHUNK.set(chunk);

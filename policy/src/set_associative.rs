@@ -55,13 +55,13 @@ impl Set {
 
 /// A bounded map of numbers to numbers. Its retention is described in the module's documentation.
 #[derive(Debug)]
-pub struct Ways {
+pub struct SetAssociativeMap {
     sets: Vec<Set>,
     most_sets: usize,
     len: usize,
 }
 
-impl Ways {
+impl SetAssociativeMap {
     /// Creates an empty map for about `most` keys. When full it takes 32 to 64 bytes per key.
     #[must_use]
     pub fn new(most: usize) -> Self {
@@ -238,7 +238,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_found_is_what_was_put_last_and_what_was_used_just_now_is_found(most in 1_usize..100, ops in ops()) {
-            let mut ways = Ways::new(most);
+            let mut ways = SetAssociativeMap::new(most);
             // Keys and values, most recently used first.
             let mut naive: Vec<(u64, u64)> = Vec::new();
             for (at, (op, key)) in (1..).zip(ops) {
@@ -291,7 +291,7 @@ mod tests {
 
     /// Returns the share of the last `asked` of `keys` keys that is found.
     fn found(most: usize, keys: u64, asked: u64) -> f64 {
-        let mut ways = Ways::new(most);
+        let mut ways = SetAssociativeMap::new(most);
         for key in 1..=keys {
             ways.put(key.wrapping_mul(0xD6E8_FEB8_6659_FD93), key);
         }
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn every_number_is_a_key() {
-        let mut ways = Ways::new(10);
+        let mut ways = SetAssociativeMap::new(10);
         for key in [0, 1, u64::MAX] {
             ways.warm([key].into_iter());
             assert_eq!(ways.put(key, key ^ 1), None);

@@ -9,9 +9,9 @@ const PAUSE_MS: u64 = 60_000;
 
 /// Time of the last message in milliseconds, plus one; 0 for never.
 #[derive(Debug, Default)]
-pub struct Seldom(AtomicU64);
+pub struct LogRateLimit(AtomicU64);
 
-impl Seldom {
+impl LogRateLimit {
     /// Returns whether a message is due, and if so records it.
     pub fn is_due(&self, now: Millis) -> bool {
         let now = now.0.max(0.0) as u64 + 1;
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn it_is_due_once_a_minute() {
-        let seldom = Seldom::default();
+        let seldom = LogRateLimit::default();
         let due: Vec<bool> = [0.0, 1.0, 59_999.0, 60_000.0, 60_001.0, 120_000.0]
             .map(|ms| seldom.is_due(Millis(ms)))
             .to_vec();

@@ -14,21 +14,21 @@ use parking_lot::Mutex;
 
 /// A waker that wakes its task and records that it did.
 #[derive(Debug)]
-pub struct Bell {
-    rung: Arc<Rung>,
+pub struct RareWaker {
+    rung: Arc<Woken>,
     waker: Waker,
     /// The waker of the task that polled last.
     task: Option<Waker>,
 }
 
 #[derive(Debug)]
-struct Rung {
+struct Woken {
     has: AtomicBool,
     /// Kept after a wake-up, so that repeated polls by one task store nothing.
     task: Mutex<Option<Waker>>,
 }
 
-impl Wake for Rung {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -42,10 +42,10 @@ impl Wake for Rung {
     }
 }
 
-impl Default for Bell {
+impl Default for RareWaker {
     /// A bell that counts as woken, because nothing has been polled with its waker yet.
     fn default() -> Self {
-        let rung = Arc::new(Rung {
+        let rung = Arc::new(Woken {
             has: AtomicBool::new(true),
             task: Mutex::default(),
         });
@@ -57,7 +57,7 @@ impl Default for Bell {
     }
 }
 
-impl Bell {
+impl RareWaker {
     /// Returns whether the waker was woken since the last call, and registers the calling task for the next wake-up.
     pub fn has_rung(&mut self, cx: &Context<'_>) -> bool {
         // The task is registered before the flag is read: a wake-up in between is either seen here or wakes the task.
@@ -78,7 +78,7 @@ impl Bell {
 
 /// Polls `future` only after its own waker was woken, however often the task is woken by others.
 pub async fn rarely<F: Future>(future: F) -> F::Output {
-    let (mut future, mut bell) = (pin!(future), Bell::default());
+    let (mut future, mut bell) = (pin!(future), RareWaker::default());
     poll_fn(move |cx| {
         if bell.has_rung(cx) {
             future.as_mut().poll(&mut Context::from_waker(bell.waker()))
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_wake_up_wakes_the_same_task() {
-        let (mut bell, woken) = (Bell::default(), Arc::new(Woken::default()));
+        let (mut bell, woken) = (RareWaker::default(), Arc::new(Woken::default()));
         let task = Waker::from(Arc::clone(&woken));
         assert!(
             bell.has_rung(&Context::from_waker(&task)),

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue};
 use super::head::{DESTINATION, NAMESPACE};
 use super::wire::{
     self, AppendAction, BodyMutation, CommonResponse, HeaderMutation, HeaderValueOption, HttpStatus,
-    ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct, Told,
+    ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct, AnswerPart,
 };
 use protocol::error::ApiError;
 use protocol::routes::Family;
@@ -36,7 +36,7 @@ const GATEWAYS_OWN: [HeaderName; 11] = [
 ];
 
 /// Returns an answer to this part.
-fn part(part: impl FnOnce(PartResponse) -> Told, response: Option<CommonResponse>) -> ProcessingResponse {
+fn part(part: impl FnOnce(PartResponse) -> AnswerPart, response: Option<CommonResponse>) -> ProcessingResponse {
     ProcessingResponse {
         response: Some(part(PartResponse { response })),
         dynamic_metadata: None,
@@ -44,13 +44,13 @@ fn part(part: impl FnOnce(PartResponse) -> Told, response: Option<CommonResponse
 }
 
 /// Returns an answer that changes nothing.
-pub(super) fn go_on(of: impl FnOnce(PartResponse) -> Told) -> ProcessingResponse {
+pub(super) fn go_on(of: impl FnOnce(PartResponse) -> AnswerPart) -> ProcessingResponse {
     part(of, None)
 }
 
 /// Returns an answer with a piece of a body.
 pub(super) fn piece(
-    of: impl FnOnce(PartResponse) -> Told,
+    of: impl FnOnce(PartResponse) -> AnswerPart,
     body: Bytes,
     end_of_stream: bool,
 ) -> ProcessingResponse {
@@ -73,13 +73,13 @@ pub(super) fn pieces(mut body: Bytes, ends: bool) -> impl Iterator<Item = Proces
         }
         let next = body.split_to(body.len().min(PIECE_BYTES));
         is_over = body.is_empty();
-        Some(piece(Told::RequestBody, next, is_over && ends))
+        Some(piece(AnswerPart::RequestBody, next, is_over && ends))
     })
 }
 
 /// Returns an answer that names these endpoints and changes the request. `body` is a new body, if it changed.
 pub(super) fn picked(
-    of: impl FnOnce(PartResponse) -> Told,
+    of: impl FnOnce(PartResponse) -> AnswerPart,
     endpoints: &[SocketAddr],
     mut changes: HeaderMutation,
     body: Option<Bytes>,
@@ -120,7 +120,7 @@ pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> Proces
         header_mutation: Some(changes(said_for_router, marks)),
         ..CommonResponse::default()
     };
-    part(Told::ResponseHeaders, Some(response))
+    part(AnswerPart::ResponseHeaders, Some(response))
 }
 
 /// Returns an error response to the client.
@@ -140,7 +140,7 @@ pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> Pr
         details: format!("tailroute_{}", error.code()),
     };
     ProcessingResponse {
-        response: Some(Told::Immediate(told)),
+        response: Some(AnswerPart::Immediate(told)),
         dynamic_metadata: None,
     }
 }
@@ -220,7 +220,7 @@ mod tests {
         let told = |length: usize, ends| {
             let pieces = pieces(vec![b'x'; length].into(), ends);
             let piece = |told: ProcessingResponse| {
-                let Some(Told::RequestBody(body)) = told.response else {
+                let Some(AnswerPart::RequestBody(body)) = told.response else {
                     panic!("no body")
                 };
                 match body.response.unwrap().body_mutation.unwrap().mutation {

@@ -39,7 +39,7 @@ pub struct Begun {
 
 /// Estimates of lateness and of the turns that wait behind a late one.
 #[derive(Clone, Debug, Default)]
-pub struct Harm {
+pub struct LatenessCost {
     /// Recent times to first token, in ms.
     took: VecDeque<f64>,
     /// Per turn of a known conversation: its time with the whole history cached, and its objective, in ms.
@@ -59,7 +59,7 @@ pub struct Harm {
     alpha: f64,
 }
 
-impl Harm {
+impl LatenessCost {
     /// Resets the state of a worker slot.
     pub(super) fn admit(&mut self, worker: WorkerId) {
         if self.ranks.len() <= worker.index() {
@@ -118,7 +118,7 @@ impl Harm {
     }
 
     /// Returns the lateness of a turn with `cached` tokens of its prompt cached: one for exceeding T plus one for
-    /// exceeding the objective, as in [`Harm::late`]. `None` before T is known.
+    /// exceeding the objective, as in [`LatenessCost::late`]. `None` before T is known.
     pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
         let target = self.target?;
         let cached = cached.min(turn.prompt);
@@ -157,7 +157,7 @@ impl Harm {
         self.left.partition_point(|left| *left < prefill) as f64 / self.turns_at_best()
     }
 
-    /// Returns the number of turns behind [`Harm::left`], which holds two values per turn.
+    /// Returns the number of turns behind [`LatenessCost::left`], which holds two values per turn.
     fn turns_at_best(&self) -> f64 {
         self.left.len() as f64 / 2.0
     }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::serve::client_io::ClientIo;
-use crate::serve::passage::Carrier;
+use crate::serve::frame_owner::Carrier;
 use crate::serve::progress::Progress;
 use tailroute_http::body::{self, Body, BodyError};
 
@@ -52,7 +52,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
             Arc::new(()),
             Duration::from_secs(60),
         );
-        let mut express = Express::new(socket, outgoing, Arc::clone(&answers));
+        let mut express = FastPath::new(socket, outgoing, Arc::clone(&answers));
         let (mut builder, next) = (
             Builder::new(TokioExecutor::new()),
             Arc::new(Mutex::new(move || answers_to_give.try_recv().unwrap())),
@@ -318,7 +318,7 @@ async fn hyper_is_repolled_at_once_up_to_a_limit() {
         let socket = Arc::new(Socket::plain(
             TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap(),
         ));
-        let mut express = Express::new(socket, Arc::default(), answers);
+        let mut express = FastPath::new(socket, Arc::default(), answers);
         let mut polls = 0;
         let mut hyper = std::pin::pin!(std::future::poll_fn(|cx| {
             if polls < goes_on {
