@@ -1,4 +1,4 @@
-//! How long to wait before a source that failed is asked again.
+//! The pause before a source that failed is asked again.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,8 @@ use rand_pcg::Pcg64Mcg;
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Twice as long each time, up to 30 s; of each, a random share between a half and all of it, so that the routers of a fleet
-/// do not come back to a server together.
+/// Doubles with each failure, up to 30 s. Each pause is a random share of it, between a half and all, so that the routers of a
+/// fleet do not return to a server together.
 #[derive(Debug)]
 pub(crate) struct Pause {
     next: Duration,
@@ -24,12 +24,12 @@ impl Pause {
         }
     }
 
-    /// It went well: the next failure is a first one.
+    /// After a success: the next failure is a first one.
     pub(crate) fn reset(&mut self) {
         self.next = FIRST;
     }
 
-    /// It failed: so long.
+    /// After a failure: the time to wait.
     pub(crate) fn next(&mut self) -> Duration {
         let all = self.next;
         self.next = (all * 2).min(LONGEST);

@@ -229,6 +229,27 @@ mod tests {
     }
 
     #[test]
+    fn what_an_api_server_or_a_name_server_sends_writes_no_lines_unless_they_are_asked_for() {
+        for (level, api_server, name_server) in [
+            ("info", true, true),
+            ("debug", true, false),
+            ("info,kube_client=debug,hickory_net=debug", false, false),
+        ] {
+            let filter = filter(level).unwrap().to_string();
+            assert_eq!(
+                filter.contains("kube_client=off"),
+                api_server,
+                "{level}: {filter}"
+            );
+            assert_eq!(
+                filter.contains("hickory_net=error"),
+                name_server,
+                "{level}: {filter}"
+            );
+        }
+    }
+
+    #[test]
     fn a_level_that_is_none_is_refused_with_the_nearest() {
         let error = set_level("info,tailroute=debgu").unwrap_err().to_string();
         assert!(error.contains("debgu") && error.contains("`debug`"), "{error}");

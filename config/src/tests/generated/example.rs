@@ -79,7 +79,7 @@ pub(super) fn example() -> String {
         } else {
             let (key, _) = line.split_once(" = ").unwrap();
             let Some(property) = section.property(key) else {
-                // A worker's own, in the section of what all of them have.
+                // `[discovery.worker]` has no keys that differ from worker to worker.
                 continue;
             };
             if is_again && !section.required().any(|required| required == key) {

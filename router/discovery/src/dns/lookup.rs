@@ -64,7 +64,7 @@ impl Resolver {
         let system = match settings.server {
             Some(server) => System::only(server),
             None => {
-                let text = config::file::read_text(system::FILE.as_ref(), system::LONGEST_FILE_BYTES);
+                let text = config::file::read_text(system::FILE.as_ref(), system::MAX_FILE_BYTES);
                 System::read(&text.map_err(|error| format!("{} cannot be read: {error}", system::FILE))?)
             }
         };

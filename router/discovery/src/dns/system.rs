@@ -1,17 +1,17 @@
-//! Whom the system asks: `/etc/resolv.conf`.
+//! The name servers and search list of the system: `/etc/resolv.conf`.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Where it stands.
+/// The file.
 pub(super) const FILE: &str = "/etc/resolv.conf";
-/// Longest file that is read.
-pub(super) const LONGEST_FILE_BYTES: u64 = 1 << 20;
-/// Most servers and domains that are taken, as resolvers have it.
-const MOST_SERVERS: usize = 3;
-const MOST_DOMAINS: usize = 8;
+/// The maximum length of the file.
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
+/// The maximum number of servers and of domains, as C libraries have it.
+const MAX_SERVERS: usize = 3;
+const MAX_DOMAINS: usize = 8;
 const PORT: u16 = 53;
 
-/// Whom to ask, and for which names.
+/// The servers to ask, and how names are searched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct System {
     pub(super) servers: Vec<SocketAddr>,
@@ -20,7 +20,7 @@ pub(super) struct System {
 }
 
 impl System {
-    /// This server alone, and names as they are.
+    /// One server, and names as they are.
     pub(super) fn only(server: SocketAddr) -> Self {
         Self {
             servers: vec![server],
@@ -29,7 +29,7 @@ impl System {
         }
     }
 
-    /// What the file says; what is unknown in it is passed over.
+    /// The content of the file. What is unknown in it is skipped.
     pub(super) fn read(text: &str) -> Self {
         let mut system = Self {
             servers: Vec::new(),
@@ -46,7 +46,7 @@ impl System {
                         .extend(address.map(|address| SocketAddr::from((address, PORT))));
                 }
                 Some("search" | "domain") => {
-                    system.search = words.take(MOST_DOMAINS).map(str::to_owned).collect()
+                    system.search = words.take(MAX_DOMAINS).map(str::to_owned).collect()
                 }
                 Some("options") => {
                     let ndots = words.find_map(|word| word.strip_prefix("ndots:"));
@@ -55,11 +55,11 @@ impl System {
                 _ => {}
             }
         }
-        system.servers.truncate(MOST_SERVERS);
+        system.servers.truncate(MAX_SERVERS);
         system
     }
 
-    /// The names that a name may stand for, in the order in which they are asked for.
+    /// The names that a name may stand for, in the order of lookups.
     pub(super) fn names(&self, name: &str) -> Vec<String> {
         if let Some(whole) = name.strip_suffix('.') {
             return vec![whole.to_owned()];

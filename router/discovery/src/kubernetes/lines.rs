@@ -28,16 +28,24 @@ pub(super) struct Lines {
     /// The beginning of a line.
     partial: BytesMut,
     deadline: Pin<Box<Sleep>>,
+    /// Called when lines are passed on.
+    heard: Box<dyn Fn() + Send>,
     /// Set when the body ends.
     ended: Arc<AtomicBool>,
 }
 
 impl Lines {
-    pub(super) fn new(body: Incoming, deadline: Instant, ended: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        body: Incoming,
+        deadline: Instant,
+        heard: impl Fn() + Send + 'static,
+        ended: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             body,
             partial: BytesMut::new(),
             deadline: Box::pin(tokio::time::sleep_until(deadline)),
+            heard: Box::new(heard),
             ended,
         }
     }
@@ -85,7 +93,10 @@ impl Body for Lines {
             let Ok(piece) = frame.into_data() else { continue };
             match self.take(&piece) {
                 Ok(None) => {}
-                Ok(Some(lines)) => return Poll::Ready(Some(Ok(Frame::data(lines)))),
+                Ok(Some(lines)) => {
+                    (self.heard)();
+                    return Poll::Ready(Some(Ok(Frame::data(lines))));
+                }
                 Err(refusal) => return Poll::Ready(Some(Err(refusal.into()))),
             }
         }

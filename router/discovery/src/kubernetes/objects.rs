@@ -1,4 +1,4 @@
-//! What objects of Kubernetes have in common, and how what they name becomes workers.
+//! From objects of Kubernetes to workers.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,16 +11,17 @@ use serde::de::DeserializeOwned;
 
 use crate::state::{Found, Named, shortened};
 
-/// What annotations that say something of a worker begin with.
+/// The prefix of annotations that describe a worker.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
-/// The annotation that says which port is the worker's.
+/// The annotation that names the worker's port.
 const PORT: &str = "port";
-/// Longest name of a worker; a pod's may be longer, and then it is called by its address.
-const LONGEST_NAME: usize = 64;
-/// Longest name of an object: Kubernetes allows 253 bytes.
+/// The maximum length of a worker's name. A pod with a longer name goes by its address.
+const MAX_NAME: usize = 64;
+/// The maximum length of an object's name, as Kubernetes has it.
 const MAX_OBJECT_NAME: usize = 253;
-/// Longest version of an object or a list: etcd's are numbers of at most 20 digits.
+/// The maximum length of a version: etcd's are numbers of at most 20 digits.
 pub(super) const MAX_VERSION: usize = 128;
+
 /// A kind of object that names workers.
 pub(super) trait Object:
     kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -41,10 +42,13 @@ pub(super) trait Object:
 /// Checks metadata that is kept, or sent back with the next watch, and returns the name.
 ///
 /// # Errors
-/// If the name or the version is longer than any that an API server gives.
+/// If there is no name, or name or version is longer than any that an API server gives.
 pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     let name = meta.name.as_deref().unwrap_or_default();
     let version = meta.resource_version.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        return Err("an object has no name".to_owned());
+    }
     if name.len() > MAX_OBJECT_NAME {
         return Err(format!("the name of an object has {} bytes", name.len()));
     }
@@ -54,7 +58,7 @@ pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     Ok(name)
 }
 
-/// What annotations say of a worker, without their prefix.
+/// The annotations that describe a worker, without their prefix.
 pub(super) fn annotated(meta: &ObjectMeta) -> BTreeMap<String, String> {
     let annotations = meta.annotations.iter().flatten();
     let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
@@ -130,7 +134,7 @@ impl<'a> Rules<'a> {
         let text = shortened(spoken.address);
         let address = address(&text);
         let named = |port: u16| match (spoken.pod, &address) {
-            (Some(pod), _) if pod.len() <= LONGEST_NAME => pod.to_owned(),
+            (Some(pod), _) if pod.len() <= MAX_NAME => pod.to_owned(),
             (_, Ok(IpAddr::V6(address))) => format!("[{address}]:{port}"),
             _ => format!("{text}:{port}"),
         };

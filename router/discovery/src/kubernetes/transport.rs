@@ -173,8 +173,11 @@ impl Shared {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.send(path)).await;
         let answer = answer.unwrap_or_else(|_| Err(late()))?;
         self.state.heard(Source::Kubernetes);
+        // Bookmarks report that nothing has changed, and kube passes none on.
+        let state = Arc::clone(&self.state);
+        let heard = move || state.heard(Source::Kubernetes);
         let end = Instant::now() + WATCH_TIMEOUT;
-        let lines = Lines::new(answer.into_body(), end, Arc::clone(&self.watch_ended));
+        let lines = Lines::new(answer.into_body(), end, heard, Arc::clone(&self.watch_ended));
         Ok(Response::new(Either::Right(lines)))
     }
 

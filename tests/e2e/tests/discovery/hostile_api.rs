@@ -144,6 +144,10 @@ async fn a_response_that_is_not_a_list_removes_no_worker() {
             "missing field `items`",
         ),
         (r#"{"items":[]}"#, "no resourceVersion"),
+        (
+            r#"{"metadata":{"resourceVersion":"9"},"items":[{}]}"#,
+            "an object has no name",
+        ),
         ("", "is no list"),
         ("<html>", "is no list"),
     ] {
