@@ -16,7 +16,7 @@ mod utilisation;
 pub use classes::{Class, Finish, HabitTable, Stage};
 pub use conversations::{Habits, Mean};
 pub use doubt::Doubt;
-pub use homes::{Home, ConversationCounts};
+pub use homes::{ConversationCounts, Home};
 pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};

@@ -14,9 +14,9 @@ pub mod index;
 pub mod recent;
 pub mod residency;
 pub mod route;
+pub mod set_associative;
 pub mod slo;
 pub mod tail;
 pub mod units;
-pub mod set_associative;
 
 mod sync;

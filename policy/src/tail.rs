@@ -55,7 +55,7 @@ mod tests;
 pub use class::Class;
 pub use ends::{Trim, Worth};
 pub use guard::Guard;
-pub use lateness::{Begun, LatenessCost, IN_TIME};
+pub use lateness::{Begun, IN_TIME, LatenessCost};
 pub use returns::{Outcome, Returns, Then};
 
 use self::ends::Ends;

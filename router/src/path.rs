@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | arrive | strips what concerned the client's connection, names the request, opens its trace | [`arrival`] |
 //! | receive | checks the head and the caller, reads the body | [`admit`], [`admission`](crate::admission) |
-//! | parse | reads the body and fingerprints its prompt | [`parse`], [`fingerprint`], [`choose::Turn`] |
+//! | parse | reads the body and fingerprints its prompt | [`parse`], [`fingerprint`], [`turn::Turn`] |
 //! | admit | charges the key, waits at the gate | [`wait`] |
-//! | select | chooses a worker by [`policy::route::decide`] | [`choose`] |
+//! | select | chooses a worker by [`policy::route::decide`] | [`select`] |
 //! | forward | sends the request, retries or hedges | [`forward`], [`retry`] |
 //! | relay | passes the answer on and observes it | [`tap`], [`observe`] |
 //! | finish | settles, learns, counts and records | [`flight`] |
@@ -19,7 +19,7 @@ pub mod admit;
 pub mod among;
 pub mod arrival;
 pub mod ask;
-pub mod choose;
+
 pub mod client_body;
 pub(crate) mod context;
 pub mod flight;
@@ -29,12 +29,14 @@ pub mod models;
 pub mod objective;
 pub mod observe;
 pub mod retry;
+pub mod select;
 pub mod session;
 pub mod stored;
 pub mod tap;
 pub mod tenant;
 mod traced;
 pub mod tunnel;
+pub mod turn;
 pub mod wait;
 mod watchdog;
 
@@ -58,10 +60,10 @@ use self::admit::Received;
 use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
-use self::choose::Turn;
 use self::client_body::ClientBody;
 use self::context::RequestContext;
 use self::forward::{Deadline, TurnRequest, Wanted};
+use self::turn::Turn;
 use crate::admission::keys::Caller;
 use crate::app::{App, RequestPermit};
 use tailroute_http::body::Body;

@@ -17,12 +17,12 @@
 //! | `told` | what goes out |
 //! | `served` | the answer as it passes, and who really gave it |
 
+mod answers;
 mod bounded;
+mod exchange;
 mod head;
 mod inbox;
 mod pick;
 pub mod serve;
 mod served;
-mod exchange;
-mod answers;
 pub mod wire;

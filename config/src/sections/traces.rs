@@ -128,6 +128,11 @@ pub(super) fn traces(written: TracesSection, checker: &mut Checker<'_>) -> Optio
     let endpoint = endpoint
         .map_err(|(what, hint)| checker.report("traces.endpoint", what, hint.map(str::to_owned)))
         .ok()?;
+    if written.protocol == OtlpProtocol::Grpc && !matches!(endpoint.path(), "" | "/") {
+        let what = "has a path, which OTLP over gRPC does not use".to_owned();
+        let hint = Some("leave the path out, or set traces.protocol = \"http\"".to_owned());
+        checker.report("traces.endpoint", what, hint);
+    }
     let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
     if !written.ca_file.is_empty() && endpoint.scheme_str() != Some("https") {
         let what =

@@ -3,7 +3,7 @@ use crate::fingerprint::ChainBuilder;
 
 mod capacity;
 mod slots;
-mod unhinted;
+mod untold;
 
 const W0: WorkerId = WorkerId(0);
 const W1: WorkerId = WorkerId(1);

@@ -177,7 +177,12 @@ impl<P: Clone> Ends<P> {
 
     /// Returns the candidate of least value, the least value among other conversations, and the index of the first
     /// one's end.
-    fn least(&mut self, now: Millis, returns: &Returns, harm: &LatenessCost) -> Option<(Candidate, f64, usize)> {
+    fn least(
+        &mut self,
+        now: Millis,
+        returns: &Returns,
+        harm: &LatenessCost,
+    ) -> Option<(Candidate, f64, usize)> {
         if self.drawn != now {
             self.sample.clear();
         }

@@ -14,9 +14,9 @@ pub mod health;
 pub mod hints;
 pub mod hold;
 mod in_flight;
+pub mod log_rate_limit;
 pub mod retry_budget;
 pub mod rotation;
-pub mod log_rate_limit;
 pub mod source;
 mod worker;
 

@@ -22,8 +22,8 @@ use super::errors::Errors;
 use super::health::{Health, Probe};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
-use super::rotation::Condition;
 use super::log_rate_limit::LogRateLimit;
+use super::rotation::Condition;
 use super::source::Source;
 use tailroute_http::upstream::{Origin, POOL_IDLE};
 

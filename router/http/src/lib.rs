@@ -1,9 +1,9 @@
 //! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here is specific to language
 //! models.
 
-pub mod rare_waker;
 pub mod body;
 pub mod error;
+pub mod rare_waker;
 pub mod tls;
 pub mod unread;
 pub mod upstream;

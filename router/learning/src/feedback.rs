@@ -32,7 +32,7 @@ use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
-pub use conversations::{Conversations, Expected, CompletedTurn, Turns};
+pub use conversations::{CompletedTurn, Conversations, Expected, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
 pub use shared::SharedPrefixes;

@@ -371,7 +371,10 @@ fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         StreamFact::Else => hand_on(Piece::Unrepeated),
     }
     // A chat has the one, a completion the other.
-    for text in [delta.map_or(&StreamFact::Nothing, |delta| &delta.content), &choice.text] {
+    for text in [
+        delta.map_or(&StreamFact::Nothing, |delta| &delta.content),
+        &choice.text,
+    ] {
         match text {
             StreamFact::Nothing => {}
             StreamFact::Text(text) => hand_on(Piece::Text(text)),

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Bus;
-use super::turns::{TurnReport, Turn};
+use super::turns::{Turn, TurnReport};
 use super::wire::{Head, Kind, Roll, Sent, UnderWay, Writer};
 use crate::app::App;
 

@@ -105,7 +105,8 @@ impl ReportedTurn {
     /// Reports the first token.
     pub fn begun(&self) {
         if !self.turn.begun.swap(true, Ordering::Relaxed) {
-            self.bus.say(TurnReport::Begun(self.turn.number, self.clock.now()));
+            self.bus
+                .say(TurnReport::Begun(self.turn.number, self.clock.now()));
         }
     }
 

@@ -8,7 +8,8 @@ use policy::slo::{EngineTimes, FirstToken, Parts};
 use policy::units::{Millis, Tokens};
 
 use super::ask::Asked;
-use super::choose::{Choice, Turn};
+use super::select::Choice;
+use super::turn::Turn;
 use crate::app::App;
 use crate::decisions::{Came, Made, Ticket};
 use fleet::Worker;

@@ -28,11 +28,12 @@ pub use self::deadline::Deadline;
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
 pub(crate) use self::request::turn_request;
-use super::choose::{self, Choice, Turn};
 use super::context::RequestContext;
 use super::flight::{Flight, Outcome};
 use super::retry::{self, RetryState};
+use super::select::{self, Choice};
 use super::tap::Tap;
+use super::turn::Turn;
 use super::watchdog::Watchdog;
 use crate::app::{App, RequestPermit};
 use fleet::Worker;
@@ -67,7 +68,7 @@ pub(crate) async fn deliver(
     let app = request.context.app;
     let mut state = RetryState::new(app);
     loop {
-        let (choice, pass) = choose_admitted(app, request.turn, &mut state.tried)?;
+        let (choice, pass) = select_admitted(app, request.turn, &mut state.tried)?;
         let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
         let sent = Sent::start(&request, &choice, pass, &state.charged)?;
         if let Some(place) = place {
@@ -107,7 +108,7 @@ pub(crate) async fn deliver(
 ///
 /// # Errors
 /// If no worker is ready.
-pub(crate) fn choose_admitted(
+pub(crate) fn select_admitted(
     app: &App,
     turn: &Turn,
     tried: &mut Vec<WorkerId>,
@@ -115,7 +116,7 @@ pub(crate) fn choose_admitted(
     let attempts = tried.len();
     let mut turned_away: Option<Choice> = None;
     loop {
-        let choice = match choose::choose(app, turn, tried) {
+        let choice = match select::select(app, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
                 // All others are being probed by another request: one of them is better than none.

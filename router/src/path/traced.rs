@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use telemetry::traces::{AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TurnFacts, Usage};
 
-use super::choose::{Choice, Turn};
+use super::select::Choice;
+use super::turn::Turn;
 use fleet::Worker;
 use protocol::watch::Seen;
 

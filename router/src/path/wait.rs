@@ -2,8 +2,9 @@
 
 use policy::units::{Millis, Tokens};
 
-use super::choose::{self, Turn};
 use super::context::RequestContext;
+use super::select;
+use super::turn::Turn;
 use crate::admission::gate::{self, Ask, Gate, Shed};
 use crate::app::RequestPermit;
 use protocol::error::ApiError;
@@ -36,7 +37,7 @@ async fn enter(
     let settings = app.admission.settings();
     let shed = settings.shed.then(|| Shed {
         due: turn.arrived + Millis(turn.goal.ttft.0 * (1.0 - MARGIN)),
-        prefill: choose::least_prefill(app, turn).unwrap_or(Millis::ZERO),
+        prefill: select::least_prefill(app, turn).unwrap_or(Millis::ZERO),
     });
     let ask = Ask {
         model: gate::model(app, &turn.model).into(),

@@ -13,8 +13,8 @@ use tokio::time::{Instant, Sleep};
 use super::forward::Deadline;
 use crate::app::App;
 use protocol::error::ApiError;
-use tailroute_http::bell::RareWaker;
 use tailroute_http::body::BodyError;
+use tailroute_http::rare_waker::RareWaker;
 
 /// Watches over one answer.
 pub struct Watchdog {

@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderValue};
 
 use super::head::{DESTINATION, NAMESPACE};
 use super::wire::{
-    self, AppendAction, BodyMutation, CommonResponse, HeaderMutation, HeaderValueOption, HttpStatus,
-    ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct, AnswerPart,
+    self, AnswerPart, AppendAction, BodyMutation, CommonResponse, HeaderMutation, HeaderValueOption,
+    HttpStatus, ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct,
 };
 use protocol::error::ApiError;
 use protocol::routes::Family;
@@ -36,7 +36,10 @@ const GATEWAYS_OWN: [HeaderName; 11] = [
 ];
 
 /// Returns an answer to this part.
-fn part(part: impl FnOnce(PartResponse) -> AnswerPart, response: Option<CommonResponse>) -> ProcessingResponse {
+fn part(
+    part: impl FnOnce(PartResponse) -> AnswerPart,
+    response: Option<CommonResponse>,
+) -> ProcessingResponse {
     ProcessingResponse {
         response: Some(part(PartResponse { response })),
         dynamic_metadata: None,

@@ -12,11 +12,11 @@ use tracing::warn;
 use super::served::{Carried, Relayed, Served};
 use crate::app::App;
 use crate::path::among::Among;
-use crate::path::choose::Choice;
 use crate::path::context::RequestContext;
 use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{self, Wanted, pass, turn_request};
 use crate::path::inspect::Inspector;
+use crate::path::select::Choice;
 use crate::path::{self, models};
 use fleet::Worker;
 use protocol::error::ApiError;
@@ -67,7 +67,7 @@ async fn turn(
     let app = context.app;
     let mut place = context.place()?;
     let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
-    let (choice, pass) = forward::choose_admitted(app, &turn, &mut Vec::new())?;
+    let (choice, pass) = forward::select_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First of all, so that a guard holds the breaker's pass from here on.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));

@@ -23,8 +23,8 @@ use tonic::{Status, Streaming};
 use tracing::{debug, warn};
 
 use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
-use super::inbox::Inbox;
 use super::exchange::{Going, talk};
+use super::inbox::Inbox;
 use super::wire::{PATH, ProcessingResponse};
 use crate::app::App;
 use crate::metrics::Open;

@@ -17,12 +17,13 @@ use tracing::debug;
 use crate::app::{App, RequestPermit};
 use crate::decisions;
 use crate::path::among::Among;
-use crate::path::choose::{self, Choice, Turn};
 use crate::path::flight::{Charged, Flight, Outcome};
 use crate::path::forward::{mark, outcome, pass};
 use crate::path::inspect::Inspector;
 use crate::path::observe::Observer;
 use crate::path::retry;
+use crate::path::select::{self, Choice};
+use crate::path::turn::Turn;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
@@ -194,7 +195,7 @@ impl Carried {
             return None;
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
-        let choice = choose::choose(&self.app, &self.turn, &[]).ok()?;
+        let choice = select::select(&self.app, &self.turn, &[]).ok()?;
         // It has answered already, whatever its breaker's state.
         let pass = worker.admit(self.app.clock.now(), true)?;
         let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));

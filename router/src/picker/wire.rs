@@ -18,7 +18,7 @@ pub const BODY_TAGS: [u32; 2] = [4, 5];
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingRequest {
     /// The part it contains.
-    #[prost(oneof = "Said", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "RequestPart", tags = "2, 3, 4, 5, 6, 7")]
     pub request: Option<RequestPart>,
     /// Metadata of earlier filters.
     #[prost(message, optional, tag = "8")]
@@ -200,7 +200,7 @@ pub struct ListValue {
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingResponse {
     /// The answered part.
-    #[prost(oneof = "Told", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "AnswerPart", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub response: Option<AnswerPart>,
     /// Metadata for later filters, by namespace.
     #[prost(message, optional, tag = "8")]

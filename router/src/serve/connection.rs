@@ -37,8 +37,8 @@ use crate::app::App;
 use crate::path;
 use crate::path::arrival::Peer;
 use protocol::error::ApiError;
-use tailroute_http::bell::rarely;
 use tailroute_http::body::{Body, BodyError};
+use tailroute_http::rare_waker::rarely;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.

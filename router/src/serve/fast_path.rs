@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use super::frame_owner::FrameOwner;
 use super::socket::Socket;
 use super::stalled::{Answers, Held};
-use tailroute_http::bell::RareWaker;
 use tailroute_http::body::Piece;
+use tailroute_http::rare_waker::RareWaker;
 
 /// Room for a chunk's size and its line break.
 const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::frame_owner::{Carrier, PollResults, FrameOwner, Watched};
+use super::frame_owner::{Carrier, FrameOwner, PollResults, Watched};
 use super::progress::OpenRequest;
 use crate::path::Due;
 use tailroute_http::body::{self, Body};
@@ -326,8 +326,11 @@ mod tests {
         let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
-        let (mut watch, mut bell, mut looks) =
-            (pin!(answers.watch()), tailroute_http::bell::RareWaker::default(), 0);
+        let (mut watch, mut bell, mut looks) = (
+            pin!(answers.watch()),
+            tailroute_http::rare_waker::RareWaker::default(),
+            0,
+        );
         let task = std::task::Waker::noop();
         for _ in 0..PATIENCE.as_secs() * 5 {
             if bell.has_rung(&Context::from_waker(task)) {

@@ -80,7 +80,11 @@ async fn ask(app: &App, worker: &Worker) -> Says {
     if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
         says.capabilities = fetch(app, worker, "/v1/tailroute", &mut says.unanswered).await;
     }
-    let said = |document: &Option<Bytes>| document.as_deref().map_or(ReportedPolicy::Nothing, ReportedPolicy::of);
+    let said = |document: &Option<Bytes>| {
+        document
+            .as_deref()
+            .map_or(ReportedPolicy::Nothing, ReportedPolicy::of)
+    };
     let has_dialect = says
         .capabilities
         .as_deref()

@@ -14,7 +14,7 @@ use crate::app::App;
 use fleet::Worker;
 use fleet::hints::Kind;
 use fleet::hold::Hold;
-use learning::feedback::{Counted, Late, Observation, Sample, LearnerEvent, CompletedTurn};
+use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, Sample};
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);

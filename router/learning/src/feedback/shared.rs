@@ -14,8 +14,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 
 use lru::LruCache;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::set_associative::SetAssociativeMap;
 use policy::units::Millis;
-use policy::ways::SetAssociativeMap;
 
 /// Leading keys of a prompt that are counted: a megabyte of text or more.
 const MAX_KEYS: usize = 256;

@@ -1,11 +1,11 @@
 //! Where conversations are served, and which prompt continues which.
 
 use parking_lot::{Mutex, RwLock};
-use policy::estimate::{Home, ConversationCounts};
+use policy::estimate::{ConversationCounts, Home};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
+use policy::set_associative::SetAssociativeMap;
 use policy::units::Millis;
-use policy::ways::SetAssociativeMap;
 
 use super::plain_prompt_ends::last_full;
 

@@ -13,7 +13,7 @@
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
-use policy::ways::SetAssociativeMap;
+use policy::set_associative::SetAssociativeMap;
 
 use super::Counted;
 use super::models::Ratio;

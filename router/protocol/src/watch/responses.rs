@@ -72,13 +72,18 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     if let Some(response) = &event.response {
         said(watch, response);
     }
-    let StreamFact::Text(kind) = &event.kind else { return };
+    let StreamFact::Text(kind) = &event.kind else {
+        return;
+    };
     match (&**kind, &event.delta) {
         ("response.output_text.delta", StreamFact::Text(text)) => {
             reply(Piece::Text(text));
             watch.saw_token();
         }
-        ("response.reasoning_text.delta" | "response.reasoning_summary_text.delta", StreamFact::Text(text)) => {
+        (
+            "response.reasoning_text.delta" | "response.reasoning_summary_text.delta",
+            StreamFact::Text(text),
+        ) => {
             reply(Piece::Reasoning(text));
             watch.saw_token();
         }

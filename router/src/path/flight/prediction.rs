@@ -3,7 +3,7 @@
 use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
-use super::super::choose::Choice;
+use super::super::select::Choice;
 use learning::knowledge::{Scale, Source};
 
 /// The estimates behind one attempt, kept to be compared with what happened.

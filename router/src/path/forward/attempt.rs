@@ -12,10 +12,10 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, warn};
 
-use super::super::choose::Choice;
 use super::super::context::RequestContext;
 use super::super::flight::{Charged, Flight, Outcome};
 use super::super::retry::{self, Failure};
+use super::super::select::Choice;
 use super::{TurnRequest, request};
 use crate::app::App;
 use crate::decisions;

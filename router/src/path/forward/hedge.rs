@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::super::retry::RetryState;
 use super::attempt::{Head, Sent};
-use super::{TurnRequest, choose_admitted};
+use super::{TurnRequest, select_admitted};
 
 /// The attempt that came first.
 enum First {
@@ -69,7 +69,7 @@ pub(super) async fn race(
 /// Sends the turn to another worker, if there is one and it may be paid for.
 fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
     let app = request.context.app;
-    let (choice, pass) = choose_admitted(app, request.turn, &mut state.tried).ok()?;
+    let (choice, pass) = select_admitted(app, request.turn, &mut state.tried).ok()?;
     // Paid for once there is a worker for it. A breaker's pass that is not used goes back.
     if !state.may_hedge(app) {
         return None;

@@ -20,10 +20,10 @@ use tracing::warn;
 
 use super::super::admit::{self, Received};
 use super::super::among::Among;
-use super::super::choose;
 use super::super::client_body::ClientBody;
 use super::super::context::RequestContext;
 use super::super::retry::{self, Failure, RetryState};
+use super::super::select;
 use super::super::watchdog::Watchdog;
 use super::attempt::note;
 use super::mark;
@@ -235,7 +235,7 @@ pub(crate) fn some_worker(
         })
         .collect();
     let mut conditions = Vec::new();
-    choose::narrow(app, &workers, now, &mut views, &mut conditions);
+    select::narrow(app, &workers, now, &mut views, &mut conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
         && worker.may_answer_its_own()

@@ -7,7 +7,8 @@ use http::{HeaderMap, Request};
 use policy::route;
 use policy::units::{Millis, Tokens};
 
-use super::super::choose::{Choice, Turn};
+use super::super::select::Choice;
+use super::super::turn::Turn;
 use crate::app::App;
 use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};

@@ -7,7 +7,7 @@ use policy::ids::WorkerId;
 use protocol::routes::Endpoint;
 use serde_json::json;
 use tailroute::admission::keys::Caller;
-use tailroute::path::choose::Turn;
+use tailroute::path::turn::Turn;
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{at_rest, route};
 use tailroute_e2e::talk::{ask, words};

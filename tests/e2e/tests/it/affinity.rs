@@ -4,7 +4,7 @@ use config::PolicyName;
 use serde_json::json;
 use sim_engine::Fault;
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, NEVER_MS, CompletedTurn, quick, stuck_in_decode};
+use tailroute_e2e::fleet::{CompletedTurn, Fleet, NEVER_MS, quick, stuck_in_decode};
 use tailroute_e2e::metrics::Page;
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::until;

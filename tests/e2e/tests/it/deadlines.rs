@@ -37,7 +37,11 @@ async fn a_request_past_its_deadline_is_an_error_and_aborted_at_its_worker() {
         [count("deadline"), count("aborted"), count("router_error")],
         [3.0, 0.0, 0.0]
     );
-    assert_eq!(standing(&fleet, 0), BreakerState::Closed, "the worker has not failed");
+    assert_eq!(
+        standing(&fleet, 0),
+        BreakerState::Closed,
+        "the worker has not failed"
+    );
 }
 
 #[tokio::test]

@@ -82,7 +82,10 @@ async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
 
     let mut events = fleet.router.app().operator.events.listen();
     fleet.engines[0].set_fault(Fault::default());
-    until("it may be tried", || standing(&fleet, 0) == BreakerState::HalfOpen).await;
+    until("it may be tried", || {
+        standing(&fleet, 0) == BreakerState::HalfOpen
+    })
+    .await;
     within(async {
         while standing(&fleet, 0) != BreakerState::Closed {
             statuses(&fleet, 1).await;

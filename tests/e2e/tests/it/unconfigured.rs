@@ -7,7 +7,7 @@ use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 use sim_engine::EngineConfig;
-use tailroute_e2e::fleet::{Fleet, CompletedTurn, quick};
+use tailroute_e2e::fleet::{CompletedTurn, Fleet, quick};
 use tailroute_e2e::talk::{Conversation, words};
 
 /// Concurrent conversations, and turns per conversation.

@@ -10,8 +10,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value as Json;
 use tailroute::picker::wire::{
-    self, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind, Metadata,
-    Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct, AnswerPart,
+    self, AnswerPart, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind,
+    Metadata, Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct,
 };
 use tailroute_e2e::client::{self, CHAT, Fields};
 use tailroute_e2e::wait::within;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use serde_json::json;
-use tailroute::picker::wire::{BodyMode, AnswerPart};
+use tailroute::picker::wire::{AnswerPart, BodyMode};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
@@ -69,7 +69,10 @@ async fn trailers_end_a_body_and_are_passed_on_after_it() {
     stream.trailers();
     stream.named().await;
     let piece = stream.told().await.unwrap();
-    assert!(matches!(piece.response, Some(AnswerPart::RequestBody(_))), "{piece:?}");
+    assert!(
+        matches!(piece.response, Some(AnswerPart::RequestBody(_))),
+        "{piece:?}"
+    );
     let last = stream.told().await.unwrap();
     assert!(
         matches!(last.response, Some(AnswerPart::RequestTrailers(_))),

@@ -9,7 +9,7 @@ use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
 use super::{FleetConfig, Order, WorkerSpec};
-use policy::estimate::{Home, ConversationCounts, LearnedCost, PendingWork, Ticket, Utilisation};
+use policy::estimate::{ConversationCounts, Home, LearnedCost, PendingWork, Ticket, Utilisation};
 use policy::ids::{ConversationId, WorkerId};
 use policy::index::Reach;
 use policy::residency::Hold;

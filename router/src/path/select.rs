@@ -1,0 +1,314 @@
+//! Select: which worker gets a turn. Matches its prompt, views the fleet, decides, and describes the choice.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::ids::{ConversationId, WorkerId};
+use policy::route::{self, Decision, Snapshot, WorkerView};
+use policy::tail::Class;
+use policy::units::{Millis, Tokens};
+use tracing::debug;
+
+use super::ask::Asked;
+use super::objective::{OF_HEADER, Origin};
+use super::turn::Turn;
+use crate::app::App;
+use fleet::Worker;
+use fleet::breaker::BreakerState;
+use fleet::dialect::is_told;
+use fleet::rotation::{self, Condition};
+use learning::knowledge::{Match, Scale, Source};
+use protocol::error::ApiError;
+use telemetry::traces::Stage;
+
+/// More tokens than any conversation has.
+const EVERYTHING: Tokens = Tokens(1_000_000_000);
+
+/// A worker chosen for a turn.
+#[derive(Debug)]
+pub struct Choice {
+    /// The worker.
+    pub worker: Arc<Worker>,
+    /// Every term that led to it.
+    pub decision: Decision,
+    /// The prompt's length, and what was known of it there.
+    pub matched: Matched,
+    /// Tokens at the end of the conversation that the worker may drop first.
+    pub evict_first: Tokens,
+    /// What the worker was like when it was chosen.
+    pub view: WorkerView,
+    /// Its breaker is open, but too few others are left.
+    pub regardless: bool,
+    /// Whether another worker, not tried yet, could take it, even if nothing goes there by itself.
+    pub may_go_elsewhere: bool,
+    /// When choosing began, the resident tokens were known, and the worker was; where requests are traced.
+    pub timed: Option<[Instant; 3]>,
+}
+
+/// What a [`Match`] says of the chosen worker.
+#[derive(Debug)]
+pub struct Matched {
+    /// Tokens of the prompt, as far as they can be told.
+    pub prompt: Tokens,
+    /// Where the resident tokens are known from.
+    pub source: Source,
+    /// Leading keys that the mirror holds.
+    pub mirrored: usize,
+    /// Where in tokens the chain's ends are.
+    pub scale: Scale,
+}
+
+impl Matched {
+    fn of(found: &Match, worker: WorkerId) -> Self {
+        let slot = worker.index();
+        let source = found.sources.get(slot).copied();
+        Self {
+            prompt: found.prompt,
+            source: source.unwrap_or(Source::Mirror { edge: 0 }),
+            mirrored: found.mirrored.get(slot).copied().unwrap_or(0),
+            scale: found.scale.clone(),
+        }
+    }
+}
+
+/// What a choice looks at, used again from turn to turn.
+#[derive(Default)]
+struct Scratch {
+    found: Match,
+    views: Vec<WorkerView>,
+    conditions: Vec<Condition>,
+    ready: Vec<bool>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Choice {
+    /// What choosing consisted of, where requests are traced.
+    pub fn timed(&self) -> impl Iterator<Item = (Stage, [Instant; 2])> {
+        let stages = |[began, matched, chosen]: [Instant; 3]| {
+            [
+                (Stage::Match, [began, matched]),
+                (Stage::Score, [matched, chosen]),
+            ]
+        };
+        self.timed.map(stages).into_iter().flatten()
+    }
+
+    /// Whether another worker could have been chosen, of those that are in use.
+    #[must_use]
+    pub fn has_alternative(&self) -> bool {
+        self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
+    }
+}
+
+/// What the turn's prefill takes on the worker where it takes least; `None` if none is ready.
+#[must_use]
+pub fn least_prefill(app: &App, turn: &Turn) -> Option<Millis> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let found = &mut scratch.found;
+        let workers = app.fleet.workers();
+        app.knowledge
+            .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+        let ready = workers
+            .iter()
+            .filter(|worker| worker.is_ready() && turn.may_go_to(worker));
+        let prefill = ready.map(|worker| {
+            let cached = found.resident.get(worker.id.index()).copied().unwrap_or_default();
+            let cached = cached.min(found.prompt);
+            worker.cost().prefill(found.prompt.saturating_sub(cached), cached)
+        });
+        prefill.reduce(Millis::min)
+    })
+}
+
+/// Chooses among the workers that were not tried yet.
+///
+/// # Errors
+/// If no worker is ready.
+pub fn select(app: &App, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
+    SCRATCH.with_borrow_mut(|scratch| select_with(scratch, app, turn, tried))
+}
+
+fn select_with(
+    scratch: &mut Scratch,
+    app: &App,
+    turn: &Turn,
+    tried: &[WorkerId],
+) -> Result<Choice, ApiError> {
+    let now = app.clock.now();
+    let instant = || app.traces.is_some().then(Instant::now);
+    let began = instant();
+    let workers = app.fleet.workers();
+    let found = &mut scratch.found;
+    app.knowledge
+        .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+    let matched = instant();
+    scratch.view(app, turn, &workers, now);
+    scratch.leave_out(tried);
+    let Scratch {
+        found,
+        views,
+        conditions,
+        ready,
+    } = scratch;
+    let decision = decide(app, turn, found, views).ok_or_else(|| match tried {
+        [] => app.nobody_ready(),
+        _ => ApiError::WorkerFailed,
+    })?;
+    let at = decision.chosen;
+    let worker = Arc::clone(&workers[at]);
+    app.metrics
+        .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
+    debug!(
+        decision = decision.sequence,
+        worker = worker.name(),
+        reason = decision.reason.as_str(),
+        terms = ?decision.terms,
+        "chosen"
+    );
+    Ok(Choice {
+        matched: Matched::of(found, worker.id),
+        evict_first: evict_first(app, turn, &worker, found.prompt),
+        worker,
+        decision,
+        view: views[at].clone(),
+        timed: began
+            .zip(matched)
+            .zip(instant())
+            .map(|((began, matched), chosen)| [began, matched, chosen]),
+        regardless: conditions[at].breaker == BreakerState::Open,
+        may_go_elsewhere: (0..)
+            .zip(ready.iter())
+            .any(|(other, ready)| *ready && other != at && !tried.contains(&views[other].id)),
+    })
+}
+
+impl Scratch {
+    /// Views every worker as this turn finds it: ready or not, and what it holds of the prompt.
+    fn view(&mut self, app: &App, turn: &Turn, workers: &[Arc<Worker>], now: Millis) {
+        let Self {
+            found,
+            views,
+            conditions,
+            ready,
+        } = self;
+        let model = (!turn.model.is_empty()).then_some(&*turn.model);
+        views.clear();
+        views.extend(workers.iter().map(|worker| {
+            let slot = worker.id.index();
+            let indexed = found.indexed.get(slot).copied().unwrap_or_default();
+            let living = found.living.get(slot).copied().unwrap_or_default();
+            let mut view = worker.view(now, model, indexed, living);
+            view.ready &= turn.may_go_to(worker);
+            view
+        }));
+        ready.clear();
+        ready.extend(views.iter().map(|view| view.ready));
+        narrow(app, workers, now, views, conditions);
+        let Some(home) = turn.home else { return };
+        let is_possible = workers.get(home.index()).is_some_and(|worker| {
+            worker.may_answer_its_own()
+                && turn.may_go_to(worker)
+                && model.is_none_or(|model| worker.serves(model) != Some(false))
+        });
+        if is_possible {
+            ready[home.index()] = true;
+            // Whatever its breaker says: no other worker can answer the turn.
+            for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
+                *ready &= view.id == home;
+                view.ready = *ready;
+            }
+        }
+    }
+
+    /// Takes out the workers that were tried. If no other is in use, those that are ready in spite of their failures may
+    /// try: a worker that fails often, or has just come back, is better than none.
+    fn leave_out(&mut self, tried: &[WorkerId]) {
+        if tried.is_empty() {
+            return;
+        }
+        let was_tried = |view: &WorkerView| tried.contains(&view.id);
+        let is_last_resort = !self.views.iter().any(|view| view.ready && !was_tried(view));
+        for (view, ready) in self.views.iter_mut().zip(&self.ready) {
+            view.ready = (view.ready || (is_last_resort && *ready)) && !was_tried(view);
+        }
+    }
+}
+
+/// Decides by the policy in force, and lets the shadow policy see the same snapshot; `None` if no worker is ready.
+fn decide(app: &App, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
+    let policy = app.policy.load();
+    let snapshot = Snapshot {
+        workers: views,
+        settings: &policy.settings,
+        sequence: app.next_sequence(),
+    };
+    let session = turn.session.as_ref();
+    let live;
+    let class = match turn.goal.origin {
+        Origin::Default => "",
+        Origin::Header => OF_HEADER,
+        Origin::Class(_) => {
+            live = app.live();
+            turn.goal.origin.named(&live.objective)
+        }
+    };
+    let asked = route::Turn {
+        prompt: found.prompt,
+        resident: &found.resident,
+        objective: turn.goal.ttft,
+        last_worker: session.and_then(|session| app.knowledge.last_worker(session.key)),
+        conversation: session.map(|session| ConversationId(session.key)),
+        head: turn.fingerprint.chain.hashes().first().copied(),
+        class,
+        ask: turn.asked.as_deref().map(Asked::ask),
+    };
+    let decision = route::decide(&snapshot, &asked)?;
+    if let Some(shadow) = &*app.operator.shadow.load() {
+        shadow.see(&snapshot, &asked, &decision);
+    }
+    Some(decision)
+}
+
+/// Takes workers out that fail or have just come back, as far as there are others.
+pub(super) fn narrow(
+    app: &App,
+    workers: &[Arc<Worker>],
+    now: Millis,
+    views: &mut [WorkerView],
+    conditions: &mut Vec<Condition>,
+) {
+    conditions.clear();
+    conditions.extend(workers.iter().map(|worker| worker.condition(now)));
+    if conditions.iter().all(|condition| *condition == Condition::WELL) {
+        return;
+    }
+    let passed_over = rotation::narrow(views, conditions, app.config.failure.max_ejected_share);
+    app.metrics.breakers_passed_over(passed_over);
+}
+
+/// The evict-first tail of this request: what it says, or what the worker's own rule takes. Zero where the worker takes hints
+/// between requests.
+fn evict_first(app: &App, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
+    let (hints, dialect) = (&app.config.hints, worker.dialect());
+    let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
+    if !is_told && !by_itself {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    if turn.last && !by_itself {
+        return dialect.evict_first(EVERYTHING);
+    }
+    if by_itself {
+        let told = worker.hints.told().unwrap_or_else(|| app.objective_for(worker));
+        return dialect.evict_first(told.tail());
+    }
+    if app.makes_room_on(worker) {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    let added = prompt.saturating_sub(turn.expected.history);
+    let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
+    dialect.evict_first(app.feedback.free_tail(worker.id, class))
+}
