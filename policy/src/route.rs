@@ -34,7 +34,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use cache_aware::CacheAware;
-pub use due::due;
+pub use due::Patience;
 pub use overrides::{Ask, Overridden, Override, Overrides};
 pub use settings::Settings;
 pub use tail::parts;

@@ -1,25 +1,44 @@
-//! The due time of a turn at an engine that orders prefills by priority.
+//! The due time of a turn among others that wait: at an engine that orders prefills by priority, or in the router.
 //!
 //! ```text
-//! due = arrived + min(4·prefill, objective)          the earliest goes first
+//! due = arrived + min(a·prefill, b·objective)          the earliest goes first
 //! ```
 //!
 //! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before. Shortest first solves
-//! that, but can starve the long turn. A due time lets short turns overtake within limits: by four times the difference
-//! in prefill, and never by more than the objective. Turns of a quarter of the objective and more keep their order. The
-//! limit protects the longest prompts, which are late however soon they start. Without it (`arrived + 3·prefill`),
-//! every turn that arrives within three times their prefill goes first, which cost a third of p99 on eight full
-//! workers.
+//! that, but can starve the long turn. A due time lets short turns overtake within limits: by `a` times the difference
+//! in prefill, and never by more than `b` objectives. The limit protects the longest prompts, which are late however
+//! soon they start. Without it (`arrived + 3·prefill`), every turn that arrives within three times their prefill goes
+//! first, which cost a third of p99 on eight full workers.
 
 use crate::units::Millis;
 
-/// How long a turn yields, in multiples of its prefill and up to the objective.
-const PATIENCE: f64 = 4.0;
+/// How long a turn yields to shorter ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Patience {
+    /// In multiples of its own prefill.
+    pub prefills: f64,
+    /// At most, in objectives.
+    pub objectives: f64,
+}
 
-/// Returns the latest fair start of a turn, on the clock of `arrived`.
-#[must_use]
-pub fn due(arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
-    Millis(arrived.0 + (PATIENCE * prefill.0).min(objective.0).max(0.0))
+impl Patience {
+    /// At an engine that orders prefills by priority. Turns of a quarter of the objective and more keep their order.
+    pub const AT_ENGINE: Self = Self {
+        prefills: 4.0,
+        objectives: 1.0,
+    };
+    /// In the router, which places waiting turns anew in each pass ([late binding](super::hold)).
+    pub const IN_ROUTER: Self = Self {
+        prefills: 1.0,
+        objectives: 1.5,
+    };
+
+    /// Returns the latest fair start of a turn, on the clock of `arrived`.
+    #[must_use]
+    pub fn due(self, arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
+        let yields = (self.prefills * prefill.0).min(self.objectives * objective.0);
+        Millis(arrived.0 + yields.max(0.0))
+    }
 }
 
 #[cfg(test)]
@@ -27,13 +46,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_turn_overtakes_by_four_times_what_it_is_shorter_and_never_by_more_than_the_objective() {
-        let due = |arrived, prefill| due(Millis(arrived), Millis(prefill), Millis(1000.0)).0;
-        assert!(due(390.0, 100.0) < due(0.0, 200.0) && due(410.0, 100.0) > due(0.0, 200.0));
-        assert!(due(990.0, 0.0) < due(0.0, 60_000.0) && due(1010.0, 0.0) > due(0.0, 60_000.0));
-        assert!(
-            due(0.0, 5000.0) < due(1.0, 500.0),
-            "turns that are late anyway keep their order"
-        );
+    fn a_short_turn_overtakes_by_multiples_of_the_difference_and_never_by_more_than_the_limit() {
+        for (patience, overtakes, limit) in [
+            (Patience::AT_ENGINE, 400.0, 1000.0),
+            (Patience::IN_ROUTER, 100.0, 1500.0),
+        ] {
+            let due = |arrived, prefill| patience.due(Millis(arrived), Millis(prefill), Millis(1000.0)).0;
+            assert!(due(overtakes - 10.0, 100.0) < due(0.0, 200.0));
+            assert!(due(overtakes + 10.0, 100.0) > due(0.0, 200.0));
+            assert!(due(limit - 10.0, 0.0) < due(0.0, 60_000.0));
+            assert!(due(limit + 10.0, 0.0) > due(0.0, 60_000.0));
+        }
+    }
+
+    #[test]
+    fn turns_that_are_late_anyway_keep_their_order() {
+        let due = |arrived, prefill| {
+            Patience::AT_ENGINE
+                .due(Millis(arrived), Millis(prefill), Millis(1000.0))
+                .0
+        };
+        assert!(due(0.0, 5000.0) < due(1.0, 500.0));
     }
 }

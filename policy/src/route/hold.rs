@@ -3,11 +3,7 @@
 //! A turn sent to a busy worker is bound to that worker and to a position in its queue. Neither can be changed when a
 //! later turn is shorter, when another worker becomes free sooner, or when the prefix has been computed elsewhere in
 //! the meantime. So nothing is sent to a worker with more than [`Hold::within`] of prefill queued. Each pass places the
-//! waiting turns anew, in the order of [`due`]:
-//!
-//! ```text
-//! due = arrived + min(prefill, 1.5·objective)          the earliest is placed first
-//! ```
+//! waiting turns anew, the earliest [due time](super::due) first ([`Patience::IN_ROUTER`](super::Patience::IN_ROUTER)).
 //!
 //! Placing is the ordinary choice, with each worker's wait extended by the prefills placed there earlier in the pass.
 //! So a turn whose prefix is on a busy worker sees the turns waiting for the same worker, and goes elsewhere when that
@@ -16,14 +12,10 @@
 //!
 //! Each pass is another chance to leave a prefix, and the worker that happens to be free looks best. Hence
 //! [`settings`]: moving away is charged more than where a choice is made once.
-//!
-//! The limit in `due` protects the longest prompts: a turn that arrives 1.5 objectives later goes after them.
 
 use super::{Decision, Settings, Snapshot, Turn, WorkerView, decide};
 use crate::units::{Millis, Tokens};
 
-/// Upper bound on how long a turn yields, in objectives.
-const MOST_OBJECTIVES: f64 = 1.5;
 /// Factor on the `locality` weight.
 const LOCALITY: f64 = 1.5;
 
@@ -35,12 +27,6 @@ pub const MAX_PLACED: usize = 64;
 pub struct Hold {
     /// Predicted queued prefill up to which a worker is sent another turn.
     pub within: Millis,
-}
-
-/// Returns when a waiting turn is due. `prefill` is its prefill on the worker where it is least.
-#[must_use]
-pub fn due(arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
-    Millis(arrived.0 + prefill.0.min(MOST_OBJECTIVES * objective.0).max(0.0))
 }
 
 /// Returns the least prefill of a turn over the ready workers; zero without any.
@@ -214,13 +200,6 @@ mod tests {
             place(&mut long, [0.0, 0.0], 10, [0, 0]);
         }
         assert!(long.is_over([Some(Millis::ZERO); 2]));
-    }
-
-    #[test]
-    fn nobody_gives_way_for_longer_than_one_and_a_half_objectives() {
-        let due = |arrived, prefill| due(Millis(arrived), Millis(prefill), Millis(1000.0)).0;
-        assert!(due(90.0, 100.0) < due(0.0, 200.0) && due(110.0, 100.0) > due(0.0, 200.0));
-        assert!(due(1490.0, 0.0) < due(0.0, 60_000.0) && due(1510.0, 0.0) > due(0.0, 60_000.0));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub enum Order {
     Fifo,
     /// The shortest predicted prefill first.
     Sjf,
-    /// The earliest [`due`](policy::route::due) time first: short turns overtake within limits, and no turn starves.
+    /// The earliest [`due`](policy::route::Patience) time first: short turns overtake within limits, and no turn starves.
     Edf,
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use config::Priority;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request};
-use policy::route;
+use policy::route::Patience;
 use policy::units::{Millis, Tokens};
 
 use super::super::select::Choice;
@@ -68,7 +68,7 @@ fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choi
     Bytes::from(spliced)
 }
 
-/// Says how urgent a turn is to an engine that takes priorities: when it is [due](policy::route::due), in milliseconds on
+/// Says how urgent a turn is to an engine that takes priorities: when it is [due](policy::route::Patience), in milliseconds on
 /// everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody waits for ever. A
 /// client's own priority stays.
 fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
@@ -80,7 +80,7 @@ fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
     };
     let terms = choice.decision.chosen();
     let prefill = terms.prefill();
-    let due = route::due(Millis(app.clock.unix_ms(turn.arrived)), prefill, turn.goal.ttft);
+    let due = Patience::AT_ENGINE.due(Millis(app.clock.unix_ms(turn.arrived)), prefill, turn.goal.ttft);
     let value = ((sign * due.0).round() as i64).to_string();
     let Some(spliced) = splice::field(&body, "priority", &value) else {
         return body;

@@ -4,6 +4,7 @@ use super::brain::{Brain, Sent};
 use super::server::Server;
 use super::workload::Item;
 use policy::route::Decision;
+use policy::route::Patience;
 use policy::route::hold::{self, Hold, Plan};
 use policy::units::Millis;
 
@@ -27,7 +28,7 @@ impl Brain<'_> {
     ) -> Held {
         self.look_at(now, servers, arrived, item);
         let prefill = hold::least_prefill(&self.views, item.prompt, &self.resident);
-        let due = hold::due(arrived, prefill, self.objective(item));
+        let due = Patience::IN_ROUTER.due(arrived, prefill, self.objective(item));
         Held { turn, arrived, due }
     }
 

@@ -23,7 +23,7 @@ impl Order {
         match self {
             Self::Fifo => 0.0,
             Self::Sjf => predicted.0,
-            Self::Edf => route::due(arrived, predicted, objective).0,
+            Self::Edf => route::Patience::AT_ENGINE.due(arrived, predicted, objective).0,
         }
     }
 }
