@@ -26,23 +26,23 @@ use fleet::clock::Clock;
 use protocol::fingerprint::{Extent, Fingerprint};
 
 mod capacity;
-mod conversations;
 mod cleared_caches;
+mod conversations;
 mod kept;
 mod models;
 mod places;
+mod plain_prompt_ends;
 mod scale;
 mod slots;
-mod plain_prompt_ends;
 mod told;
 
-use conversations::Conversations;
 use cleared_caches::ClearedCaches;
+use conversations::Conversations;
 use models::{Models, Ratio};
 use places::Places;
+use plain_prompt_ends::{PlainPromptEnds, Tail};
 pub use scale::Scale;
 use slots::Slots;
-use plain_prompt_ends::{Tail, PlainPromptEnds};
 use told::Told;
 
 /// State learned about prefixes, models and conversations.
@@ -437,7 +437,7 @@ impl Knowledge {
                 worker = worker.0,
                 refused = refused.count(),
                 %error,
-                "the index would not take what a worker holds: lookups say less than is known"
+                "index refused a worker's prefixes; lookups are incomplete"
             );
         }
         if let Some(held) = self.held.get(worker) {
