@@ -8,10 +8,10 @@ pub(crate) mod connections;
 pub mod descriptors;
 mod events;
 mod fast_path;
+mod frame_owner;
 pub mod framing;
 mod handover;
 mod listen;
-mod frame_owner;
 pub(crate) mod progress;
 mod read_ahead;
 pub(crate) mod socket;
@@ -218,7 +218,7 @@ impl Server {
         }
         info!(
             delay_s = delay.as_secs_f64(),
-            "not ready any more; connections are still taken"
+            "draining; still accepting connections"
         );
         tokio::time::sleep(delay).await;
     }

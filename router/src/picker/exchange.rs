@@ -25,8 +25,8 @@ use super::inbox::Inbox;
 use super::pick::{self, Pick};
 use super::served::Served;
 use super::wire::{
-    BodyMode, HeaderMutation, HttpBody, PartResponse, ProcessingRequest, ProcessingResponse, RequestPart, AnswerPart,
-    TrailersResponse,
+    AnswerPart, BodyMode, HeaderMutation, HttpBody, PartResponse, ProcessingRequest, ProcessingResponse,
+    RequestPart, TrailersResponse,
 };
 use super::{head, told};
 use crate::admission::keys::Caller;
@@ -195,7 +195,10 @@ impl Exchange<'_> {
             }
             No::Protocol(status) => {
                 self.app.metrics.picked("protocol");
-                warn!(status = status.message(), "the gateway is not set up for it");
+                warn!(
+                    status = status.message(),
+                    "the gateway's configuration is unsupported"
+                );
                 Err(status)
             }
             No::Refused(error) => {
@@ -217,7 +220,10 @@ impl Exchange<'_> {
             _ => "refused",
         });
         // The gateway may have hung up.
-        let _ = self.out.send((answers::refused(error, family, &marks), None)).await;
+        let _ = self
+            .out
+            .send((answers::refused(error, family, &marks), None))
+            .await;
         Ok(())
     }
 
@@ -369,7 +375,9 @@ impl Exchange<'_> {
             Some(RequestPart::RequestHeaders(_)) => {
                 return Err(Status::invalid_argument("a second head of the request came"));
             }
-            Some(RequestPart::RequestBody(piece)) => goes_on(AnswerPart::RequestBody, self.modes.request, piece),
+            Some(RequestPart::RequestBody(piece)) => {
+                goes_on(AnswerPart::RequestBody, self.modes.request, piece)
+            }
             Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
             Some(RequestPart::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
@@ -401,7 +409,11 @@ impl Exchange<'_> {
     }
 }
 
-fn goes_on(of: impl FnOnce(PartResponse) -> AnswerPart, mode: BodyMode, piece: HttpBody) -> ProcessingResponse {
+fn goes_on(
+    of: impl FnOnce(PartResponse) -> AnswerPart,
+    mode: BodyMode,
+    piece: HttpBody,
+) -> ProcessingResponse {
     if mode == BodyMode::FullDuplexStreamed {
         answers::piece(of, piece.body, piece.end_of_stream)
     } else {
