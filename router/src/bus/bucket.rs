@@ -197,7 +197,7 @@ impl Bucket {
 
     /// Returns the error of a timeout.
     pub(super) fn is_late(&self) -> BucketError {
-        self.trouble("no answer in time")
+        self.trouble("timed out waiting for a response")
     }
 
     /// Returns the error of a bucket that existed on a server that has no JetStream any more.

@@ -67,7 +67,7 @@ pub struct Joined {
 /// Why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
-    #[error("no answer in time")]
+    #[error("timed out waiting for a response")]
     Late,
     #[error("invalid answer")]
     Malformed,

@@ -53,7 +53,7 @@ enum Made {
 enum StreamError {
     #[error(transparent)]
     Zmtp(#[from] ZmtpError),
-    #[error("no answer in time")]
+    #[error("timed out waiting for a response")]
     Timeout(#[from] tokio::time::error::Elapsed),
     #[error("the worker is not ready")]
     Away,

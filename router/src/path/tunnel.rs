@@ -300,7 +300,7 @@ async fn relay(
             let _ = tokio::time::timeout(LAST_WORDS, up).await;
             return Ok("by the worker");
         }
-        () = activity.idle(limit) => "idle for too long",
+        () = activity.idle(limit) => "silent for too long",
         () = &mut cut => "cut",
     };
     activity.ending.send_replace(true);
