@@ -92,7 +92,7 @@ pub fn expect_regular(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_file() {
         Ok(())
     } else {
-        let what = "no regular file: pipes, devices and folders are not read or written";
+        let what = "not a regular file: pipes, devices and folders are not read or written";
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 }
@@ -121,7 +121,7 @@ pub fn within<T: Send + 'static>(
     {
         let stuck = STUCK.lock();
         if stuck.contains(path) || stuck.len() >= MOST_STUCK {
-            let what = "an earlier access has not returned: its file system does not answer";
+            let what = "an earlier access is still blocked: its file system does not respond";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
         }
     }
@@ -145,7 +145,7 @@ pub fn within<T: Send + 'static>(
             outcome.try_recv().unwrap_or_else(|_| {
                 stuck.insert(path.to_owned());
                 let what = format!(
-                    "not done within {} s: its file system does not answer",
+                    "timed out after {} s: its file system does not respond",
                     limit.as_secs_f64()
                 );
                 Err(io::Error::new(io::ErrorKind::TimedOut, what))

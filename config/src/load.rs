@@ -42,7 +42,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The file is too long to be a configuration.
-    #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, which no configuration is", path.display())]
+    #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, the limit for a configuration", path.display())]
     TooLong {
         /// The file could not be accessed.
         path: PathBuf,

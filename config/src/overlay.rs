@@ -103,7 +103,7 @@ fn set(node: &mut Node, keys: &[String], leaf: Node, problems: &mut Problems) {
         Value::List(_) => problems.push(Problem {
             origin: leaf.origin,
             path: String::new(),
-            what: format!("`{key}` stands inside a list, which variables cannot reach into"),
+            what: format!("`{key}` is inside a list, which environment variables cannot address"),
             hint: Some(format!(
                 "set the whole list with {ENVIRONMENT_PREFIX}WORKERS=url,url, or use a file"
             )),

@@ -198,10 +198,7 @@ pub(crate) fn check(file: File, origins: &BTreeMap<String, Origin>, problems: &m
     let server = server(file.server, &mut checker);
     let admin = admin(file.admin, &mut checker);
     if server.listen == admin.listen && server.listen.port() != 0 {
-        let what = format!(
-            "{} is the data port as well; expected a port of its own",
-            admin.listen
-        );
+        let what = format!("{} is also the data port; expected a separate port", admin.listen);
         checker.report("admin.listen", what, None);
     }
     let discovery = discovery(file.discovery, &mut checker);

@@ -90,7 +90,7 @@ pub enum ReadError {
         source: std::io::Error,
     },
     /// The file is not a calibration.
-    #[error("{} is no calibration", path.display())]
+    #[error("{} is not a calibration file", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

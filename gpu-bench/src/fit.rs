@@ -115,7 +115,7 @@ pub enum FitError {
     #[error("{0} samples are too few; at least {FEWEST_SAMPLES} are needed")]
     TooFew(usize),
     /// The samples do not determine the coefficients.
-    #[error("the samples do not tell α, β and γ apart; measure more different histories and lengths")]
+    #[error("the samples do not determine α, β and γ; measure more different histories and lengths")]
     Degenerate,
     /// The model explains too little of the variance.
     #[error(
@@ -136,8 +136,8 @@ pub enum FitError {
     Flat,
     /// The medians of too many cells are off.
     #[error(
-        "the model does not hold: {off} of {cells} cells lie off together; the worst, {cached} cached and {uncached} \
-         uncached tokens, took {measured:.3} ms where the model says {predicted:.3} ms"
+        "the model does not fit: {off} of {cells} cells deviate systematically; the worst, {cached} cached and \
+         {uncached} uncached tokens, took {measured:.3} ms where the model predicts {predicted:.3} ms"
     )]
     Crooked {
         /// Number of cells that are off.

@@ -112,7 +112,7 @@ pub async fn samples<S: Source>(
     let (grid, began) = (plan.grid(), Instant::now());
     ensure!(
         !grid.pass(0, longest).is_empty(),
-        "no cell of the grid fits into the model's context; try a shorter --uncached"
+        "no cell of the grid fits the model's context; try a shorter --uncached"
     );
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     let (mut failed, mut in_a_row) = (0_u32, 0);
@@ -303,7 +303,7 @@ fn write(
     let stderr = &mut std::io::stderr().lock();
     let _ = writeln!(
         stderr,
-        "not complete: {} is as it was; --resume continues",
+        "not complete: {} is unchanged; --resume continues",
         output.out.display()
     );
     Ok(ExitCode::FAILURE)

@@ -61,10 +61,10 @@ pub struct PlanArgs {
     /// New prompt lengths to measure, in tokens. Short ones show a floor, long ones the slope.
     #[arg(long, value_delimiter = ',', default_value = "32,64,128,256,512,1024,2048,4096", value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
     pub uncached: Vec<u64>,
-    /// Fewest passes over the grid.
+    /// Minimum number of passes over the grid.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// Most passes over the grid.
+    /// Maximum number of passes over the grid.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_repeats: u32,
     /// Stop when α's 95 % interval is within ± this share of α, and β's and γ's within three times that.

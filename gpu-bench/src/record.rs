@@ -80,7 +80,7 @@ pub enum RecordError {
     },
     /// The file has samples of an unfinished measurement.
     #[error(
-        "{} holds {samples} samples of an unfinished measurement; --resume continues it, --restart throws them away",
+        "{} holds {samples} samples of an unfinished measurement; --resume continues it, --restart discards them",
         path.display()
     )]
     Unfinished {
@@ -90,13 +90,13 @@ pub enum RecordError {
         samples: usize,
     },
     /// Another process writes to the file.
-    #[error("{}: another gpu-bench measures into this file; give --out another one", path.display())]
+    #[error("{}: another gpu-bench writes to this file; use another --out", path.display())]
     InUse {
         /// The file.
         path: PathBuf,
     },
     /// The file belongs to another measurement.
-    #[error("{} is of another {what}; --restart instead of --resume begins anew", path.display())]
+    #[error("{} is of another {what}; use --restart instead of --resume", path.display())]
     Another {
         /// The file.
         path: PathBuf,
@@ -527,7 +527,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("another grid or seed; --restart instead of --resume"),
+            error.contains("another grid or seed; use --restart instead of --resume"),
             "{error}"
         );
     }

@@ -97,17 +97,21 @@ pub fn notes(calibration: &Calibration) -> Vec<String> {
     }
     match calibration.ended {
         Ended::Precise => {}
-        Ended::Passes => notes.push("all passes were made, and the intervals are wider than was asked for (--precision, --max-repeats)".to_owned()),
-        Ended::Budget => notes.push("the time was over before the intervals were as narrow as was asked for (--budget-s, --precision)".to_owned()),
-        Ended::Busy => notes.push("the worker got other work before the measurement was complete; --resume continues".to_owned()),
+        Ended::Passes => notes.push("all passes are done, but the intervals are wider than requested (--precision, --max-repeats)".to_owned()),
+        Ended::Budget => notes.push("the time budget ended before the intervals reached the requested precision (--budget-s, --precision)".to_owned()),
+        Ended::Busy => notes.push("the worker received other work before the measurement was complete; --resume continues".to_owned()),
         Ended::Interrupted => notes.push("the measurement was interrupted; --resume continues".to_owned()),
     }
     if calibration.clock == Clock::Client {
-        notes.push("the times are this program's, with the network's in β; vLLM tells its own with --enable-per-request-metrics".to_owned());
+        notes.push(
+            "the times are measured by this program, with the network in β; vLLM reports its own with \
+            --enable-per-request-metrics"
+                .to_owned(),
+        );
     }
     if calibration.partly_cached_probes > 0 {
         notes.push(format!(
-            "{} prompts found only a part of their history in the cache; it may be smaller than the grid's histories",
+            "{} prompts found only part of their history in the cache; the cache may be smaller than the grid's histories",
             calibration.partly_cached_probes
         ));
     }

@@ -32,7 +32,7 @@ pub enum SourceError {
     #[error(transparent)]
     Probe(#[from] http::ProbeError),
     /// The worker had other work for the whole waiting time.
-    #[error("the worker had other work, also after {} s; measure it when it is idle, or without --polite", .0.as_secs())]
+    #[error("the worker still had other work after {} s; measure it when it is idle, or without --polite", .0.as_secs())]
     Busy(Duration),
     /// The measuring process failed permanently.
     #[error(transparent)]

@@ -111,6 +111,6 @@ async fn an_engine_that_keeps_its_tiers_to_itself_is_refused() {
     let url = engine.url();
     let args = Tiers::parse_from(words(&url, "--history 512 --repeats 1")).args;
     let said = format!("{:#}", tiers::find(&args).await.unwrap_err());
-    assert!(said.contains("does not say in which tier"), "{said}");
+    assert!(said.contains("does not report the tiers"), "{said}");
     engine.shutdown().await;
 }

@@ -103,7 +103,7 @@ fn a_python_without_the_package_is_told_what_to_install() {
         let said = String::from_utf8_lossy(&done.stderr);
         assert_eq!(done.status.code(), Some(1), "{said}");
         assert!(
-            said.contains("has no tailroute_torch, torch: `scripts/gpu-bench env` makes"),
+            said.contains("has no tailroute_torch, torch: `scripts/gpu-bench env` creates"),
             "{said}"
         );
     }
@@ -114,10 +114,10 @@ fn an_interpreter_that_is_none_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("nowhere");
     let said = gpu_bench(&["gpu"], &nowhere).stderr;
-    assert!(String::from_utf8_lossy(&said).contains("nowhere: cannot be started; name a Python"));
+    assert!(String::from_utf8_lossy(&said).contains("nowhere: cannot be started; pass a Python"));
     let broken = interpreter(folder.path(), "exit 3");
     let said = gpu_bench(&["serve"], &broken).stderr;
-    assert!(String::from_utf8_lossy(&said).contains("is no Python that can be used"));
+    assert!(String::from_utf8_lossy(&said).contains("is not a usable Python"));
 }
 
 #[test]

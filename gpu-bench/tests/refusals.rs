@@ -156,7 +156,7 @@ async fn a_worker_that_dies_in_the_middle() {
 async fn a_worker_whose_time_has_nothing_to_do_with_its_prompts() {
     // The same usage whatever was sent: α, β and γ cannot be told apart.
     let said = refusal(worker(|at| stream(if at == 0 { 130 } else { 514 }, Some(500))).await).await;
-    assert!(said.contains("do not tell α, β and γ apart"), "{said}");
+    assert!(said.contains("do not determine α, β and γ"), "{said}");
 }
 
 #[test]

@@ -289,7 +289,7 @@ async fn a_polite_measurement_leaves_a_busy_worker_alone() {
     engine.stats_when(|stats| stats.running == 1).await;
     let (_folder, done) = measured(&engine, "--polite --polite-wait-s 1").await;
     let said = format!("{:#}", done.unwrap_err());
-    assert!(said.contains("the worker had other work"), "{said}");
+    assert!(said.contains("the worker still had other work"), "{said}");
     assert_eq!(engine.stats().received, 1, "it was sent nothing");
     other.abort();
     engine.shutdown().await;

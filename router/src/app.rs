@@ -276,7 +276,7 @@ impl App {
         self.live.store(Arc::new(Live::of(config)));
         // `NotOurs` is no error: the level applies only to a log that the router has started.
         if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
-            warn!(%error, "log.level is not in force");
+            warn!(%error, "cannot apply log.level");
         }
         if let (Some(traces), Some(settings)) = (&self.traces, &config.traces) {
             traces.send_headers(&settings.headers);

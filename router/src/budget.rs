@@ -135,11 +135,7 @@ impl Budget {
                 in_flight,
                 "limits.max_in_flight",
             ),
-            (
-                "what is read of answers as they pass",
-                count(MAX_COPIED_BYTES),
-                "",
-            ),
+            ("responses that are being parsed", count(MAX_COPIED_BYTES), ""),
             (
                 "connections of gateways",
                 picker,
@@ -154,7 +150,7 @@ impl Budget {
             ("conversations and responses", TABLES_BYTES, ""),
             ("mirrors of workers' caches", mirrors, "workers.capacity_tokens"),
             (
-                "blocks that workers tell of",
+                "blocks in workers' cache events",
                 publishers.saturating_mul(BLOCKS_BYTES),
                 "workers.kv_events",
             ),
@@ -168,7 +164,7 @@ impl Budget {
                 count(config.explain.max_bytes),
                 "explain.max_bytes",
             ),
-            ("what other replicas say", replicas, "fleet.nats"),
+            ("messages of other replicas", replicas, "fleet.nats"),
             ("lists of an API server", lists, "discovery.kubernetes"),
             (
                 "captured turns, audit log, log",
@@ -190,7 +186,7 @@ impl Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>9} MiB  memory at most", self.bytes.div_ceil(1 << 20))?;
+        writeln!(f, "{:>9} MiB  memory bound", self.bytes.div_ceil(1 << 20))?;
         for Part { what, bytes, keys } in &self.parts {
             let keys = if keys.is_empty() {
                 String::new()
@@ -215,15 +211,15 @@ pub fn report(config: &Config) {
     const MIB: u64 = 1 << 20;
     let budget = Budget::of(config);
     let memory_mib = budget.bytes.div_ceil(MIB);
-    info!(memory_mib, "memory at most; `tailroute check` says what of");
+    info!(memory_mib, "memory bound; `tailroute check` lists its parts");
     if let Some(limit) = container_limit().filter(|limit| *limit < budget.bytes) {
         let largest = budget.parts.iter().max_by_key(|part| part.bytes);
         warn!(
             memory_mib,
             limit_mib = limit / MIB,
             largest = largest.map(|part| part.keys),
-            "the container has less memory than strangers can make the router hold: raise its limit, or lower the bounds \
-             that `tailroute check` names"
+            "the container's memory limit is below the router's memory bound: raise the limit, or lower the keys \
+             that `tailroute check` lists"
         );
     }
 }

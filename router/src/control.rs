@@ -17,7 +17,7 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No response in time.
-    #[error("no answer in time")]
+    #[error("timed out waiting for a response")]
     Timeout,
     /// A response that is not a success.
     #[error("answered {0}")]

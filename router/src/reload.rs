@@ -85,17 +85,18 @@ pub enum ReloadError {
     Tls(#[from] TlsError),
     /// Clients would be admitted without keys.
     #[error(
-        "[[keys]] and admission.keys_file are gone, which would let everybody in: to serve without keys, restart the router"
+        "[[keys]] and admission.keys_file are removed, which would admit clients without keys: restart the router \
+         to serve without keys"
     )]
     KeysGone,
     /// The admin API would be open without tokens.
     #[error(
-        "admin.tokens_file is gone, which would let everybody administer: to serve without tokens, restart the router"
+        "admin.tokens_file is removed, which would open the admin API: restart the router to serve without tokens"
     )]
     TokensGone,
     /// Clients would be admitted without a certificate.
     #[error(
-        "tls.client_ca_file is gone, which would let clients in without a certificate: for that, restart the router"
+        "tls.client_ca_file is removed, which would admit clients without a certificate: restart the router to do so"
     )]
     ClientCaGone,
 }
@@ -170,12 +171,9 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
         }) => {
             state.generation += 1;
             state.refused = None;
-            info!(generation = state.generation, "configuration read again");
+            info!(generation = state.generation, "configuration reloaded");
             if !needs_restart.is_empty() && needs_restart != state.needs_restart {
-                warn!(
-                    sections = needs_restart.join(", "),
-                    "changed, but only a restart puts it in force"
-                );
+                warn!(sections = needs_restart.join(", "), "changed; restart required");
             }
             state.needs_restart = needs_restart;
             app.metrics.reloaded(true);
@@ -185,7 +183,7 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
             let why = with_causes(&error);
             warn!(
                 error = why,
-                "configuration refused; the last good one stays in force"
+                "configuration rejected; the previous one stays in force"
             );
             state.refused = Some(why);
             app.metrics.reloaded(false);

@@ -218,7 +218,7 @@ impl Server {
         }
         info!(
             delay_s = delay.as_secs_f64(),
-            "not ready any more; connections are still taken"
+            "draining; still accepting connections"
         );
         tokio::time::sleep(delay).await;
     }

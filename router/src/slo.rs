@@ -240,21 +240,22 @@ fn workers(app: &App) -> Vec<WorkerState> {
 /// Explains the terms in one sentence.
 fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
     if !enabled {
-        return "hints are off: workers drop the least recently used first".to_owned();
+        return "hints are off: workers evict the least recently used first".to_owned();
     }
     if pause > 0 {
         return format!(
-            "more turns were late with hints than would have been without: nothing is given up for the next {pause} turns"
+            "more turns were late with hints than expected without: no ends are evicted early for the next {pause} \
+             turns"
         );
     }
     let late = target_ms.map_or_else(
-        || "turns are held to their objective until enough were seen".to_owned(),
+        || "turns use their objective as threshold until enough are observed".to_owned(),
         |target| {
             let share = 100.0 * (1.0 - IN_TIME);
             format!("{share:.0} % of turns take longer than {target:.0} ms to their first token")
         },
     );
     format!(
-        "{late}, and {behind:.1} turns wait behind one: the ends whose loss is expected to cost least go first"
+        "{late}, and {behind:.1} turns wait behind one: the ends that are expected to cost least are evicted first"
     )
 }

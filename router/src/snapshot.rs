@@ -97,9 +97,9 @@ pub async fn save(app: &Arc<App>, settings: &Snapshot) {
     match written {
         Ok((Ok(bytes), settings)) => debug!(path = %settings.path.display(), bytes, "snapshot written"),
         Ok((Err(error), settings)) => {
-            warn!(path = %settings.path.display(), error = %describe(&error), "snapshot not written");
+            warn!(path = %settings.path.display(), error = %describe(&error), "cannot write the snapshot");
         }
-        Err(error) => warn!(%error, "snapshot not written"),
+        Err(error) => warn!(%error, "cannot write the snapshot"),
     }
 }
 

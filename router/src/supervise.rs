@@ -88,7 +88,7 @@ impl Task {
 
 /// Runs a task that does not end: a return is treated like a panic.
 pub async fn forever<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
-    run(&app, &task, start, |()| Some("it ended by itself")).await;
+    run(&app, &task, start, |()| Some("it ended unexpectedly")).await;
 }
 
 /// Runs a task until it returns.
@@ -132,7 +132,7 @@ fn report(app: &App, task: &Task, why: &str, pause: Duration) {
     app.operator.events.tell(Kind::Task, kind, now);
     error!(
         task = kind,
-        worker, why, again_in_ms, "a task failed and is started again"
+        worker, why, again_in_ms, "a task failed; restarting it"
     );
 }
 

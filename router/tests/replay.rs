@@ -230,7 +230,7 @@ fn equal_settings_change_nothing() {
     assert_eq!(figures(&report["baseline"]), figures(&report["proposed"]));
     let text = replay(BUSY, "", "", &[]);
     let text = String::from_utf8_lossy(&text.stdout);
-    assert!(text.contains("no turn changes") && text.contains("nothing else than is in force"));
+    assert!(text.contains("no turn changes") && text.contains("the same settings as in force"));
 }
 
 #[test]

@@ -95,10 +95,10 @@ struct Args {
     /// Data-parallel ranks, each with its own queue, cache and events.
     #[arg(long, default_value_t = 1)]
     ranks: u32,
-    /// Most sequences that decode at the same time.
+    /// Maximum number of sequences that decode at the same time.
     #[arg(long, default_value_t = 256)]
     max_running: usize,
-    /// Most tokens of prompt and reply together.
+    /// Maximum number of tokens of prompt and reply together.
     #[arg(long, default_value_t = 131_072)]
     max_model_len: u64,
     /// Longest request body; longer ones get a 413.

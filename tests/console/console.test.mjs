@@ -271,7 +271,7 @@ flow('nobody’s change is lost to somebody else’s', 'weights', {}, async (pag
   const settings = structuredClone(before.settings);
   settings.weights.spread_ms = 2;
   await stage.call(POLICY, { method: 'PUT', body: { settings, reason: 'theirs' }, headers: { 'if-match': '*' } });
-  await page.getByText(`Revision ${before.revision + 1} by loopback is in force by now`).waitFor();
+  await page.getByText(`Revision ${before.revision + 1} by loopback is now in force`).waitFor();
   await shot(page, 'weights-overtaken');
   assert.ok(await page.getByRole('button', { name: 'Apply' }).isDisabled());
   await page.getByRole('button', { name: 'Keep my changes' }).click();

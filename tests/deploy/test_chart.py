@@ -363,7 +363,7 @@ REFUSED = [
     ("standalone", {"service": {"type": "ExternalName"}}, "/service/type"),
     ("standalone", {"admin": {"tokens": [{"name": "a", "role": "root", "sha256": DIGEST}]}}, "/admin/tokens/0/role"),
     ("standalone", {"admin": {"tokens": [{"name": "a", "role": "read", "sha256": "tr-secret"}]}}, "/admin/tokens/0/sha256"),
-    ("everything", {"admin": {"existingSecret": "t"}}, "admin.tokens: the tokens come from admin.existingSecret already"),
+    ("everything", {"admin": {"existingSecret": "t"}}, "admin.tokens: the tokens already come from admin.existingSecret"),
     ("standalone", {"apiKeys": {"existingSecret": "Not A Name"}}, "/apiKeys/existingSecret"),
     ("standalone", {"mounts": {"config": {"secret": "a"}}}, "mounts.config: the chart mounts a folder of that name itself"),
     ("standalone", {"mounts": {"tls": {"secret": "a", "configMap": "b"}}}, "/mounts/tls"),

@@ -144,7 +144,8 @@ pub(super) fn admin(written: AdminSection, checker: &mut Checker<'_>) -> Admin {
     let listen = checker.address("admin.listen", &written.listen);
     if !listen.ip().is_loopback() && written.tokens_file.is_empty() {
         let what = format!(
-            "missing; {listen} is no loopback address, and without tokens anybody there could change the policy"
+            "missing; {listen} is not a loopback address, and without tokens anyone who reaches it could change the \
+             policy"
         );
         let hint = "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
         checker.report("admin.tokens_file", what, Some(hint));
@@ -197,7 +198,7 @@ fn check_all(written: Vec<TokenSection>, checker: &mut Checker<'_>) -> Vec<Token
             .iter()
             .any(|reserved| token.name.eq_ignore_ascii_case(reserved))
         {
-            let what = format!("`{}` stands for somebody else in the audit log", token.name);
+            let what = format!("`{}` is reserved in the audit log", token.name);
             checker.report(&path("name"), what, Some("take another name".to_owned()));
         }
         let Some(digest) = KeyDigest::read(&token.sha256) else {
@@ -207,11 +208,11 @@ fn check_all(written: Vec<TokenSection>, checker: &mut Checker<'_>) -> Vec<Token
             continue;
         };
         if tokens.iter().any(|known| known.name == token.name) {
-            let what = format!("`{}` is the name of another token already", token.name);
+            let what = format!("`{}` is already the name of another token", token.name);
             checker.report(&path("name"), what, None);
         }
         if let Some(known) = tokens.iter().find(|known| known.digest == digest) {
-            let what = format!("is the token `{}` already", known.name);
+            let what = format!("is already the token `{}`", known.name);
             checker.report(&path("sha256"), what, None);
         }
         tokens.push(Token {

@@ -41,7 +41,7 @@ pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
     }
     if url.path().ends_with("/v1") {
         return refuse(
-            "ends in /v1, which the client's path brings already",
+            "ends in /v1, which the client's path already has",
             Some("leave /v1 out"),
         );
     }

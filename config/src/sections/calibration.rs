@@ -38,7 +38,7 @@ pub(super) enum CalibrationError {
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
     /// The file is not a calibration.
-    #[error("{} is no calibration: {source}", path.display())]
+    #[error("{} is not a calibration file: {source}", path.display())]
     Foreign {
         path: PathBuf,
         source: serde_json::Error,

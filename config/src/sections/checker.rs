@@ -61,7 +61,7 @@ impl Checker<'_> {
         number.unwrap_or_else(|| {
             self.report(
                 path,
-                "expected a number that is not zero and fits this machine".to_owned(),
+                "expected a positive number within this machine's range".to_owned(),
                 None,
             );
             NonZeroUsize::MIN

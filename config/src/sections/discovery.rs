@@ -149,7 +149,7 @@ fn few(names: &[String], path: &str, checker: &mut Checker<'_>) {
     if let Some(at) = twice {
         checker.report(
             &format!("{path}[{at}]"),
-            format!("{:?} is there already", names[at]),
+            format!("{:?} is listed twice", names[at]),
             None,
         );
     }

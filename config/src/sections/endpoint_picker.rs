@@ -74,7 +74,7 @@ pub(super) fn endpoint_picker(
     let listen = checker.address(path, &written.listen);
     for (other, name) in [(server.listen, "data"), (admin.listen, "admin")] {
         if listen == other && listen.port() != 0 {
-            let what = format!("{listen} is the {name} port as well; expected a port of its own");
+            let what = format!("{listen} is also the {name} port; expected a separate port");
             checker.report(path, what, None);
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn endpoint_picker(
     for (at, url) in urls.iter().enumerate() {
         if base_url(url).is_ok_and(|url| address_of(&url).is_none()) {
             let what =
-                format!("gateways are told addresses, expected http://IP:PORT without a path, found {url:?}");
+                format!("gateways receive addresses; expected http://IP:PORT without a path, found {url:?}");
             let hint = "have [discovery] find the worker's address, or leave endpoint_picker.listen empty";
             checker.report(&format!("workers[{at}].url"), what, Some(hint.to_owned()));
         }

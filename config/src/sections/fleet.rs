@@ -129,7 +129,7 @@ fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
     }
     let scheme = |server: &String| server.starts_with("tls://");
     if servers.iter().any(scheme) && !servers.iter().all(scheme) {
-        let what = "some are spoken to by TLS and some are not".to_owned();
+        let what = "some use TLS and some do not".to_owned();
         checker.report(
             "fleet.nats",
             what,
@@ -138,7 +138,7 @@ fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
     }
     if servers.len() > MOST_SERVERS {
         let what = format!("{} servers; expected at most {MOST_SERVERS}", servers.len());
-        let hint = "name a few: they tell of the others of their cluster".to_owned();
+        let hint = "list a few: they announce the others of their cluster".to_owned();
         checker.report("fleet.nats", what, Some(hint));
     }
     servers
@@ -180,7 +180,7 @@ fn files(written: &FleetSection, is_encrypted: bool, checker: &mut Checker<'_>) 
     ];
     for (path, file) in named.into_iter().filter(|(_, file)| !file.is_empty()) {
         if written.nats.is_empty() {
-            let what = "stands there, but `fleet.nats` names no server".to_owned();
+            let what = "is set, but `fleet.nats` has no servers".to_owned();
             checker.report(path, what, Some("set fleet.nats, or leave this out".to_owned()));
         } else if path != "fleet.token_file" && file::read(Path::new(file), LONGEST_FILE_BYTES).is_err() {
             checker.report(path, format!("{file} cannot be read"), None);
@@ -188,7 +188,7 @@ fn files(written: &FleetSection, is_encrypted: bool, checker: &mut Checker<'_>) 
     }
     for (path, file) in &named[2..] {
         if !file.is_empty() && !is_encrypted && !written.nats.is_empty() {
-            let what = "stands beside a server that is not spoken to by TLS".to_owned();
+            let what = "is set with a server that does not use TLS".to_owned();
             checker.report(path, what, Some("write tls:// in fleet.nats".to_owned()));
         }
     }
@@ -197,12 +197,8 @@ fn files(written: &FleetSection, is_encrypted: bool, checker: &mut Checker<'_>) 
         checker.report("fleet.cert_file", what, Some("set both, or neither".to_owned()));
     }
     if !written.credentials_file.is_empty() && !written.token_file.is_empty() {
-        let what = "stands beside fleet.credentials_file: a server asks for one of them".to_owned();
-        checker.report(
-            "fleet.token_file",
-            what,
-            Some("leave one of the two out".to_owned()),
-        );
+        let what = "is set together with fleet.credentials_file; a server uses only one of them".to_owned();
+        checker.report("fleet.token_file", what, Some("remove one of the two".to_owned()));
     }
     if let Ok(text) = file::read_text(Path::new(&written.credentials_file), LONGEST_FILE_BYTES)
         && !CREDENTIALS.iter().all(|part| text.contains(part))

@@ -157,11 +157,11 @@ fn check_all(written: Vec<KeySection>, keys: &mut Vec<Key>, checker: &mut Checke
             continue;
         };
         if keys.iter().any(|known| known.name == key.name) {
-            let what = format!("`{}` is the name of another key already", key.name);
+            let what = format!("`{}` is already the name of another key", key.name);
             checker.report(&path("name"), what, None);
         }
         if let Some(known) = keys.iter().find(|known| known.digest == digest) {
-            let what = format!("is the key `{}` already", known.name);
+            let what = format!("is already the key `{}`", known.name);
             checker.report(&path("sha256"), what, None);
         }
         let burst = if key.requests_burst == 0 {

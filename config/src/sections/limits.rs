@@ -103,7 +103,7 @@ impl Limits {
         // An idle connection is kept for the delay, and connections still open at the timeout are cut.
         if self.drain_delay > self.drain_timeout {
             let what = format!(
-                "{} s is longer than drain_timeout_s ({} s), which would cut every drain off",
+                "{} s is longer than drain_timeout_s ({} s), which would cut off every drain",
                 self.drain_delay.as_secs_f64(),
                 self.drain_timeout.as_secs_f64()
             );

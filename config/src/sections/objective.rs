@@ -61,12 +61,12 @@ impl Objective {
             let before = &self.classes[..at];
             worker::check_name(&class.name, &key("name"), checker);
             if before.iter().any(|known| known.name == class.name) {
-                let what = format!("`{}` is the name of another class already", class.name);
+                let what = format!("`{}` is already the name of another class", class.name);
                 checker.report(&key("name"), what, None);
             }
             for model in &class.models {
                 if before.iter().any(|known| known.models.contains(model)) {
-                    let what = format!("`{model}` is of another class already");
+                    let what = format!("`{model}` already belongs to another class");
                     checker.report(&key("models"), what, None);
                 }
             }

@@ -135,13 +135,8 @@ pub(super) fn traces(written: TracesSection, checker: &mut Checker<'_>) -> Optio
     }
     let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
     if !written.ca_file.is_empty() && endpoint.scheme_str() != Some("https") {
-        let what =
-            "stands beside an endpoint that is not `https`, whose certificate nobody looks at".to_owned();
-        checker.report(
-            "traces.ca_file",
-            what,
-            Some("leave one of the two out".to_owned()),
-        );
+        let what = "is set with an endpoint that is not `https`, so no certificate is verified".to_owned();
+        checker.report("traces.ca_file", what, Some("remove one of the two".to_owned()));
     }
     Some(Traces {
         endpoint,
@@ -166,7 +161,7 @@ fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
     }
     let text = match crate::file::read_text(Path::new(file), MOST_HEADER_BYTES) {
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-            let what = format!("{file} is no file of headers: it has more than {MOST_HEADER_BYTES} bytes");
+            let what = format!("{file} is not a file of headers: it has more than {MOST_HEADER_BYTES} bytes");
             checker.report("traces.headers_file", what, None);
             return headers;
         }
@@ -199,14 +194,11 @@ fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
 
 fn header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = line.split_once(':').ok_or("expected `name: value`")?;
-    let name: HeaderName = name.trim().parse().map_err(|_| "its name is no header's name")?;
+    let name: HeaderName = name.trim().parse().map_err(|_| "invalid header name")?;
     if OURS.contains(&name.as_str()) || name.as_str().starts_with("grpc-") {
         return Err(format!("`{name}` is set by the router itself"));
     }
-    let mut value: HeaderValue = value
-        .trim()
-        .parse()
-        .map_err(|_| "its value is no header's value")?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| "invalid header value")?;
     value.set_sensitive(true);
     Ok((name, value))
 }

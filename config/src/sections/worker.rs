@@ -167,10 +167,10 @@ pub(super) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) 
             continue;
         };
         if let Some(first) = urls.insert(worker.url.to_string(), at) {
-            let what = format!("{} is the url of workers[{first}] already", worker.url);
+            let what = format!("{} is already the url of workers[{first}]", worker.url);
             checker.report(&format!("workers[{at}].url"), what, None);
         } else if let Some(first) = names.insert(worker.name.clone(), at) {
-            let what = format!("`{}` is the name of workers[{first}] already", worker.name);
+            let what = format!("`{}` is already the name of workers[{first}]", worker.name);
             let hint = (!named).then(|| "give one of the two a name".to_owned());
             checker.report(&format!("workers[{at}].name"), what, hint);
         }
@@ -276,12 +276,12 @@ fn cost(
     }
     if in_words {
         let what =
-            "stands beside alpha_ms_per_token, beta_ms, gamma_ms_per_token2 or floor_ms, which it replaces"
+            "is set together with alpha_ms_per_token, beta_ms, gamma_ms_per_token2 or floor_ms, which it replaces"
                 .to_owned();
         checker.report(
             &path("calibration"),
             what,
-            Some("leave one of the two out".to_owned()),
+            Some("remove one of the two".to_owned()),
         );
     }
     match calibration::read(Path::new(&written.calibration)) {

@@ -51,7 +51,7 @@ fn tokens_come_from_a_file_whose_mistakes_are_named_in_it() {
     let twice = format!("{}{}", token("alice", "read"), token("bob", "admin"));
     let told = complaints(with(&twice));
     assert!(
-        told[0].contains("tokens[1].sha256: is the token `alice` already"),
+        told[0].contains("tokens[1].sha256: is already the token `alice`"),
         "{told:?}"
     );
     for reserved in ["router", "Loopback"] {

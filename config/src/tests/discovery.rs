@@ -54,19 +54,20 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             "[discovery.kubernetes]\nservices = [\"a\"]\npods = \"app=a\"\n",
             &[
-                "t.toml:3:1: discovery.kubernetes.pods: stands beside discovery.kubernetes.services, which names the same pods; leave one of the two out",
+                "t.toml:3:1: discovery.kubernetes.pods: is set together with discovery.kubernetes.services, which \
+                 selects the same pods; remove one of the two",
             ],
         ),
         (
             "[discovery.kubernetes]\nservices = [\"a\"]\ntoken_file = \"/t\"\n",
             &[
-                "t.toml:3:1: discovery.kubernetes.token_file: is for the server of discovery.kubernetes.api_url, which is not set; leave it out: in a cluster the service account's own is read",
+                "t.toml:3:1: discovery.kubernetes.token_file: applies to discovery.kubernetes.api_url, which is not set; remove it: in a cluster the service account's own file is read",
             ],
         ),
         (
             "[discovery.kubernetes]\nservices = [\"a\"]\napi_url = \"http://a:1\"\ntoken_file = \"/t\"\n",
             &[
-                "t.toml:4:1: discovery.kubernetes.token_file: stands beside an api_url that is not `https`, where anybody could read it; write https, or leave it out",
+                "t.toml:4:1: discovery.kubernetes.token_file: is set with an api_url that is not `https`, so it would be sent unencrypted; write https, or leave it out",
             ],
         ),
         (
@@ -78,7 +79,7 @@ fn what_is_wrong_with_a_source_is_named() {
         ),
         (
             "[discovery.dns]\nsrv = [\"a\", \"a\"]\n",
-            &["t.toml:2:13: discovery.dns.srv[1]: \"a\" is there already"],
+            &["t.toml:2:13: discovery.dns.srv[1]: \"a\" is listed twice"],
         ),
         (
             "[discovery.worker]\nurl = \"http://a\"\n[discovery.dns]\nsrv = [\"a\"]\n",
@@ -93,7 +94,7 @@ fn what_is_wrong_with_a_source_is_named() {
         (
             "[discovery.worker]\nkv_events = \"tcp://a:1\"\n[discovery.dns]\nsrv = [\"a\"]\n",
             &[
-                "t.toml:2:1: discovery.worker.kv_events: expected auto or off, found \"tcp://a:1\"; a publisher is one worker's own: let the workers be asked for it, or list them in discovery.file",
+                "t.toml:2:1: discovery.worker.kv_events: expected auto or off, found \"tcp://a:1\"; a publisher belongs to one worker: use auto, or list the workers in discovery.file",
             ],
         ),
     ];

@@ -49,8 +49,8 @@ fn names_and_hashes_of_keys_are_unique_and_whole() {
             key("b", HASH, "")
         ),
         &[
-            "t.toml:7:1: keys[1].name: `a` is the name of another key already",
-            "t.toml:11:1: keys[2].sha256: is the key `a` already",
+            "t.toml:7:1: keys[1].name: `a` is already the name of another key",
+            "t.toml:11:1: keys[2].sha256: is already the key `a`",
         ],
     );
     let told = complaints(load_text(&format!("{ONE_WORKER}{}", key("a", "sk-secret", ""))));
@@ -87,7 +87,7 @@ fn a_file_of_keys_is_read_beside_the_others_and_its_mistakes_are_placed() {
     let told = complaints(with(&key("a", &HASH.replace('9', "8"), "")));
     assert_eq!(
         told,
-        [at(2, 1) + "keys[0].name: `a` is the name of another key already"]
+        [at(2, 1) + "keys[0].name: `a` is already the name of another key"]
     );
     std::fs::remove_file(&path).unwrap();
     let told = complaints(load_text(&format!(

@@ -14,10 +14,13 @@ fn classes_of_objectives_have_names_and_models_of_their_own() {
     let text = format!("{ONE_WORKER}{}{}", class("fast", "m"), class("fast", "m"));
     let told = complaints(load_text(&text));
     assert!(
-        told[0].contains("`fast` is the name of another class already"),
+        told[0].contains("`fast` is already the name of another class"),
         "{told:?}"
     );
-    assert!(told[1].contains("`m` is of another class already"), "{told:?}");
+    assert!(
+        told[1].contains("`m` already belongs to another class"),
+        "{told:?}"
+    );
     assert!(
         complaints(load_text(&format!("{ONE_WORKER}{}", class("a b", "m"))))[0].contains("visible ASCII")
     );
@@ -27,7 +30,7 @@ fn classes_of_objectives_have_names_and_models_of_their_own() {
 fn the_two_ports_differ() {
     refused(
         &format!("server.listen = \"127.0.0.1:9090\"\n{ONE_WORKER}"),
-        &["t.toml:1:1: admin.listen: 127.0.0.1:9090 is the data port as well; expected a port of its own"],
+        &["t.toml:1:1: admin.listen: 127.0.0.1:9090 is also the data port; expected a separate port"],
     );
 }
 
@@ -100,8 +103,8 @@ fn headers_for_a_collector_are_read_from_their_file_and_never_shown() {
     assert!(!format!("{traces:?}").contains("canary"));
     for (text, what) in [
         ("a: b\ncanary\n", "line 2: expected `name: value`"),
-        ("canary canary: b\n", "line 1: its name is no header's name"),
-        ("a: canary\u{1}\n", "line 1: its value is no header's value"),
+        ("canary canary: b\n", "line 1: invalid header name"),
+        ("a: canary\u{1}\n", "line 1: invalid header value"),
         (
             "Content-Type: canary\n",
             "line 1: `content-type` is set by the router itself",
@@ -140,13 +143,13 @@ fn replicas_meet_at_servers_of_one_kind_with_files_that_can_be_read() {
         ("nats = \"a:4222\"\n", "fleet.nats: no scheme"),
         (
             "nats = \"nats://a,tls://b\"\n",
-            "fleet.nats: some are spoken to by TLS and some are not",
+            "fleet.nats: some use TLS and some do not",
         ),
         ("cluster = \"a.b\"\n", "fleet.cluster: expected 1 to 32 letters"),
         ("replica = \"a b\"\n", "fleet.replica: "),
         (
             "token_file = \"none\"\n",
-            "fleet.token_file: stands there, but `fleet.nats` names no server",
+            "fleet.token_file: is set, but `fleet.nats` has no servers",
         ),
         (
             "nats = \"nats://a\"\ncredentials_file = \"none\"\n",
@@ -154,7 +157,7 @@ fn replicas_meet_at_servers_of_one_kind_with_files_that_can_be_read() {
         ),
         (
             "nats = \"nats://a\"\nca_file = \"Cargo.toml\"\n",
-            "fleet.ca_file: stands beside a server that is not spoken to by TLS",
+            "fleet.ca_file: is set with a server that does not use TLS",
         ),
         (
             "nats = \"tls://a\"\ncert_file = \"Cargo.toml\"\n",
@@ -184,11 +187,11 @@ fn a_gateway_is_told_addresses_at_a_port_of_its_own() {
         ),
         (
             "listen = \"127.0.0.1:8080\"\n",
-            "endpoint_picker.listen: 127.0.0.1:8080 is the data port as well",
+            "endpoint_picker.listen: 127.0.0.1:8080 is also the data port",
         ),
         (
             "listen = \"127.0.0.1:9090\"\n",
-            "endpoint_picker.listen: 127.0.0.1:9090 is the admin port as well",
+            "endpoint_picker.listen: 127.0.0.1:9090 is also the admin port",
         ),
         (
             "listen = \"127.0.0.1:9002\"\ntls = true\n",
@@ -206,7 +209,7 @@ fn a_gateway_is_told_addresses_at_a_port_of_its_own() {
         );
         let told = complaints(load_text(&text)).join("\n");
         assert!(
-            told.contains("workers[1].url: gateways are told addresses"),
+            told.contains("workers[1].url: gateways receive addresses"),
             "{told}"
         );
     }

@@ -30,7 +30,7 @@ fn a_calibration_file_is_where_a_worker_begins() {
     );
     let told = complaints(with(r#"{"alpha_ms_per_token":0.1}"#));
     assert!(
-        told[0].contains("is no calibration: missing field `beta_ms`"),
+        told[0].contains("is not a calibration file: missing field `beta_ms`"),
         "{told:?}"
     );
     let told = complaints(load_text(&format!(
@@ -45,7 +45,7 @@ fn a_calibration_file_is_where_a_worker_begins() {
 #[test]
 fn a_calibration_and_numbers_beside_it_are_two_truths() {
     let text = format!("{ONE_WORKER}beta_ms = 5.0\ncalibration = \"/nowhere/c.json\"\n");
-    assert!(complaints(load_text(&text))[0].contains("leave one of the two out"));
+    assert!(complaints(load_text(&text))[0].contains("remove one of the two"));
 }
 
 #[test]
@@ -86,11 +86,11 @@ fn no_workers_is_a_problem_that_says_what_to_do() {
 fn names_and_urls_of_workers_are_unique() {
     refused(
         "[[workers]]\nurl = \"http://a:1/\"\n[[workers]]\nurl = \"http://a:1\"\n",
-        &["t.toml:4:1: workers[1].url: http://a:1/ is the url of workers[0] already"],
+        &["t.toml:4:1: workers[1].url: http://a:1/ is already the url of workers[0]"],
     );
     refused(
         "[[workers]]\nname = \"b:1\"\nurl = \"http://a:1\"\n[[workers]]\nurl = \"http://b:1\"\n",
-        &["t.toml:4:1: workers[1].name: `b:1` is the name of workers[0] already; give one of the two a name"],
+        &["t.toml:4:1: workers[1].name: `b:1` is already the name of workers[0]; give one of the two a name"],
     );
 }
 

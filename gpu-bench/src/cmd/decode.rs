@@ -166,7 +166,7 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
         [true, more_than_one, more_than_one && several],
     )
     .context(
-        "the batches do not tell a step's time from a sequence's; measure more of them (--batch, --context)",
+        "the batches do not determine the times per step and per sequence; measure more of them (--batch, --context)",
     )?;
     let drags: Vec<([f64; 3], f64)> = beside
         .iter()
@@ -232,7 +232,7 @@ async fn pace(worker: &mut Worker, batch: u32, context_tokens: u64, tokens: u32)
         .sum();
     ensure!(
         to > from && said >= f64::from(batch),
-        "the {batch} streams of {context_tokens} tokens of context hardly ran at the same time; raise --tokens"
+        "the {batch} streams of {context_tokens} tokens of context barely overlapped; raise --tokens"
     );
     Ok((to - from) * f64::from(batch) / said)
 }
@@ -283,7 +283,7 @@ async fn prefill_beside(worker: &mut Worker, batch: u32, args: &Args) -> anyhow:
         if told.recv().await.is_none() {
             let ended = streams.join_next().await.context("a stream was lost")?;
             ended.context("a stream was lost")??;
-            anyhow::bail!("a stream ended before it was measured beside it");
+            anyhow::bail!("a stream ended before a prompt was measured beside it");
         }
     }
     let mut times = Vec::new();

@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = measure::runtime()?.block_on(push(&args.router, &args.to, &calibration))?;
     let _ = writeln!(
         std::io::stderr().lock(),
-        "{}: {name} is taken for what {} says",
+        "{} now uses {} for {name}",
         args.router,
         args.file.display()
     );
@@ -127,13 +127,15 @@ async fn worker_of(client: &Client, url: &str) -> anyhow::Result<String> {
 fn told(router: &str, error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::Unauthorised { status } => anyhow!(
-            "the router at {router} answered {status}: it wants a token that may operate; give it with --push-token-file"
+            "the router at {router} answered {status}: a token with the operate role is required; pass it with \
+             --push-token-file"
         ),
         ProbeError::Status { status, said } => anyhow!("the router at {router} answered {status}: {said}"),
         ProbeError::Connection(error) => {
             anyhow::Error::from_boxed(error).context(format!("the router at {router} cannot be reached"))
         }
-        error => anyhow::Error::new(error).context(format!("the router at {router} was not told")),
+        error => anyhow::Error::new(error)
+            .context(format!("the router at {router} did not accept the calibration")),
     }
 }
 
@@ -155,9 +157,6 @@ pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration)
     let name = push(router, to, calibration)
         .await
         .context("the calibration was written, but not pushed")?;
-    let _ = writeln!(
-        std::io::stderr().lock(),
-        "{router}: {name} is taken for it from now on"
-    );
+    let _ = writeln!(std::io::stderr().lock(), "{router} now uses it for {name}");
     Ok(())
 }

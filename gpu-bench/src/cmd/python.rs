@@ -57,8 +57,8 @@ impl ModelArgs {
         let missing = missing(&python)?;
         ensure!(
             missing.is_empty(),
-            "{} has no {missing}: `scripts/gpu-bench env` makes an environment that is found by itself (6.5 GB), or \
-             `pip install ./gpu-bench/python` adds it to one of yours, to be named with --python",
+            "{} has no {missing}: `scripts/gpu-bench env` creates an environment that is found automatically (6.5 \
+             GB), or run `pip install ./gpu-bench/python` in your own and pass it with --python",
             python.display()
         );
         Ok(python)
@@ -111,13 +111,13 @@ fn missing(python: &Path) -> anyhow::Result<String> {
         .output()
         .with_context(|| {
             format!(
-                "{}: cannot be started; name a Python of 3.11 or newer with --python",
+                "{}: cannot be started; pass a Python 3.11 or newer with --python",
                 python.display()
             )
         })?;
     ensure!(
         asked.status.success(),
-        "{} is no Python that can be used ({}); name another one with --python",
+        "{} is not a usable Python ({}); choose another one with --python",
         python.display(),
         asked.status
     );

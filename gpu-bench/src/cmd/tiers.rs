@@ -103,11 +103,11 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let capacity = worker.facts().capacity_tokens;
     let fill = args.fill.or(capacity.map(|tokens| tokens + tokens / 5));
     let fill = fill.context(
-        "the worker does not say what its cache holds; name the tokens that push a prefix out with --fill",
+        "the worker does not report its cache size; set the tokens that evict a prefix with --fill",
     )?;
     ensure!(
         capacity.is_none_or(|capacity| args.history + 64 <= capacity),
-        "the worker's cache holds less than --history; name a shorter one"
+        "the worker's cache holds less than --history; use a shorter one"
     );
     let (mut computed, mut loaded): (Vec<f64>, Vec<(String, f64)>) = (Vec::new(), Vec::new());
     let mut told = false;
@@ -138,13 +138,13 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
     }
     if !told {
         bail!(
-            "the engine does not say in which tier cached tokens were (SGLang does with a hierarchical cache, in \
+            "the engine does not report the tiers of cached tokens (SGLang does with a hierarchical cache, in \
              sglext.cached_tokens_details)"
         );
     }
     ensure!(
         !loaded.is_empty(),
-        "nothing came from another tier: there is none, or --fill is too little to push a prefix out of the device"
+        "nothing came from another tier: there is none, or --fill is too small to evict a prefix from the device"
     );
     Ok(Found {
         worker: worker.place().to_owned(),

@@ -129,7 +129,7 @@ pub fn secret(path: &Path) -> anyhow::Result<String> {
 /// If the key has characters that a header cannot contain.
 pub fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {key}"))
-        .context("the key has characters that no header has")?;
+        .context("the key has characters that are invalid in a header")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -150,7 +150,7 @@ pub fn base_url(text: &str) -> Result<String, String> {
         .is_some_and(|authority| authority.as_str().contains('@'))
     {
         return Err(
-            "a url with a name or a password in it would be in every file; give the key by --api-key-file"
+            "a url with credentials would be written to every file; pass the key with --api-key-file"
                 .to_owned(),
         );
     }

@@ -216,7 +216,7 @@ fn a_model_that_does_not_fit_is_rejected_with_its_worst_cell() {
     let refused = accept(&fit, &samples, 0.5).unwrap_err();
     assert!(matches!(refused, FitError::Crooked { .. }), "{refused}");
     assert!(
-        refused.to_string().contains("cells lie off together"),
+        refused.to_string().contains("cells deviate systematically"),
         "{refused}"
     );
 }

@@ -144,7 +144,7 @@ fn draw_residuals(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
     let times = ends(found.iter().map(|one| one.predicted_ms));
     let mut chart = ChartBuilder::on(area)
         .caption(
-            "Residuals, in standard deviations of the noise (grey: counts for nothing)",
+            "Residuals, in standard deviations of the noise (grey: excluded)",
             ("sans-serif", 18),
         )
         .margin(12)
@@ -174,7 +174,7 @@ fn draw_leverage(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
     let highest = found.iter().map(|one| one.leverage).fold(0.0, f64::max).max(1e-6);
     let mut chart = ChartBuilder::on(area)
         .caption(
-            "Leverage: how much of the fit hangs on each sample",
+            "Leverage: influence of each sample on the fit",
             ("sans-serif", 18),
         )
         .margin(12)

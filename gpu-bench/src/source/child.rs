@@ -37,7 +37,7 @@ pub enum ChildError {
         source: std::io::Error,
     },
     /// It exited.
-    #[error("{command} ended ({status}) instead of answering; what it said is above")]
+    #[error("{command} ended ({status}) instead of answering; see its output above")]
     Ended {
         /// The program.
         command: String,

@@ -24,14 +24,14 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 #[derive(Debug, Error)]
 pub enum ProbeError {
     /// The worker cannot be reached, or the connection broke.
-    #[error("the worker cannot be reached, or broke off")]
+    #[error("the worker cannot be reached, or the connection broke")]
     Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The worker did not answer in time.
     #[error("the worker did not answer within {} s (--timeout-s)", .0.as_secs())]
     Timeout(Duration),
     /// The worker requires a key.
     #[error(
-        "the worker answered {status}: it wants a key; give it with --api-key-file or in GPU_BENCH_API_KEY"
+        "the worker answered {status}: a key is required; pass it with --api-key-file or in GPU_BENCH_API_KEY"
     )]
     Unauthorised {
         /// 401 or 403.
@@ -54,7 +54,7 @@ pub enum ProbeError {
     #[error("the worker's stream had no {0}")]
     Incomplete(&'static str),
     /// The response was malformed.
-    #[error("the worker's answer is not what it should be: {0}")]
+    #[error("the worker's response is malformed: {0}")]
     Malformed(String),
     /// The worker lists no model.
     #[error("the worker does not say which models it serves; name one with --model")]

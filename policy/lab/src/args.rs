@@ -7,7 +7,7 @@
 pub fn non_negative(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("a number from 0 on expected".to_owned()),
+        _ => Err("expected a number of at least 0".to_owned()),
     }
 }
 

@@ -87,7 +87,7 @@ enum What {
     },
     /// Administrative changes and their authors, newest first.
     Audit {
-        /// Most entries.
+        /// Maximum number of entries.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
@@ -101,7 +101,7 @@ enum What {
         /// Only turns that missed their latency objective.
         #[arg(long)]
         late: bool,
-        /// Most decisions.
+        /// Maximum number of decisions.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         limit: u32,
     },
@@ -114,7 +114,7 @@ enum What {
         /// The order of the list.
         #[arg(long, default_value = "largest", value_parser = ["largest", "newest", "shared"])]
         order: String,
-        /// Most prefixes.
+        /// Maximum number of prefixes.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
         limit: u32,
     },
@@ -156,7 +156,7 @@ enum Capture {
         /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
-        /// Most bytes; 16 MiB unless given.
+        /// Maximum size in bytes; 16 MiB unless given.
         #[arg(long)]
         max_bytes: Option<u32>,
     },

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let interval = Duration::try_from_secs_f64(args.interval_s).context("--interval-s")?;
-    let mut terminal = ratatui::try_init().context("no terminal; --once prints a screen as text")?;
+    let mut terminal = ratatui::try_init().context("not a terminal; --once prints one screen as text")?;
     let shown = loop {
         // A failed poll is shown on the screen and retried.
         let looked = runtime.block_on(screen.look(&client));

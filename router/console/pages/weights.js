@@ -161,7 +161,7 @@ function overtaken(now) {
   const { draft } = state;
   if (draft.base.etag === now.etag) return null;
   return h('div', { class: 'refusal', role: 'alert', key: 'overtaken' },
-    h('p', {}, `Revision ${now.revision} by ${now.by} is in force by now; what you see was made from revision ${draft.base.revision}.`),
+    h('p', {}, `Revision ${now.revision} by ${now.by} is now in force; this form was made from revision ${draft.base.revision}.`),
     h('p', {}, h('button', { type: 'button', onclick: () => { draft.rebase(now); state.failure = null; forgetPreview(); changed(); } }, 'Keep my changes, on top of it'), ' ',
       h('button', { type: 'button', onclick: () => { begin(now); changed(); } }, 'Drop my changes')));
 }

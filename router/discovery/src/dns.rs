@@ -79,7 +79,7 @@ async fn ask(
             if targets.len() >= discovery.max_workers {
                 found
                     .refused
-                    .push(&record.host, "there are more than discovery.max_workers");
+                    .push(&record.host, "more than discovery.max_workers");
                 continue;
             }
             let addresses = match records.beside.get(&record.host) {
@@ -116,7 +116,7 @@ fn named(
     let short = by_host.len() <= MAX_NAME;
     let each: Vec<(String, String)> = match (scheme, addresses) {
         (_, []) => {
-            found.refused.push(&by_host, "its name has no address");
+            found.refused.push(&by_host, "the name has no address");
             return;
         }
         (Scheme::Https, [first, ..]) => {

@@ -48,7 +48,7 @@ async fn read(path: &Path, state: &DiscoveryState) {
     let read = tokio::task::spawn_blocking(move || config::read_workers(&path)).await;
     let why = match read {
         Ok(Ok(workers)) => {
-            debug!(target: LOG, workers = workers.len(), "the file of workers was read");
+            debug!(target: LOG, workers = workers.len(), "read the file of workers");
             let named = |spec: config::Worker| (spec.name.clone(), Named { spec, ready: true });
             let found = Found {
                 workers: workers.into_iter().map(named).collect(),

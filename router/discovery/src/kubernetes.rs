@@ -59,7 +59,7 @@ const WATCH_S: u32 = 55;
 /// The shortest time between two publications of what a watch reported.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 /// What is reported of a list without an end.
-const TOO_MANY: &str = "a list has more than 1000 pages: narrow what is watched";
+const TOO_MANY: &str = "a list has more than 1000 pages: narrow the selection";
 
 /// Keeps what the server names in the state. Does not end.
 pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, state: &Arc<DiscoveryState>) {
@@ -261,7 +261,7 @@ impl<'a, T: Object> Follower<'a, T> {
         }
         match failure {
             Failure::Gone => {
-                info!(target: LOG, "the API server no longer knows what was seen last: everything is listed again");
+                info!(target: LOG, "the watch expired; listing again");
             }
             Failure::Refused(verb, refusal) => {
                 let why = failure::explain(verb, T::RESOURCE, &self.namespace, refusal);
@@ -282,7 +282,7 @@ fn name<T: Object>(object: &T) -> Result<&str, Failure> {
 
 fn too_many<T: Object>() -> Failure {
     Failure::Malformed(format!(
-        "there are more than {MAX_OBJECTS} {} or {MAX_ENDPOINTS} endpoints: narrow what is watched",
+        "there are more than {MAX_OBJECTS} {} or {MAX_ENDPOINTS} endpoints: narrow the selection",
         T::RESOURCE
     ))
 }

@@ -181,7 +181,7 @@ impl DiscoveryState {
                 return false;
             }
             if before.is_none_or(|before| before.refused != found.refused) {
-                found.refused.log(source, "not taken for a worker");
+                found.refused.log(source, "cannot be used as a worker");
             }
             entry.found = Some(Arc::new(found));
             true
@@ -232,7 +232,7 @@ impl DiscoveryState {
                 target: LOG,
                 source = source.as_str(),
                 error = what,
-                "workers cannot be discovered; those known last stay"
+                "discovery failed; the last known workers stay"
             );
         }
         is_new
@@ -252,7 +252,7 @@ impl DiscoveryState {
     pub fn not_taken(&self, source: Source, not_taken: Refused) {
         self.with(source, |entry| {
             if entry.not_taken != not_taken {
-                not_taken.log(source, "not taken into the fleet");
+                not_taken.log(source, "not added to the fleet");
                 entry.not_taken = not_taken;
             }
         });
@@ -300,7 +300,7 @@ impl Entry {
                 target: LOG,
                 source = self.source.as_str(),
                 tried = failure.times,
-                "workers are discovered again"
+                "discovery recovered"
             );
         }
     }

@@ -63,7 +63,10 @@ impl InFlight {
             .worker
             .with_breaker(now, |breaker| breaker.answered(now, pass));
         if closed {
-            info!(worker = self.worker.name(), "answers again: its breaker closes");
+            info!(
+                worker = self.worker.name(),
+                "breaker closed: the worker responds again"
+            );
             self.worker.starts_anew(now);
         }
         closed
@@ -82,7 +85,7 @@ impl InFlight {
         if opened {
             warn!(
                 worker = self.worker.name(),
-                "fails its requests: its breaker opens"
+                "breaker opened: the worker fails its requests"
             );
         }
         opened

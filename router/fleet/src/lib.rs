@@ -53,13 +53,15 @@ pub struct Fleet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Another worker has the name.
-    #[error("a worker of this name is in the fleet already")]
+    #[error("a worker of this name is already in the fleet")]
     NameTaken,
     /// The previous worker of this name still has requests in flight.
-    #[error("a worker of this name is leaving the fleet: it ends what it has, then the name is free")]
+    #[error(
+        "a worker of this name is leaving the fleet; its name becomes available once its requests have ended"
+    )]
     Leaving,
     /// No slot is free.
-    #[error("the fleet has {MAX_SLOTS} workers, or so many have left within seconds: no slot is empty")]
+    #[error("the fleet has {MAX_SLOTS} workers, or so many have left within seconds: no slot is free")]
     Full,
 }
 

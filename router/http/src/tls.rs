@@ -52,7 +52,7 @@ pub enum TlsError {
         source: rustls::Error,
     },
     /// No client certificate can be verified with these roots.
-    #[error("{}: no roots to verify clients by", path.display())]
+    #[error("{}: no root certificates to verify clients", path.display())]
     Roots {
         /// The file of root certificates.
         path: PathBuf,

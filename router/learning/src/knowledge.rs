@@ -437,7 +437,7 @@ impl Knowledge {
                 worker = worker.0,
                 refused = refused.count(),
                 %error,
-                "the index would not take what a worker holds: lookups say less than is known"
+                "index refused a worker's prefixes; lookups are incomplete"
             );
         }
         if let Some(held) = self.held.get(worker) {

@@ -51,7 +51,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.calibrate",
             (Method::PUT, "/admin/v1/workers/{name}/calibration"),
             Role::Operate,
-            "Begin to learn a worker's cost anew from what was measured, on all replicas; kept until the router ends, or by the fleet's bucket: the file is not changed",
+            "Restart a worker's learned cost from a calibration, on all replicas; kept until the router stops, or in the fleet's bucket; the file is not changed",
             calibrate,
         )
         .parameter("name", NAME)
@@ -67,7 +67,7 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
         && worker.serves(model) == Some(false)
     {
         return Err(Problem::conflict(format!(
-            "the worker does not serve {model:?}, which was measured; is this the calibration of another worker?"
+            "the worker does not serve the calibrated model {model:?}; is this the calibration of another worker?"
         )));
     }
     let before = worker.cost();

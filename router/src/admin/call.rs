@@ -112,12 +112,12 @@ impl Call {
     /// 400 if it is no JSON, 422 naming the fields that are wrong.
     pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let json: Value = serde_json::from_slice(&self.body)
-            .map_err(|error| Problem::malformed(format!("the body is no JSON: {error}")))?;
+            .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
         let reason = json.get("reason").and_then(Value::as_str);
         if reason.is_some_and(|reason| !reason.is_empty() && reason.trim().is_empty()) {
             return Err(Problem::invalid_field(
                 "reason",
-                "says nothing: it is for the audit log",
+                "is empty; the audit log requires a reason",
             ));
         }
         config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
@@ -188,7 +188,7 @@ fn admit(
     };
     if who.role < operation.role {
         let detail = format!(
-            "this takes a token with the role {}; `{}` has {}",
+            "this requires a token with the role {}; `{}` has {}",
             operation.role, who.name, who.role
         );
         return Err((Some(who), Problem::forbidden(detail)));
@@ -210,12 +210,12 @@ pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
         || name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
     if !is_local {
         return Err(Problem::forbidden(
-            "without tokens this port answers to an address or to `localhost` only: write admin.tokens_file to use a name",
+            "without tokens this port accepts only an address or `localhost` as its host: set admin.tokens_file to use a name",
         ));
     }
     let site = text(HeaderName::from_static("sec-fetch-site"));
     if site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
-        return Err(Problem::forbidden("a page from elsewhere may not use this port"));
+        return Err(Problem::forbidden("cross-origin requests are not allowed"));
     }
     Ok(())
 }

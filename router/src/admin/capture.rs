@@ -58,14 +58,14 @@ pub(super) fn operations() -> Vec<Operation> {
             "capture.get",
             (Method::GET, "/admin/v1/capture"),
             Role::Read,
-            "Whether turns are captured in memory, and how many are held",
+            "Whether turns are captured in memory, and how many are stored",
             |call: Call| async move { Reply::json(&status(&call.app)) },
         ),
         Operation::new::<Status, _, _>(
             "capture.start",
             (Method::POST, "/admin/v1/capture/start"),
             Role::Operate,
-            "Capture turns in memory from here on: lengths and numbers, no text; what was held is gone",
+            "Start capturing turns in memory: lengths and counts, no text; discards the previous capture",
             start,
         )
         .body::<Start>(),
@@ -73,7 +73,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "capture.stop",
             (Method::POST, "/admin/v1/capture/stop"),
             Role::Operate,
-            "Capture no more turns; those that are held stay",
+            "Stop the capture; stored turns are kept",
             stop,
         )
         .body::<Because>()
@@ -82,7 +82,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "capture.turns",
             (Method::GET, "/admin/v1/capture/turns"),
             Role::Read,
-            "The turns that are held, as a trace for `tailroute replay`",
+            "The captured turns, as a trace for `tailroute replay`",
             turns,
         )
         .of_type("application/x-ndjson")
@@ -119,7 +119,7 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = status(&call.app);
     if !call.app.operator.recent.stop() {
-        return Err(Problem::conflict("nothing is captured in memory"));
+        return Err(Problem::conflict("no capture is running"));
     }
     let after = status(&call.app);
     Ok(Reply::json(&after)?.changed(&before, &after))
@@ -129,7 +129,7 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
     match call.app.operator.recent.now() {
         Some(running) => {
             let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
-            let place = place.map_err(|_| Problem::busy("somebody is reading the turns"))?;
+            let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;
             let memory = running.memory.clone();
             // Who hangs up meanwhile does not make room for the next one before it is done.
             let (turns, place) = written(move || (memory.newest(usize::MAX), place)).await?;
@@ -149,11 +149,11 @@ pub(super) async fn written<T: Send + 'static>(
     write: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let written = tokio::task::spawn_blocking(write).await;
-    written.map_err(|error| Problem::internal(format!("the turns were not written: {error}")))
+    written.map_err(|error| Problem::internal(format!("cannot write the turns: {error}")))
 }
 
 pub(super) fn none_captured() -> Problem {
     Problem::conflict(
-        "no turns were captured: `POST /admin/v1/capture/start` (`tailroute ctl capture start`), and let traffic pass",
+        "no turns were captured: `POST /admin/v1/capture/start` (`tailroute ctl capture start`), and wait for traffic",
     )
 }

@@ -112,7 +112,7 @@ fn elsewhere() -> Response {
 
 fn serve(path: &str, asked: &HeaderMap) -> Response {
     let Some(file) = FILES.iter().find(|file| file.path == path) else {
-        return Problem::not_found("the console has no such file; it begins at /console/").into_response();
+        return Problem::not_found("the console has no such file; it starts at /console/").into_response();
     };
     let known = asked.get_all(header::IF_NONE_MATCH).iter();
     let known = known

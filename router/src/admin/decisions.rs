@@ -94,7 +94,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "decisions.list",
             (Method::GET, "/admin/v1/decisions"),
             Role::Read,
-            "Recent decisions, newest first: every worker's terms, the choice, the runner-up, what came of it",
+            "Recent decisions, newest first: every worker's terms, the choice, the runner-up, the outcome",
             list,
         )
         .query::<Wanted>(),
@@ -102,7 +102,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "decisions.get",
             (Method::GET, "/admin/v1/decisions/{request}"),
             Role::Read,
-            "The decisions of one request, one for each worker that was tried",
+            "The decisions of one request, one for each attempted worker",
             of_request,
         )
         .parameter("request", "its `x-request-id`")
@@ -147,7 +147,7 @@ async fn of_request(call: Call) -> Result<Reply, Problem> {
     let page = page(&call.app, &filter, None, MOST);
     if page.decisions.is_empty() {
         return Err(Problem::not_found(format!(
-            "no decision of this request is kept: the last {} are (explain.max_bytes)",
+            "no decision of this request is kept; the router keeps the last {} (explain.max_bytes)",
             page.capacity
         )));
     }

@@ -24,7 +24,7 @@ pub(super) fn operations() -> Vec<Operation> {
         "discovery.get",
         (Method::GET, "/admin/v1/discovery"),
         Role::Read,
-        "Where workers are found: when each source was heard last, what is wrong with it, and what of it was not taken",
+        "The sources of workers: when each last responded, its error, and the entries that were refused",
         |call: Call| async move {
             Reply::json(&Sources {
                 sources: call.app.discovery.standings(),

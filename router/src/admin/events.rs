@@ -30,7 +30,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "events.follow",
             (Method::GET, "/admin/v1/events"),
             Role::Read,
-            "What changes, as it happens: the policy, workers, breakers, reloads, tasks that failed; `lagged` says how many were missed",
+            "Changes as they happen: the policy, workers, breakers, reloads, failed tasks; `lagged` counts missed events",
             follow,
         )
         .of_type("text/event-stream")
@@ -41,7 +41,7 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn follow(call: Call) -> Result<Reply, Problem> {
     let events = &call.app.operator.events;
     if events.listeners() >= LISTENERS {
-        return Err(Problem::busy(format!("{LISTENERS} listen already")));
+        return Err(Problem::busy(format!("there are already {LISTENERS} listeners")));
     }
     let first = Bytes::from_static(b": listening\n\n");
     let listener = Listener {

@@ -106,7 +106,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "index.get",
             (Method::GET, "/admin/v1/index"),
             Role::Read,
-            "Prefixes that workers are believed to hold, of those used last: the largest, the newest or the most shared; no text",
+            "Recently used prefixes on the workers: the largest, the newest or the most shared; no text",
             list,
         )
         .query::<Wanted>(),
@@ -128,7 +128,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
     let looked = tokio::task::spawn_blocking(move || shown(&app, worker, order, limit));
     let shown = looked
         .await
-        .map_err(|error| Problem::internal(format!("the index was not looked at: {error}")))?;
+        .map_err(|error| Problem::internal(format!("cannot read the index: {error}")))?;
     Reply::json(&shown)
 }
 

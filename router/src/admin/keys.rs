@@ -47,7 +47,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "keys.list",
             (Method::GET, "/admin/v1/keys"),
             Role::Read,
-            "The API keys and what each may still use of its limits, at this replica",
+            "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
                 let now = call.app.clock.now();
                 let keys = call.app.admission.left_of_all(now);
@@ -60,7 +60,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "keys.reset",
             (Method::POST, "/admin/v1/keys/{name}/reset"),
             Role::Operate,
-            "Give a key all that its limits allow at once, whatever it has used or owes, at this replica",
+            "Restore a key's whole allowance, whatever it has used or owes, at this replica",
             reset,
         )
         .parameter("name", "The key's name, as the list gives it")
@@ -87,7 +87,7 @@ async fn reset(call: Call) -> Result<Reply, Problem> {
     let name = call.parameter("name");
     let Some([before, after]) = call.app.admission.reset(name, call.app.clock.now()) else {
         return Err(Problem::not_found(
-            "no key is called that; GET /admin/v1/keys lists them",
+            "no key has this name; GET /admin/v1/keys lists them",
         ));
     };
     let [before, after] = [before, after].map(|left| shown(name.to_owned(), left));

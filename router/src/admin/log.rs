@@ -36,7 +36,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "log.get",
             (Method::GET, "/admin/v1/log"),
             Role::Read,
-            "What is logged, by module",
+            "The log level, by module",
             |_: Call| async move { Reply::json(&Level { level: current()? }) },
         )
         .fails(&[503]),
@@ -44,7 +44,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "log.put",
             (Method::PUT, "/admin/v1/log"),
             Role::Operate,
-            "Logs at another level from now on, until the process ends",
+            "Set the log level until the process exits",
             put,
         )
         .body::<PutLevel>()

@@ -30,7 +30,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.add",
             (Method::POST, "/admin/v1/workers"),
             Role::Admin,
-            "Add a worker to the fleet until it is removed or the router ends: the file is not changed",
+            "Add a worker to the fleet until it is removed or the router stops; the file is not changed",
             add,
         )
         .body::<Join>()
@@ -39,7 +39,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.remove",
             (Method::POST, "/admin/v1/workers/{name}/remove"),
             Role::Admin,
-            "Have a worker leave the fleet: it gets nothing more, ends what it has, and is forgotten",
+            "Drain a worker and remove it from the fleet",
             remove,
         )
         .parameter("name", NAME)
@@ -69,12 +69,12 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     if worker.source.finds() {
         return Err(Problem::conflict(format!(
-            "it was found by {}, which would have it join again: take it away there, or drain it here",
+            "it was discovered by {}, which would add it again: remove it there, or drain it here",
             worker.source.as_str()
         )));
     }
     let Some(before) = call.app.leave(&worker) else {
-        return Err(Problem::conflict("it is leaving already"));
+        return Err(Problem::conflict("it is already leaving the fleet"));
     };
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &worker.hold()))
 }

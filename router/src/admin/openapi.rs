@@ -51,7 +51,7 @@ pub fn document(operations: &[Operation]) -> Value {
         "components": {
             "schemas": schemas,
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "A token of admin.tokens_file; none where there is no such file." },
+                "token": { "type": "http", "scheme": "bearer", "description": "A token of admin.tokens_file; not required if there is no such file." },
             },
         },
     })
@@ -61,7 +61,7 @@ fn describe(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     let mut described = json!({
         "operationId": operation.id,
         "summary": operation.summary,
-        "description": format!("Takes a token with the role {}.", operation.role),
+        "description": format!("Requires a token with the role {}.", operation.role),
         "tags": [operation.id.split('.').next().unwrap_or_default()],
         "parameters": parameters(operation, generator),
         "responses": responses(operation, generator),

@@ -98,7 +98,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.put",
             (Method::PUT, POLICY),
             Role::Admin,
-            "Put another policy in force, for the next request on every thread",
+            "Change the policy, effective from the next request",
             put,
         )
         .reads(
@@ -113,7 +113,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.history",
             (Method::GET, "/admin/v1/policy/history"),
             Role::Read,
-            "The policies that were in force, newest first",
+            "Earlier policies, newest first",
             history,
         )
         .query::<Newest>(),
@@ -121,7 +121,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.rollback",
             (Method::POST, "/admin/v1/policy/rollback"),
             Role::Admin,
-            "Put the settings of an earlier revision in force again, bit for bit",
+            "Restore the settings of an earlier revision exactly",
             rollback,
         )
         .reads(
@@ -189,7 +189,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
             None => Problem::conflict("there is no revision before this one"),
             Some(_) => Problem::invalid_field(
                 "to_revision",
-                format!("revision {number} is not remembered; `history` lists those that are"),
+                format!("revision {number} is not in the history; `history` lists the available ones"),
             ),
         });
     };
@@ -206,7 +206,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
 async fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
     let stale = |revision| {
         Problem::precondition_failed(format!(
-            "revision {revision} is in force by now: GET it, and look whether the change is still wanted"
+            "revision {revision} is now in force: GET it and check whether the change is still wanted"
         ))
     };
     let made = match &app.bus {
@@ -237,7 +237,7 @@ fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Probl
     for value in headers.get_all(header::IF_MATCH) {
         let value = value
             .to_str()
-            .map_err(|_| Problem::malformed("If-Match is no list of entity tags"))?;
+            .map_err(|_| Problem::malformed("If-Match is not a list of entity tags"))?;
         for tag in value.split(',').map(str::trim) {
             if tag == "*" {
                 return Ok(Some(None));

@@ -77,7 +77,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.preview",
             (Method::POST, "/admin/v1/policy/preview"),
             Role::Operate,
-            "Play the captured turns under the policy in force and under another: percentiles, classes, the turns that change most",
+            "Replay the captured turns under the policy in force and under another: percentiles, classes, the turns that change most",
             preview,
         )
         .body::<Try>()
@@ -87,14 +87,14 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.shadow",
             (Method::GET, SHADOW),
             Role::Read,
-            "What a shadow policy would have done with the live traffic",
+            "What the shadow policy would have done with the live traffic",
             |call: Call| async move { Reply::json(&shadowed(&call.app)) },
         ),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow_put",
             (Method::PUT, SHADOW),
             Role::Operate,
-            "Let a policy follow the live traffic without steering it",
+            "Evaluate a policy on live traffic without routing by it",
             follow,
         )
         .body::<Follow>(),
@@ -102,7 +102,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "policy.shadow_stop",
             (Method::POST, "/admin/v1/policy/shadow/stop"),
             Role::Operate,
-            "Let no policy follow the live traffic any more",
+            "Stop the shadow policy",
             unfollow,
         )
         .body::<Because>()
@@ -116,18 +116,18 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let proposed = settings(app, &asked.settings)?;
     let Ok(turn) = Arc::clone(&app.operator.previews).try_acquire_owned() else {
         return Err(Problem::busy(
-            "another preview is under way; try again when it is done",
+            "another preview is running; try again when it is done",
         ));
     };
     let running = app.operator.recent.now().ok_or_else(none_captured)?;
     let (held, _) = running.memory.size();
     if held < FEWEST_TURNS {
         return Err(Problem::conflict(format!(
-            "{held} turns are captured by now, and less than {FEWEST_TURNS} say nothing: let traffic pass"
+            "only {held} turns are captured; a preview needs at least {FEWEST_TURNS}"
         )));
     }
     let fleet =
-        replay::Fleet::live(app).ok_or_else(|| Problem::conflict("no worker is ready to be played"))?;
+        replay::Fleet::live(app).ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
     let memory = running.memory.clone();
@@ -147,14 +147,14 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     thread.map_err(|error| Problem::unavailable(format!("cannot start a thread for it: {error}")))?;
     match played.await {
         Ok(played) => Reply::json(&played.map_err(|error| not_played(&error, turns))?),
-        Err(_) => Err(Problem::internal("the preview came to no end")),
+        Err(_) => Err(Problem::internal("the preview did not finish")),
     }
 }
 
 fn not_played(error: &PreviewError, turns: usize) -> Problem {
     match error {
         PreviewError::TooLong(_) => Problem::conflict(format!(
-            "{error}: {turns} turns are too many to be played in that time here; ask for fewer (`turns`)"
+            "{error}: {turns} turns are too many for the time limit; request fewer (`turns`)"
         )),
         PreviewError::Unwritable(error) => Problem::internal(error.to_string()),
         PreviewError::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
@@ -185,7 +185,7 @@ async fn unfollow(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = shadowed(&call.app);
     if call.app.operator.shadow.swap(None).is_none() {
-        return Err(Problem::conflict("no policy follows the traffic"));
+        return Err(Problem::conflict("there is no shadow policy"));
     }
     let after = shadowed(&call.app);
     Ok(Reply::json(&after)?.changed(&before, &after))
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(problem.status(), 409);
         assert_eq!(
             problem.detail,
-            "it was cut off after 20 s: 50000 turns are too many to be played in that time here; ask for fewer (`turns`)"
+            "it was cut off after 20 s: 50000 turns are too many for the time limit; request fewer (`turns`)"
         );
     }
 }

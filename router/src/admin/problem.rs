@@ -52,12 +52,7 @@ impl Problem {
     /// 400: what came is no JSON.
     #[must_use]
     pub fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "malformed",
-            "The request cannot be read",
-            detail,
-        )
+        Self::new(StatusCode::BAD_REQUEST, "malformed", "Malformed request", detail)
     }
 
     /// 400: the query is wrong.
@@ -68,7 +63,7 @@ impl Problem {
             ..Self::new(
                 StatusCode::BAD_REQUEST,
                 "query",
-                "The query is wrong",
+                "Invalid query",
                 sentence(problems),
             )
         }
@@ -80,7 +75,7 @@ impl Problem {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
-            "A token is needed",
+            "Token required",
             "send a token of admin.tokens_file as `Authorization: Bearer TOKEN`",
         )
     }
@@ -88,13 +83,13 @@ impl Problem {
     /// 403: known, and may not.
     #[must_use]
     pub fn forbidden(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "forbidden", "This is not allowed", detail)
+        Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
     /// 404.
     #[must_use]
     pub fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", "It is not here", detail)
+        Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
     }
 
     /// 405.
@@ -103,7 +98,7 @@ impl Problem {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "method-not-allowed",
-            "The path takes other methods",
+            "Method not allowed",
             format!("this path takes {allowed} only"),
         )
     }
@@ -114,15 +109,20 @@ impl Problem {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
-            "The request took too long",
-            format!("the body was not there within {} s", limit.as_secs()),
+            "Request timeout",
+            format!("the body did not arrive within {} s", limit.as_secs()),
         )
     }
 
     /// 409: it cannot be done as things are.
     #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "conflict", "It cannot be done now", detail)
+        Self::new(
+            StatusCode::CONFLICT,
+            "conflict",
+            "Conflict with the current state",
+            detail,
+        )
     }
 
     /// 412: somebody else was faster.
@@ -131,7 +131,7 @@ impl Problem {
         Self::new(
             StatusCode::PRECONDITION_FAILED,
             "precondition-failed",
-            "It has changed since",
+            "Changed in the meantime",
             detail,
         )
     }
@@ -143,7 +143,7 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE,
             "too-large",
             "The body is too large",
-            format!("a body has {most} bytes at most here"),
+            format!("the body is limited to {most} bytes"),
         )
     }
 
@@ -153,7 +153,7 @@ impl Problem {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "media-type",
-            "The body is of another type",
+            "Unsupported body type",
             "send `Content-Type: application/json`",
         )
     }
@@ -166,7 +166,7 @@ impl Problem {
             ..Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "invalid",
-                "The document is wrong",
+                "Invalid document",
                 format!("nothing was changed; {}", sentence(problems)),
             )
         }
@@ -185,7 +185,7 @@ impl Problem {
             ..Self::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "invalid",
-                "The document is wrong",
+                "Invalid document",
                 format!("nothing was changed; {field}: {detail}"),
             )
         }
@@ -197,15 +197,15 @@ impl Problem {
         Self::new(
             StatusCode::PRECONDITION_REQUIRED,
             "precondition-required",
-            "If-Match is needed",
-            "send the ETag of the revision that is to be changed as If-Match, so that nobody's change is lost",
+            "If-Match required",
+            "send the ETag of the revision to change as If-Match, so that no concurrent change is lost",
         )
     }
 
     /// 429: one at a time.
     #[must_use]
     pub fn busy(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "One at a time", detail)
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Busy", detail)
     }
 
     /// 503: something that is needed is not there.
@@ -214,7 +214,7 @@ impl Problem {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
-            "It cannot be had now",
+            "Unavailable",
             detail,
         )
     }
@@ -225,7 +225,7 @@ impl Problem {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "The router failed",
+            "Internal error",
             detail,
         )
     }

@@ -126,7 +126,7 @@ impl Drop for AdminPort {
 
 async fn run(app: Arc<App>, listener: TcpListener, main: Handle) {
     let probes = status::probes(&app).fallback(|| async {
-        let what = "too many requests are under way; only /livez and /readyz are answered now";
+        let what = "too many requests in flight; only /livez and /readyz are answered";
         Problem::unavailable(what).into_response()
     });
     let port = Arc::new(Port::new((super::router(&app), main), probes, BOUNDS));
@@ -141,7 +141,7 @@ async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(%error, "the admin port cannot accept");
+                warn!(%error, "cannot accept connections on the admin port");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -176,10 +176,10 @@ async fn connection(
     tokio::select! {
         served = serving => {
             if let Err(error) = served {
-                debug!(%error, %from, "a connection of the admin port broke");
+                debug!(%error, %from, "admin connection failed");
             }
         }
-        () = progress.has_to_give_way() => debug!(%from, "an idle connection of the admin port makes room for another"),
+        () = progress.has_to_give_way() => debug!(%from, "closed an idle admin connection to make room"),
     }
 }
 

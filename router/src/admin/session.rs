@@ -27,7 +27,7 @@ pub(super) fn operations() -> Vec<Operation> {
         "session.get",
         (Method::GET, "/admin/v1/session"),
         Role::Read,
-        "Who asks, and what their token may do",
+        "The caller and the role of its token",
         |call: Call| async move {
             Reply::json(&Session {
                 name: call.who.name.to_string(),

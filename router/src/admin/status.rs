@@ -53,21 +53,21 @@ pub(super) fn operations() -> Vec<Operation> {
             "slo.get",
             (Method::GET, "/admin/v1/slo"),
             Role::Read,
-            "What has to be met, how much of the free tail is given away for it, and why",
+            "The latency objectives, how they are met, and how much of the free tail is used for them",
             |call: Call| async move { Reply::json(&explain(&call.app)) },
         ),
         Operation::new::<reload::State, _, _>(
             "config.get",
             (Method::GET, "/admin/v1/config"),
             Role::Read,
-            "Which configuration is in force, and what is wrong with the last one that was read",
+            "The configuration in force, and the errors of the last one that was read",
             |call: Call| async move { Reply::json(&*call.app.reloads.lock()) },
         ),
         Operation::new::<Replicas, _, _>(
             "replicas.get",
             (Method::GET, "/admin/v1/replicas"),
             Role::Read,
-            "Other replicas of this router, and whether NATS is there, by which they hear of each other",
+            "The other replicas of this router, and the state of the NATS connection",
             |call: Call| async move {
                 let (bus, now) = (&call.app.bus, call.app.clock.now());
                 Reply::json(&Replicas {
@@ -112,7 +112,7 @@ async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
     } else if app.is_joining() {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "joining: it asks the other replicas what they know\n".to_owned(),
+            "joining: loading the index of another replica\n".to_owned(),
         )
     } else if app.fleet.any_ready() {
         (StatusCode::OK, "ready\n".to_owned())

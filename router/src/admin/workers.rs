@@ -222,26 +222,26 @@ pub(super) fn operations() -> Vec<Operation> {
         hold(
             "workers.cordon",
             "/admin/v1/workers/{name}/cordon",
-            "Give a worker no turns but those that only it can answer",
+            "Send a worker only turns that no other worker can serve",
             Hold::Cordoned,
         ),
         hold(
             "workers.uncordon",
             "/admin/v1/workers/{name}/uncordon",
-            "Give a worker work again, after a cordon or a drain",
+            "Send a worker turns again, after a cordon or a drain",
             Hold::None,
         ),
         hold(
             "workers.drain",
             "/admin/v1/workers/{name}/drain",
-            "Give a worker no turns at all; it is `drained` when it has ended what it had",
+            "Send a worker no turns; it is `drained` once its turns have finished",
             Hold::Draining,
         ),
         Operation::new::<Shown, _, _>(
             "workers.alpha",
             (Method::PUT, "/admin/v1/workers/{name}/alpha"),
             Role::Operate,
-            "Take a worker's α for this, whatever is learned, for good or for a time",
+            "Override a worker's learned α, permanently or for a limited time",
             set_alpha,
         )
         .parameter("name", NAME)
@@ -251,7 +251,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.alpha_revert",
             (Method::POST, "/admin/v1/workers/{name}/alpha/revert"),
             Role::Operate,
-            "Take a worker's α for what is learned again",
+            "Use a worker's learned α again",
             revert_alpha,
         )
         .parameter("name", NAME)
@@ -277,7 +277,7 @@ pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
         let workers = call.app.fleet.present();
         let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
         Problem::not_found(format!(
-            "no worker is called that; there are {} of them: {}{}",
+            "no worker has this name; there are {}: {}{}",
             workers.len(),
             some.join(", "),
             if workers.len() > some.len() { ", …" } else { "" }
@@ -364,7 +364,7 @@ async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
     let Some(before) = worker.set_hold(hold) else {
-        return Err(Problem::conflict("it is leaving the fleet, which is for good"));
+        return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
     };
     call.app.worker_changed(&worker);
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &hold))
@@ -388,7 +388,7 @@ async fn revert_alpha(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
     let Some(before) = worker.pin_alpha(None) else {
-        return Err(Problem::conflict("nobody has set this worker's α"));
+        return Err(Problem::conflict("this worker's α is not overridden"));
     };
     let after = worker.cost().alpha_ms_per_token;
     Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before.alpha_ms_per_token, &after))

@@ -48,7 +48,7 @@ impl App {
             revision = after.revision,
             by = after.by,
             replica = after.replica,
-            "the policy of all replicas is in force"
+            "adopted the shared policy"
         );
         self.policy_changed(&after);
         Some((before, after))

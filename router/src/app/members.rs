@@ -45,12 +45,12 @@ impl App {
             self.feedback.admit(slot, &spec);
             Worker::new(slot, spec, &self.config, now).named_by(source, offered)
         })?;
-        info!(worker = name, url = %worker.spec.url, source = source.as_str(), "joins the fleet");
+        info!(worker = name, url = %worker.spec.url, source = source.as_str(), "worker joined the fleet");
         if self.config.endpoint_picker.is_some() && worker.endpoint.is_none() {
             warn!(
                 worker = name,
                 url = %worker.spec.url,
-                "gateways cannot be told of it: its url is not http://IP:PORT without a path"
+                "gateways cannot address this worker: its url is not http://IP:PORT without a path"
             );
         }
         self.operator
@@ -63,14 +63,14 @@ impl App {
     pub fn calibrate(&self, worker: &Worker, measured: Measured) {
         self.feedback.costs.lock().calibrate(worker.id, measured.cost);
         worker.calibrated(measured);
-        info!(worker = worker.name(), cost = ?measured.cost, "was measured");
+        info!(worker = worker.name(), cost = ?measured.cost, "worker calibrated");
     }
 
     /// A worker is to leave the fleet: it ends what it has. Returns what was said of it before; `None` if it is leaving
     /// already.
     pub fn leave(&self, worker: &Worker) -> Option<Hold> {
         let before = self.fleet.leave(worker)?;
-        info!(worker = worker.name(), "is to leave the fleet");
+        info!(worker = worker.name(), "worker is leaving the fleet");
         self.worker_changed(worker);
         Some(before)
     }
@@ -87,7 +87,7 @@ impl App {
             self.stored.left(worker.id);
             self.metrics.left(worker.name());
             self.fleet.gone(worker, self.clock.now());
-            info!(worker = worker.name(), "has left the fleet");
+            info!(worker = worker.name(), "worker left the fleet");
             self.operator
                 .events
                 .tell(Kind::Worker, worker.name(), json!({ "left": true }));

@@ -48,7 +48,7 @@ pub enum BucketError {
     #[error("JetStream's bucket {0}: {1}")]
     Trouble(String, String),
     /// The value is too long.
-    #[error("{0} bytes, and the bucket takes at most {LONGEST_BYTES}")]
+    #[error("{0} bytes; the bucket accepts at most {LONGEST_BYTES}")]
     Long(usize),
 }
 
@@ -126,7 +126,7 @@ impl Bucket {
             Ok(values)
         };
         let in_time = tokio::time::timeout(LIMIT, all).await;
-        in_time.unwrap_or_else(|_| Err(self.trouble("its history does not come")))
+        in_time.unwrap_or_else(|_| Err(self.trouble("its history was not received")))
     }
 
     /// Writes a key if its sequence is still `over`. Returns the new sequence, or `None` if the key was changed.
@@ -189,15 +189,15 @@ impl Bucket {
     /// Returns the error of an invalid value.
     pub(super) fn unreadable(&self, key: &str, why: &str) -> BucketError {
         self.trouble(format!(
-            "what stands under {key} cannot be used ({why}); are all replicas of one version and one configuration? \
-             `nats kv del {} {key}` takes it away",
+            "the value of {key} is invalid ({why}); do all replicas have the same version and configuration? `nats \
+             kv del {} {key}` removes it",
             self.name
         ))
     }
 
     /// Returns the error of a timeout.
     pub(super) fn is_late(&self) -> BucketError {
-        self.trouble("no answer in time")
+        self.trouble("timed out waiting for a response")
     }
 
     /// Returns the error of a bucket that existed on a server that has no JetStream any more.

@@ -272,7 +272,7 @@ fn say(error: Option<&BucketError>) {
     match error {
         // Reported for the policy already.
         None | Some(BucketError::NoJetStream) => debug!("calibrations: {error:?}"),
-        Some(error) => warn!(%error, "what is measured of workers does not reach other replicas"),
+        Some(error) => warn!(%error, "calibrations are not shared"),
     }
 }
 

@@ -67,11 +67,11 @@ pub struct Joined {
 /// Why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
-    #[error("no answer in time")]
+    #[error("timed out waiting for a response")]
     Late,
-    #[error("an answer that is none")]
+    #[error("invalid answer")]
     Malformed,
-    #[error("{0} bytes; at most {MOST_BYTES} are taken")]
+    #[error("{0} bytes; at most {MOST_BYTES} are accepted")]
     Long(usize),
     #[error(transparent)]
     Nats(#[from] async_nats::RequestError),
@@ -115,12 +115,12 @@ pub(super) async fn join(app: Arc<App>, bus: Arc<Bus>, client: Client) {
             info!(
                 replica = joined.from,
                 entries = joined.entries,
-                "what another replica knows was taken"
+                "loaded the index of another replica"
             );
             *bus.joined.lock() = Some(joined);
         }
-        Ok(None) => debug!("no other replica knows anything yet"),
-        Err(error) => warn!(%error, "this replica begins with what it knows itself"),
+        Ok(None) => debug!("no other replica has an index yet"),
+        Err(error) => warn!(%error, "this replica starts without another replica's index"),
     }
     bus.has_joined.store(true, Ordering::Release);
 }
@@ -144,7 +144,7 @@ async fn take(app: &Arc<App>, bus: &Bus, client: &Client) -> Result<Option<Joine
             }
             Err(error) => {
                 let error = anyhow::Error::new(error);
-                warn!(replica = offer.name, error = %format!("{error:#}"), "what it knows was not taken");
+                warn!(replica = offer.name, error = %format!("{error:#}"), "its index was not loaded");
             }
         }
     }

@@ -127,7 +127,7 @@ impl Bus {
         match bucket.put(KEY, value, standing.sequence).await? {
             Some(sequence) if !ends => {
                 if self.lease.wrote(sequence, begun, &self.name) {
-                    info!("this replica leads");
+                    info!("this replica is the leader");
                 }
             }
             _ => self.lease.lost(),
@@ -143,7 +143,7 @@ pub(super) async fn lead(app: Arc<App>, bus: Arc<Bus>) {
         if bus.is_up()
             && let Err(error) = bus.renew(bucket, app.is_draining()).await
         {
-            debug!(%error, "the lease is not known");
+            debug!(%error, "cannot renew the lease");
         }
         tokio::time::sleep(if bus.leads() { RENEW } else { LOOK }).await;
     }

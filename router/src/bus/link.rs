@@ -107,7 +107,7 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
             Err(error) => {
                 let text = format!("{:#}", anyhow::Error::new(error));
                 if bus.set_error(text.clone()) {
-                    warn!(error = text, "NATS cannot be used: this replica works by itself");
+                    warn!(error = text, "cannot use NATS: this replica works alone");
                 }
                 bus.set_up(app.clock.now(), false);
                 tokio::time::sleep(RETRY.1).await;
@@ -220,10 +220,7 @@ async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Ev
         match event {
             Event::Connected => {
                 if bus.set_up(now, true) {
-                    info!(
-                        cluster = bus.settings.cluster,
-                        "NATS is there: replicas hear of each other"
-                    );
+                    info!(cluster = bus.settings.cluster, "connected to NATS");
                     app.bus_changed(&bus);
                 }
                 bus.roll_wanted.notify_one();
@@ -231,7 +228,7 @@ async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Ev
             }
             Event::Disconnected | Event::Closed => {
                 if bus.set_up(now, false) {
-                    warn!("NATS is gone: this replica works by itself until it is back");
+                    warn!("NATS connection lost: this replica works alone until it is restored");
                     app.bus_changed(&bus);
                 }
             }
@@ -246,9 +243,9 @@ async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Ev
 fn trouble(app: &App, bus: &Bus, error: &str) {
     if bus.set_error(error.to_owned()) {
         if bus.is_up() {
-            warn!(error, "NATS complains");
+            warn!(error, "NATS error");
         } else {
-            warn!(error, "NATS is not reached: this replica works by itself");
+            warn!(error, "cannot connect to NATS: this replica works alone");
             bus.set_up(app.clock.now(), false);
         }
     }
@@ -301,7 +298,7 @@ async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
                     }
                 }
             }
-            Err(error) => warn!(%error, "the others cannot be heard"),
+            Err(error) => warn!(%error, "cannot subscribe to other replicas"),
         }
         tokio::time::sleep(RETRY.1).await;
     }

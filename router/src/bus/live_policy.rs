@@ -81,16 +81,16 @@ pub struct LivePolicyState {
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// Another revision is in force.
-    #[error("revision {0} is in force by now")]
+    #[error("revision {0} is now in force")]
     Stale(u64),
     /// NATS is not connected.
     #[error(
-        "NATS is not there ({0}), and a change would be in force on this replica alone: nothing was changed. Try again when \
-         GET /admin/v1/replicas says that it is connected"
+        "NATS is not connected ({0}), and a change would apply to this replica alone: nothing was changed. Try \
+         again when GET /admin/v1/replicas reports a connection"
     )]
     Gone(String),
     /// The bucket cannot be read.
-    #[error("{0}; a change would be in force on this replica alone: nothing was changed")]
+    #[error("{0}; a change would apply to this replica alone: nothing was changed")]
     Unread(BucketError),
     /// The write was not confirmed.
     #[error("{0}; it is not known whether the policy was changed: GET it when NATS answers again")]
@@ -193,7 +193,7 @@ impl Bus {
             Ok(made) => Some((made.before, made.after)),
             Err(ChangeError::Stale(_)) => None,
             Err(error) => {
-                debug!(%error, "the policy should have gone back by now");
+                debug!(%error, "the overdue revert failed");
                 tokio::time::sleep(AGAIN).await;
                 None
             }
@@ -269,13 +269,10 @@ impl Bus {
         if before != looked {
             match looked {
                 Looked::Failed(error @ BucketError::NoJetStream) => {
-                    warn!(%error, "each replica's live policy is its own");
+                    warn!(%error, "the live policy is not shared");
                 }
-                Looked::Failed(error) => warn!(%error, "changes of the policy are refused"),
-                _ => info!(
-                    bucket = self.settings.cluster,
-                    "replicas have their live policy in common"
-                ),
+                Looked::Failed(error) => warn!(%error, "policy changes are refused"),
+                _ => info!(bucket = self.settings.cluster, "the live policy is shared"),
             }
         }
         is_found
@@ -288,7 +285,7 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
     loop {
         match bucket.changes(KEY).await {
             Ok(mut told) => while look_and_wait(&app, &bus, bucket, &mut told).await {},
-            Err(error) => warn!(%error, "changes of the policy cannot be heard"),
+            Err(error) => warn!(%error, "policy changes cannot be watched"),
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -331,6 +328,6 @@ async fn put_configured(app: &App, bus: &Bus) {
             let happened = AuditRecord::by_router("config.reload", &made.before, &made.after);
             app.operator.audit.record(happened).await;
         }
-        Err(error) => info!(%error, "[routing] of the configuration has changed, and is not in force yet"),
+        Err(error) => info!(%error, "[routing] of the configuration has changed but is not applied yet"),
     }
 }

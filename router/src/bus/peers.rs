@@ -128,7 +128,7 @@ impl Peers {
             Err(error) => {
                 counters.lost("malformed", 1);
                 if !std::mem::replace(&mut all.is_foreign_known, true) {
-                    warn!(%error, "a message of another replica is not understood: are all of one version?");
+                    warn!(%error, "a message of another replica is invalid; do all replicas have the same version?");
                 }
                 return;
             }
@@ -368,7 +368,7 @@ impl Books<'_> {
     fn roll(&mut self, peer: &mut Peer, roll: Roll) {
         // A process keeps its name; logging only the first prevents log spam by a faulty peer.
         if peer.name.is_empty() && !roll.name.is_empty() {
-            info!(replica = roll.name, "another replica is heard");
+            info!(replica = roll.name, "discovered another replica");
             peer.name = roll.name;
         }
         peer.draining = roll.draining;
@@ -421,7 +421,7 @@ impl Books<'_> {
             warn!(
                 replica = peer.name,
                 in_flight = peer.turns.len(),
-                "another replica is not heard any more: what it had under way counts no longer"
+                "another replica timed out; its turns are removed"
             );
         }
         for (_, turn) in std::mem::take(&mut peer.turns) {

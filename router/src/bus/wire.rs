@@ -39,13 +39,13 @@ pub(super) const LONGEST_BYTES: usize = FULL_BYTES + 2 * MOST_KEYS * 13 + 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// It has another version.
-    #[error("it is of version {0}, and this router understands {VERSION}")]
+    #[error("the message has version {0}; this router supports {VERSION}")]
     Version(u8),
     /// It is truncated.
-    #[error("it ends too soon")]
+    #[error("the message is truncated")]
     Short,
     /// A value is out of range or inconsistent.
-    #[error("it says what cannot be")]
+    #[error("the message is malformed")]
     Malformed,
 }
 

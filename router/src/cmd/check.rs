@@ -42,7 +42,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (config, problems) = match result {
         Ok(config) => (Some(config), config::Problems::default()),
         Err(LoadError::Wrong(problems)) => (None, problems),
-        Err(unreadable) => return Err(unreadable).context("nothing was checked"),
+        Err(unreadable) => return Err(unreadable).context("cannot check the configuration"),
     };
     let file = args.file.display().to_string();
     if args.json {

@@ -72,9 +72,9 @@ impl RoleArg {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::New { name, role } => {
-            let key = make().context("the system gives no random bytes")?;
+            let key = make().context("the system provides no random bytes")?;
             lab::terminal::print(&section(name, *role, &key)?)?;
-            lab::terminal::complain(&format!("{key}\nThis is the only time that the key is shown."));
+            lab::terminal::complain(&format!("{key}\nThe key is not shown again."));
         }
         What::Hash { name, role } => {
             let mut key = String::new();
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let key = key.trim();
             if !(SHORTEST..=LONGEST).contains(&key.len()) {
                 bail!(
-                    "a key has at least {SHORTEST} characters, random ones: a shorter one can be found from its hash"
+                    "a key has at least {SHORTEST} random characters; a shorter one can be recovered from its hash"
                 );
             }
             lab::terminal::print(&section(name, *role, key)?)?;

@@ -50,7 +50,7 @@ const PREVIEW_WARM_UP: f64 = 0.2;
     tailroute replay --capture conv.jsonl.gz --weights proposed.toml --workers 4 --capacity-blocks 8000 --load 0.8\n\n\
     A weights file is written like the configuration, its [routing] section alone (or the whole file):\n\n  \
     [routing]\n  policy = \"tail\"\n  kappa_max = 20.0\n  [routing.weights]\n  locality = 0.8\n\n\
-    What it leaves out has its default. A key or value that is wrong is named with its line, and nothing is played.")]
+    Missing settings have their defaults. An invalid key or value is reported with its line, and nothing is replayed.")]
 pub struct Args {
     /// Capture or trace (turn trace, Mooncake or Bailian; plain or gzip), or a generator: gen:wildchat:SEED,
     /// gen:sharegpt:SEED, agents:SEED or hot:SEED.
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ControlFlow::Continue(())
     };
     let report =
-        replay(&trace, &fleet, &workload, &configs, &mut step).context("it was not played to its end")?;
+        replay(&trace, &fleet, &workload, &configs, &mut step).context("the replay did not finish")?;
     let text = if args.json {
         serde_json::to_string_pretty(&report)?
     } else {

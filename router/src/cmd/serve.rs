@@ -41,7 +41,7 @@ pub struct Args {
     /// URL of a worker; may be repeated. Replaces the workers of the file.
     #[arg(long = "worker", value_name = "URL")]
     workers: Vec<String>,
-    /// Routing policy: tail, or another for comparison; a wrong name lists them all.
+    /// Routing policy: tail, or another for comparison; an unknown name lists them all.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
 }

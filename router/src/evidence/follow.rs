@@ -53,13 +53,13 @@ enum Made {
 enum StreamError {
     #[error(transparent)]
     Zmtp(#[from] ZmtpError),
-    #[error("no answer in time")]
+    #[error("timed out waiting for a response")]
     Timeout(#[from] tokio::time::error::Elapsed),
     #[error("the worker is not ready")]
     Away,
-    #[error("a message of {0} frames without a number")]
+    #[error("a message of {0} frames without a sequence number")]
     Frames(usize),
-    #[error("it carries the events of ranks {0} and {1}: set `ranks`")]
+    #[error("it carries events of ranks {0} and {1}: set `ranks`")]
     Ranks(u32, u32),
 }
 
@@ -102,7 +102,7 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         let began = Instant::now();
         let Err(error) = stream.run(&source).await;
         let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
-        warn!(worker = worker.name(), endpoint = source.endpoint, %error, "its cache events are lost: back to the mirror");
+        warn!(worker = worker.name(), endpoint = source.endpoint, %error, "cache event connection lost; using the mirror");
         if began.elapsed() >= RETRY || matches!(error, StreamError::Away) {
             wait = FIRST_RETRY;
         }
@@ -216,7 +216,7 @@ impl Stream<'_> {
             }
             Err(error) => {
                 let name = self.worker.name();
-                warn!(worker = name, %error, "a batch of cache events cannot be read: forgotten, relearning");
+                warn!(worker = name, %error, "cannot parse a batch of cache events: cache state dropped; relearning");
                 self.app.metrics.kv_stream(name, "unreadable");
                 self.forget();
             }
@@ -272,7 +272,7 @@ impl Stream<'_> {
     fn restarted(&mut self) {
         info!(
             worker = self.worker.name(),
-            "its cache events begin anew: forgotten, relearning"
+            "the cache event stream restarted: cache state dropped; relearning"
         );
         self.app.metrics.kv_stream(self.worker.name(), "restart");
         self.app.knowledge.forget(self.worker.id);
@@ -284,7 +284,7 @@ impl Stream<'_> {
     fn lost(&mut self, number: u64) {
         info!(
             worker = self.worker.name(),
-            "cache events are lost for good: forgotten, relearning"
+            "cache events are lost for good: cache state dropped; relearning"
         );
         self.forget();
         self.sequence.begin_at(number);

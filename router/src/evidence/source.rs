@@ -80,8 +80,8 @@ impl Finder {
             warn!(
                 worker = worker.name(),
                 endpoint = named,
-                "its publisher of cache events is not on its own host and is not connected to: set `kv_events` \
-                 and `kv_events_replay` of the worker if that is where it is"
+                "the reported publisher of cache events is on another host and is ignored; set the worker's \
+                 `kv_events` and `kv_events_replay` to use it"
             );
             self.refused = Some(named.to_owned());
         }
@@ -96,7 +96,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
         let sources = match control::call(app, worker, Method::GET, path, None).await {
             Ok(answer) => read(&answer),
             Err(error) => {
-                debug!(worker = worker.name(), path, %error, "it names no cache events");
+                debug!(worker = worker.name(), path, %error, "no cache event endpoint reported");
                 continue;
             }
         };
@@ -106,8 +106,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
             Err(ranks) => {
                 warn!(
                     worker = worker.name(),
-                    ranks,
-                    "its url has several data-parallel ranks: set `ranks`; until then its cache events are not used"
+                    ranks, "the worker has several data-parallel ranks: set `ranks` to use its cache events"
                 );
                 app.metrics.kv_stream(worker.name(), "ranks");
             }

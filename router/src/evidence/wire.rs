@@ -29,7 +29,7 @@ const MAX_BATCH_HASHES: usize = 1 << 21;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The batch is truncated.
-    #[error("the batch is cut short at byte {0}")]
+    #[error("the batch is truncated at byte {0}")]
     Short(usize),
     /// A value has a type that the field cannot have.
     #[error("{field}: found {found:?} at byte {at}")]
@@ -42,7 +42,7 @@ pub enum WireError {
         at: usize,
     },
     /// A list has too many elements.
-    #[error("{field}: {count} are too many")]
+    #[error("{field}: too many ({count})")]
     TooMany {
         /// The field.
         field: &'static str,

@@ -80,7 +80,7 @@ pub enum ZmtpError {
     #[error("the publisher does not read what is sent to it")]
     Unread,
     /// The peer's socket type is not compatible.
-    #[error("it is not a socket that answers {0}")]
+    #[error("the peer's socket type does not match {0}")]
     Peer(&'static str),
     /// The peer refused the connection.
     #[error("the publisher refused the connection")]

@@ -17,7 +17,7 @@ pub(super) const TABLE: &[Spec] = &[
             },
             Label {
                 name: "status",
-                values: Values::Named("a status of HTTP", 12),
+                values: Values::Named("an HTTP status", 12),
             },
         ],
         help: "Requests to the admin port, by operation and status.",
@@ -28,7 +28,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "revision",
         labels: &[],
-        help: "Number of the policy's revision that is in force, from 1 at the start.",
+        help: "Revision of the policy in force, starting from 1.",
         gen_ai: None,
     },
     Spec {
@@ -36,7 +36,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "times",
         labels: &[of("source", &["put", "rollback", "revert", "reload"])],
-        help: "Times that another policy was put in force.",
+        help: "Changes of the policy in force.",
         gen_ai: None,
     },
     Spec {
@@ -44,7 +44,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "entries",
         labels: &[],
-        help: "Entries of the audit log that could not be written to its file since the start.",
+        help: "Audit log entries that could not be written to the file since the start.",
         gen_ai: None,
     },
 ];

@@ -25,7 +25,7 @@ pub(super) const TABLE: &[Spec] = &[
                 ],
             ),
         ],
-        help: "Turns let in, and requests turned away, by key.",
+        help: "Turns admitted and requests rejected, by key.",
         gen_ai: None,
     },
     Spec {
@@ -33,7 +33,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Histogram(&SECONDS),
         unit: "seconds",
         labels: &[KEY],
-        help: "From a turn's last byte in to being let in.",
+        help: "Time from a turn's last byte in to its admission.",
         gen_ai: None,
     },
     Spec {
@@ -41,7 +41,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "requests",
         labels: &[],
-        help: "Requests that wait in the router.",
+        help: "Requests waiting in the router.",
         gen_ai: None,
     },
     Spec {
@@ -49,7 +49,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "requests",
         labels: &[],
-        help: "Requests that were let in and have not ended, where their number is bounded.",
+        help: "Admitted requests that have not ended, if their number is limited.",
         gen_ai: None,
     },
     Spec {
@@ -57,7 +57,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "times",
         labels: &[of("outcome", &["applied", "refused"])],
-        help: "Times that the configuration was read again: applied, or refused because something in it was wrong.",
+        help: "Configuration reloads: applied, or refused because of an error.",
         gen_ai: None,
     },
     Spec {
@@ -65,7 +65,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "connections",
         labels: &[],
-        help: "Connections to the data port that did not come up as TLS should.",
+        help: "Failed TLS handshakes on the data port.",
         gen_ai: None,
     },
 ];

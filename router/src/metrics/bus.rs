@@ -14,7 +14,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "0 or 1",
         labels: &[],
-        help: "Whether the NATS server is there by which replicas hear of each other; 0 also where none is configured.",
+        help: "1 if this replica is connected to NATS; 0 if not, or if no NATS server is configured.",
         gen_ai: None,
     },
     Spec {
@@ -22,7 +22,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "0 or 1",
         labels: &[],
-        help: "Whether this replica is the one that does what only one should; of a fleet, one is.",
+        help: "1 if this replica is the leader of its fleet.",
         gen_ai: None,
     },
     Spec {
@@ -30,7 +30,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "replicas",
         labels: &[],
-        help: "Other replicas that were heard of within the last three seconds.",
+        help: "Other replicas that sent a message within the last three seconds.",
         gen_ai: None,
     },
     Spec {
@@ -38,7 +38,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "requests",
         labels: &[],
-        help: "Turns that other replicas have under way, and that count in the predicted waits here.",
+        help: "Turns in flight at other replicas, which count in the predicted waits here.",
         gen_ai: None,
     },
     Spec {
@@ -54,7 +54,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "bytes",
         labels: &[DIRECTION],
-        help: "Bytes of messages between replicas, without NATS' own.",
+        help: "Bytes of messages between replicas, without the overhead of NATS.",
         gen_ai: None,
     },
     Spec {
@@ -62,7 +62,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "events",
         labels: &[DIRECTION],
-        help: "Turns sent, begun and over that messages tell of: three a turn.",
+        help: "Events in messages between replicas: a turn is sent, begun and over, three events each.",
         gen_ai: None,
     },
     Spec {
@@ -82,8 +82,9 @@ pub(super) const TABLE: &[Spec] = &[
                 "turns",
             ],
         )],
-        help: "What did not get through: events that found the queue full, messages while NATS was gone, others' that did not \
-               come, or were not understood, or of too many replicas, or of a worker that is not known here; turns for which there is no room.",
+        help: "Losses between replicas: events dropped because the queue was full, messages while NATS was \
+            disconnected, missing messages, malformed messages, messages of too many replicas or of an unknown \
+            worker, and turns that exceed the table.",
         gen_ai: None,
     },
 ];

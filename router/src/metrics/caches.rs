@@ -29,8 +29,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "answers",
         labels: &[WORKER],
-        help: "Answers that showed that something is not in a worker's cache, so that what was used before it is taken to be \
-               gone.",
+        help: "Responses showing that the worker's cache holds less than its mirror, so that older entries are \
+            dropped from the mirror.",
         gen_ai: None,
     },
     Spec {
@@ -42,8 +42,8 @@ pub(super) const TABLE: &[Spec] = &[
             EVIDENCE,
             of("agreement", &["exact", "block", "tenth", "off"]),
         ],
-        help: "Answers by how the cached tokens that were predicted agree with those reported (exact; block: within one; \
-               tenth: within 10 %; off) and by what predicted them.",
+        help: "Responses by agreement of predicted and reported cached tokens (exact; block: within one; tenth: \
+            within 10 %; off) and by the source of the prediction.",
         gen_ai: None,
     },
     Spec {
@@ -87,11 +87,11 @@ pub(super) const TABLE: &[Spec] = &[
                 ],
             ),
         ],
-        help: "What happened to workers' streams of cache events: batches missing (gap) and brought again (replayed), batches \
-               that came twice (duplicate), a new process (restart), all forgotten (forget), a batch that cannot be read \
-               (unreadable), nobody who answers for lost ones (unanswered), a publisher that exceeds a bound on size \
-               (oversized) or time (unfinished) or breaks the protocol (malformed), one on another host than its worker \
-               (refused), a connection lost (lost), ranks that were not written down (ranks).",
+        help: "Events on workers' cache event streams: missing batches (gap), replayed batches (replayed), \
+            duplicate batches (duplicate), a new process (restart), dropped cache state (forget), an unparsable \
+            batch (unreadable), no replay of lost batches (unanswered), a publisher that exceeds a limit on size \
+            (oversized) or time (unfinished) or breaks the protocol (malformed), a publisher on another host than \
+            its worker (refused), a lost connection (lost), ranks that are not configured (ranks).",
         gen_ai: None,
     },
     Spec {
@@ -99,7 +99,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "batches",
         labels: &[WORKER],
-        help: "Batches that are known to be missing while they are asked for again.",
+        help: "Missing batches whose replay is pending.",
         gen_ai: None,
     },
     Spec {
@@ -107,7 +107,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER],
-        help: "From when the last batch applied was made, by the worker's clock, to when it was applied, by ours.",
+        help: "Time from the creation of the last applied batch, by the worker's clock, to its application, by the \
+            router's clock.",
         gen_ai: None,
     },
     Spec {
@@ -115,7 +116,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "yes or no",
         labels: &[WORKER],
-        help: "1 if the worker's cache events are followed; else its mirror is believed.",
+        help: "1 if the worker's cache events are followed; 0 if its mirror is used.",
         gen_ai: None,
     },
     Spec {
@@ -123,7 +124,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "blocks",
         labels: &[WORKER],
-        help: "Blocks that the worker holds, as its events tell.",
+        help: "Blocks that the worker holds, according to its events.",
         gen_ai: None,
     },
     Spec {
@@ -134,8 +135,8 @@ pub(super) const TABLE: &[Spec] = &[
             WORKER,
             of("how", &["named", "shaped", "ambiguous", "contradicted"]),
         ],
-        help: "Turns bound to blocks since the start: by their conversation's name (named), by their shape (shaped), not at \
-               all (ambiguous), and dropped again (contradicted).",
+        help: "Turns bound to blocks since the start: by conversation name (named), by shape (shaped), not bound \
+            (ambiguous), bound and later dropped (contradicted).",
         gen_ai: None,
     },
     Spec {
@@ -160,7 +161,7 @@ pub(super) const TABLE: &[Spec] = &[
                 "evicted_key",
             ],
         )],
-        help: "What lookups could not say, ever: stores refused by reason, lookups cut short, keys evicted.",
+        help: "Losses of the index since the start: refused stores by reason, incomplete lookups, evicted keys.",
         gen_ai: None,
     },
 ];

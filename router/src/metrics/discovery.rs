@@ -15,7 +15,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "yes or no",
         labels: &[SOURCE],
-        help: "1 if the source was heard when it was asked last, 0 if it fails or was not heard yet; absent if it is not configured.",
+        help: "1 if the source's last query succeeded, 0 if it failed or has not completed yet; absent if the source is not configured.",
         gen_ai: None,
     },
     Spec {
@@ -23,7 +23,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[SOURCE],
-        help: "When the source said last what there is, or that nothing has changed, in seconds since 1970.",
+        help: "Unix time of the source's last successful response, changed or not.",
         gen_ai: None,
     },
     Spec {
@@ -31,7 +31,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "workers",
         labels: &[SOURCE, of("state", &["ready", "not_ready", "refused"])],
-        help: "Workers that the source names, by whether it says that they may be given work; and what it names that was not taken.",
+        help: "Workers that the source lists, by the readiness it reports, and those that were refused.",
         gen_ai: None,
     },
     Spec {
@@ -39,7 +39,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "failures",
         labels: &[SOURCE],
-        help: "Times that the source could not be heard or understood.",
+        help: "Failed queries of the source, and invalid responses.",
         gen_ai: None,
     },
 ];

@@ -13,7 +13,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "attempts",
         labels: &[WORKER],
-        help: "Attempts that failed and were tried elsewhere: the worker cannot have begun, or it does no harm.",
+        help: "Failed attempts that were retried on another worker: processing cannot have begun, or a retry is \
+            harmless.",
         gen_ai: None,
     },
     Spec {
@@ -21,7 +22,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "attempts",
         labels: &[],
-        help: "Attempts that might have been tried elsewhere, but for which the retry budget had nothing left.",
+        help: "Failed attempts that were not retried because the retry budget was exhausted.",
         gen_ai: None,
     },
     Spec {
@@ -29,7 +30,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "times",
         labels: &[WORKER],
-        help: "Times that a worker's breaker opened because its requests failed.",
+        help: "Times that the worker's breaker opened because its requests failed.",
         gen_ai: None,
     },
     Spec {
@@ -37,7 +38,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "times",
         labels: &[],
-        help: "Open breakers that were passed over in a choice because too few other workers were left.",
+        help: "Open breakers that were ignored in a choice because too few other workers were left.",
         gen_ai: None,
     },
     Spec {
@@ -45,7 +46,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "state",
         labels: &[WORKER],
-        help: "What the worker's breaker lets through: 0 everything (closed), 1 one request (half open), 2 nothing (open).",
+        help: "State of the worker's breaker: 0 closed, 1 half open (one request passes), 2 open.",
         gen_ai: None,
     },
     Spec {
@@ -53,7 +54,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[of("what", &["sent", "won", "refused"])],
-        help: "Turns sent to a second worker beside a late one: sent, won (it answered first), refused (no budget).",
+        help: "Turns hedged on a second worker because the first was late: sent, won (the second answered first), \
+            refused (no budget).",
         gen_ai: None,
     },
     Spec {
@@ -61,7 +63,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "looks",
         labels: &[WORKER],
-        help: "Looks at a worker's own queue that showed fewer requests than are counted here, from the third in a row.",
+        help: "Polls of the worker's queue that showed fewer requests than the router counts, from the third in a row.",
         gen_ai: None,
     },
     Spec {
@@ -69,7 +71,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "answers",
         labels: &[WORKER, of("what", &["prompt", "completion", "cached", "times"])],
-        help: "Answers whose worker counted more tokens, or more time, than there can have been; what was beyond was not believed.",
+        help: "Responses with implausibly high token or time counts, which were clamped.",
         gen_ai: None,
     },
 ];

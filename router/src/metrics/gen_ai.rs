@@ -15,7 +15,7 @@ const OPERATION: Label = of(
 );
 const MODEL: Label = Label {
     name: "gen_ai_request_model",
-    values: Values::Named("the model asked for, of turns that were answered", 16),
+    values: Values::Named("the requested model, of turns that were answered", 16),
 };
 
 pub(super) const TABLE: &[Spec] = &[
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[Spec] = &[
         }),
         unit: "seconds",
         labels: &[OPERATION, MODEL],
-        help: "Time per output token after the first one, of streams whose worker counted them.",
+        help: "Time per output token after the first, for streams whose worker reported token counts.",
         gen_ai: Some("gen_ai.server.time_per_output_token"),
     },
     Spec {
@@ -55,7 +55,7 @@ pub(super) const TABLE: &[Spec] = &[
         }),
         unit: "seconds",
         labels: &[OPERATION, MODEL],
-        help: "From a turn's last byte in to its answer's last byte out, of turns that were answered whole.",
+        help: "Time from a turn's last byte in to its response's last byte out, for complete responses.",
         gen_ai: Some("gen_ai.server.request.duration"),
     },
     Spec {
@@ -78,7 +78,7 @@ pub(super) const TABLE: &[Spec] = &[
         }),
         unit: "tokens",
         labels: &[MODEL, of("gen_ai_token_type", &["input", "output"])],
-        help: "Tokens of prompts (input) and answers (output), as workers counted them.",
+        help: "Tokens of prompts (input) and responses (output), as reported by workers.",
         gen_ai: Some("gen_ai.client.token.usage"),
     },
 ];

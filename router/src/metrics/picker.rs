@@ -11,7 +11,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "requests",
         labels: &[],
-        help: "Requests that gateways have open at the endpoint picker's port: asked for, or being answered.",
+        help: "Requests that gateways have open at the endpoint picker's port.",
         gen_ai: None,
     },
     Spec {
@@ -22,7 +22,7 @@ pub(super) const TABLE: &[Spec] = &[
             "outcome",
             &["picked", "refused", "shed", "unavailable", "gone", "protocol"],
         )],
-        help: "What gateways were told: an endpoint (picked), that the client is wrong (refused), 429 (shed), any 5xx (unavailable), nothing since they hung up first (gone), or that they do not speak the protocol as needed (protocol).",
+        help: "Replies to gateways: an endpoint (picked), a client error (refused), 429 (shed), any 5xx (unavailable), none because the gateway disconnected (gone), or an unsupported use of the protocol (protocol).",
         gen_ai: None,
     },
     Spec {
@@ -30,7 +30,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "requests",
         labels: &[of("by", &["picked", "fallback", "unknown"])],
-        help: "Who served, by the gateway's word: the endpoint that was picked (or it did not say), another worker (fallback), or an endpoint that is no worker's (unknown).",
+        help: "Requests by the endpoint that served them, as reported by the gateway: the picked one (or not \
+            reported), another worker (fallback), or an endpoint that is not a worker (unknown).",
         gen_ai: None,
     },
 ];

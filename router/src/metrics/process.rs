@@ -15,7 +15,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "times",
         labels: &[of("task", TASKS)],
-        help: "Times that a long-lived task panicked, or ended by itself, and was started again. Each is a defect: the log names it.",
+        help: "Restarts of long-lived tasks that panicked or ended unexpectedly. Each is a defect; see the log.",
         gen_ai: None,
     },
     Spec {
@@ -23,7 +23,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "lines",
         labels: &[of("why", &["full", "failed"])],
-        help: "Lines of the log that were lost: standard error was slower than the log (full), or could not be written to (failed).",
+        help: "Lost log lines: standard error was too slow (full), or could not be written to (failed).",
         gen_ai: None,
     },
 ];

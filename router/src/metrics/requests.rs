@@ -61,7 +61,7 @@ pub(super) const TABLE: &[Spec] = &[
                 ],
             ),
         ],
-        help: "Requests by endpoint and outcome; of outcomes, `deadline`: their own time was up, `cut`: the router had to go.",
+        help: "Requests by endpoint and outcome; `deadline`: the request's own deadline passed, `cut`: the router shut down.",
         gen_ai: None,
     },
     Spec {
@@ -69,7 +69,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Histogram(&TRACED_SECONDS),
         unit: "seconds",
         labels: &[ENDPOINT],
-        help: "From a request's last byte in to its answer's last byte out.",
+        help: "Time from a request's last byte in to its response's last byte out.",
         gen_ai: Some("gen_ai.server.request.duration"),
     },
     Spec {
@@ -77,7 +77,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Histogram(&TRACED_SECONDS),
         unit: "seconds",
         labels: &[WORKER],
-        help: "From a turn's last byte in to its first token out.",
+        help: "Time from a turn's last byte in to its first token out.",
         gen_ai: Some("gen_ai.server.time_to_first_token"),
     },
     Spec {
@@ -85,8 +85,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Histogram(&SECONDS),
         unit: "seconds",
         labels: &[WORKER],
-        help: "Absolute difference between predicted and actual time to first token, without the time that the router held \
-               the turn.",
+        help: "Absolute difference between predicted and actual time to first token, excluding the time that the \
+            router held the turn.",
         gen_ai: None,
     },
     Spec {
@@ -94,8 +94,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER, of("quantile", &["0.1", "0.5", "0.9"])],
-        help: "Actual less predicted time to first token over the worker's last 256 first tokens: below zero, it was faster \
-               than predicted.",
+        help: "Actual minus predicted time to first token over the worker's last 256 first tokens; negative if it \
+            was faster than predicted.",
         gen_ai: None,
     },
     Spec {
@@ -103,7 +103,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[CLASS, of("met", &["true", "false"])],
-        help: "Turns by the class of their objective and by whether their first token met it.",
+        help: "Turns by the class of their objective and whether their first token met it.",
         gen_ai: None,
     },
     Spec {
@@ -117,8 +117,8 @@ pub(super) const TABLE: &[Spec] = &[
                 &["queue", "miss", "engine", "network", "prompt", "whole"],
             ),
         ],
-        help: "Turns whose first token missed their objective, when they have ended, by the class of the objective and by why \
-               (docs/explain.md).",
+        help: "Finished turns whose first token missed their objective, by the class of the objective and by cause \
+            (docs/explain.md).",
         gen_ai: None,
     },
     Spec {
@@ -126,8 +126,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "tokens",
         labels: &[of("why", &["elsewhere", "mistaken"])],
-        help: "Prompt tokens that were computed and that an all-knowing choice would have found cached: a worker that was \
-               passed over held them (elsewhere), or they were predicted to be on the chosen one and were not (mistaken).",
+        help: "Computed prompt tokens that an ideal choice would have found cached: another worker held them \
+            (elsewhere), or they were predicted on the chosen worker and were missing (mistaken).",
         gen_ai: None,
     },
     Spec {
@@ -135,7 +135,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "choices",
         labels: &[of("policy", PolicyName::NAMES), of("reason", Reason::NAMES)],
-        help: "Choices by policy and the rule of it that decided.",
+        help: "Choices by policy and the rule that decided.",
         gen_ai: None,
     },
     Spec {
@@ -143,8 +143,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[of("outcome", &["written", "dropped", "late", "failed"])],
-        help: "Turns for the capture by what became of them: written, dropped (the queue was full, or memory is too small for it), late (later ones had been \
-               written), failed (the disk).",
+        help: "Captured turns by outcome: written, dropped (the queue was full, or memory too small), late (later \
+            turns were already written), failed (disk error).",
         gen_ai: None,
     },
     Spec {
@@ -152,7 +152,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "tasks",
         labels: &[],
-        help: "Tasks that live in the runtime: a few for each connection and each worker.",
+        help: "Tasks alive in the runtime: a few for each connection and each worker.",
         gen_ai: None,
     },
     Spec {
@@ -160,7 +160,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "turns",
         labels: &[],
-        help: "Finished turns that nothing was learned from because too many were waiting.",
+        help: "Finished turns that were not learned from because the queue was full.",
         gen_ai: None,
     },
 ];

@@ -102,7 +102,7 @@ pub(super) const WORKER: Label = Label {
 pub(super) const KEY: Label = Label {
     name: "key",
     values: Values::Named(
-        "a key's name, `anonymous` without keys, empty for who had none",
+        "a key's name, `anonymous` if no keys are configured, empty for requests without a key",
         100,
     ),
 };

@@ -26,7 +26,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "share",
         labels: &[],
-        help: "Share of turns that has to meet its objective, as configured (`objective.share`). What alerts go by.",
+        help: "Share of turns that must meet the objective, as configured (`objective.share`); alerts use it.",
         gen_ai: None,
     },
     Spec {
@@ -34,7 +34,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "tokens",
         labels: &[WORKER],
-        help: "Uncached tokens that fit in the objective, of a conversation without history on an idle worker.",
+        help: "Uncached tokens that fit the objective, for a conversation without history on an idle worker.",
         gen_ai: None,
     },
     Spec {
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "conversations",
         labels: &[WORKER],
-        help: "Conversations on a worker that wait for their next turn, or are over.",
+        help: "Conversations on the worker that wait for their next turn or have ended.",
         gen_ai: None,
     },
     Spec {
@@ -60,9 +60,9 @@ pub(super) const TABLE: &[Spec] = &[
                 "pause_turns",
             ],
         )],
-        help: "What the worth of a conversation's end goes by: the time to first token above which a turn counts as late (T), \
-               turns and late turns that wait behind one, how far ahead a return counts, late turns over those that would have \
-               been late without hints, and turns until ends are given up again after that was above 1.",
+        help: "Inputs of the value of a conversation's end: the time to first token above which a turn is late (T), \
+            turns and late turns that wait behind one, the horizon for returns, the ratio of late turns to those \
+            expected without hints, and the remaining turns of the pause after that ratio exceeded 1.",
         gen_ai: None,
     },
     Spec {
@@ -70,7 +70,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "as the label says",
         labels: &[STAGE, TOOLS, HABIT],
-        help: "What turns of a class are expected to be followed by.",
+        help: "Expected continuation of turns of a class.",
         gen_ai: None,
     },
     Spec {

@@ -16,7 +16,7 @@ pub(super) const TABLE: &[Spec] = &[
             "outcome",
             &["error", "objective", "slow", "asked", "share", "discarded"],
         )],
-        help: "Traces of requests that ended, by why they were kept, or discarded.",
+        help: "Traces of finished requests by the reason for keeping them, or discarded.",
         gen_ai: None,
     },
     Spec {
@@ -24,7 +24,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "traces",
         labels: &[of("why", &["queue", "export"])],
-        help: "Traces that were kept and not sent: the queue was full, or the collector did not take them.",
+        help: "Kept traces that were not sent: the queue was full, or the collector did not accept them.",
         gen_ai: None,
     },
     Spec {
@@ -32,7 +32,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "traces",
         labels: &[],
-        help: "Traces that the collector has taken.",
+        help: "Traces that the collector accepted.",
         gen_ai: None,
     },
 ];

@@ -12,7 +12,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "workers",
         labels: &[of("state", &["ready", "not_ready"])],
-        help: "Workers by whether they may be given work: all of them, those without series of their own as well.",
+        help: "Workers by readiness, including those without series of their own.",
         gen_ai: None,
     },
     Spec {
@@ -20,7 +20,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "yes or no",
         labels: &[WORKER],
-        help: "1 if the worker may be given work.",
+        help: "1 if the worker is ready for requests.",
         gen_ai: None,
     },
     Spec {
@@ -28,7 +28,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[WORKER],
-        help: "Times that a worker was chosen for a turn.",
+        help: "Turns for which the worker was chosen.",
         gen_ai: None,
     },
     Spec {
@@ -44,7 +44,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER],
-        help: "Predicted time before a request sent now would start its prefill.",
+        help: "Predicted wait before a request sent now starts its prefill.",
         gen_ai: None,
     },
     Spec {
@@ -60,7 +60,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "tokens",
         labels: &[WORKER],
-        help: "Tokens believed to be in the worker's cache.",
+        help: "Estimated tokens in the worker's cache.",
         gen_ai: None,
     },
     Spec {
@@ -68,8 +68,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "requests",
         labels: &[WORKER, of("what", &["waiting", "running", "elsewhere", "lost"])],
-        help: "The worker's own figures: requests waiting, running; of these not from here (elsewhere); counted here and not \
-               there (lost).",
+        help: "Queue figures of the worker: requests waiting and running; of these, sent by others (elsewhere); \
+            counted by the router but not by the worker (lost).",
         gen_ai: None,
     },
     Spec {
@@ -89,7 +89,7 @@ pub(super) const TABLE: &[Spec] = &[
                 ],
             ),
         ],
-        help: "What a prefill is believed to cost, and what a first token takes beside queue and prefill (overhead).",
+        help: "Estimated cost of a prefill, and the time that a first token takes beyond queue and prefill (overhead).",
         gen_ai: None,
     },
     Spec {
@@ -97,7 +97,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER],
-        help: "Error of predicting a typical prefill with that cost: of its answers in the mean, and more after a time without any.",
+        help: "Error of predicting a typical prefill with that cost: the mean over responses, increasing while there are none.",
         gen_ai: None,
     },
     Spec {
@@ -111,10 +111,10 @@ pub(super) const TABLE: &[Spec] = &[
                 &["engine", "clean", "predicted", "late", "none", "counters"],
             ),
         ],
-        help: "Answers by whether they told what their prefill took: engine (its own clock), clean (it had the worker to \
-               itself), predicted (one of both, but how much was cached is a prediction), late (clean, and taught at the \
-               first token; the answer itself then counts as none), none. And intervals learned from because no answer told: \
-               counters.",
+        help: "Responses by how they measured their prefill: engine (reported by the engine), clean (alone on the \
+            worker), predicted (either, but with predicted cached tokens), late (clean, learned at the first token; \
+            the response itself then counts as none), none. Also counters: intervals learned from because no \
+            response measured a prefill.",
         gen_ai: None,
     },
     Spec {

@@ -250,7 +250,7 @@ impl Audit {
         error!(
             error = failed,
             number = entry.number,
-            "the audit log could not be written"
+            "cannot write the audit log"
         );
     }
 

@@ -125,7 +125,7 @@ impl Change {
             settings: earlier.settings.clone(),
             by: "router".to_owned(),
             reason: Some(format!(
-                "the change was for a time; back to revision {}",
+                "the temporary change expired; back to revision {}",
                 earlier.revision
             )),
             source: Source::Revert,
@@ -156,7 +156,7 @@ pub struct Made {
 
 /// The revision to be changed is not the one in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("revision {0} is in force by now")]
+#[error("revision {0} is now in force")]
 pub struct Stale(pub u64);
 
 /// The policy in force and its history.

@@ -110,7 +110,7 @@ impl ClientBody {
 
     fn breaks(&mut self, broken: Broken) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.broken = Some(broken);
-        Poll::Ready(Some(Err("the client's body broke off or its bounds".into())))
+        Poll::Ready(Some(Err("the client's body failed or exceeded its limit".into())))
     }
 
     /// Whether it is too slow: the time that it may take grows with what has come, but none may pass without anything.

@@ -288,7 +288,7 @@ impl Flight {
                     worker = worker.name(),
                     what,
                     claimed = ?seen.usage,
-                    "it counts more tokens or time than there can have been: what is beyond is not believed"
+                    "implausible counts in the response were clamped"
                 );
             }
         }

@@ -94,7 +94,7 @@ impl Tap {
             None => {
                 self.observer.catch_up();
                 if self.observer.stops_short() {
-                    let error = "the stream ended without saying that it is complete".into();
+                    let error = "the stream ended without a completion marker".into();
                     return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed);
                 }
                 self.is_over();
@@ -134,7 +134,7 @@ impl Tap {
         told: &ApiError,
     ) -> Poll<Given> {
         self.observer.broke(outcome, |flight| {
-            warn!(worker = flight.worker().name(), %error, "the answer broke off");
+            warn!(worker = flight.worker().name(), %error, "the response was cut off");
         });
         let family = self.observer.family();
         let Some(standing) = self.observer.standing() else {

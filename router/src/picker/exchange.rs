@@ -195,7 +195,10 @@ impl Exchange<'_> {
             }
             No::Protocol(status) => {
                 self.app.metrics.picked("protocol");
-                warn!(status = status.message(), "the gateway is not set up for it");
+                warn!(
+                    status = status.message(),
+                    "the gateway's configuration is unsupported"
+                );
                 Err(status)
             }
             No::Refused(error) => {

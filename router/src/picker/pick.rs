@@ -75,7 +75,7 @@ async fn turn(
     let request = match turn_request(app, head, body, &turn, &choice) {
         Ok(request) => request,
         Err(error) => {
-            warn!(worker = choice.worker.name(), %error, "no request could be made for it");
+            warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
             flight.end(Outcome::NotReached);
             return Err(ApiError::WorkerFailed);
         }

@@ -83,7 +83,7 @@ async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut pha
         match accepted {
             Ok((stream, place)) => begin(stream, place),
             Err(error) => {
-                warn!(%error, "the endpoint picker's port cannot accept");
+                warn!(%error, "cannot accept connections on the endpoint picker's port");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -133,7 +133,7 @@ async fn connection(
             biased;
             ended = server.as_mut() => {
                 if let Err(error) = ended {
-                    debug!(%error, "a gateway's connection broke");
+                    debug!(%error, "gateway connection failed");
                 }
                 return;
             }
@@ -145,7 +145,7 @@ async fn connection(
                 server.as_mut().graceful_shutdown();
             }
             () = progress.has_to_give_way() => {
-                debug!("a gateway's idle connection makes room for another");
+                debug!("closed an idle gateway connection to make room");
                 return;
             }
         }
@@ -163,8 +163,8 @@ async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option
     };
     match tokio::time::timeout(limit, opening).await {
         Ok(Ok(socket)) => return Some(socket),
-        Ok(Err(error)) => debug!(%error, "a gateway did not get as far as to ask"),
-        Err(_) => debug!("a gateway connected and said nothing"),
+        Ok(Err(error)) => debug!(%error, "gateway handshake failed"),
+        Err(_) => debug!("gateway handshake timed out"),
     }
     if settings.tls {
         app.metrics.no_tls();

@@ -191,7 +191,7 @@ impl Carried {
         span.end(Outcome::NotReached.as_str(), None);
         flight.end(Outcome::NotReached);
         let Some(worker) = at(&self.app, &self.worker, by) else {
-            debug!(endpoint = %by, "an endpoint has answered that is no worker's");
+            debug!(endpoint = %by, "the response came from an endpoint that is not a worker");
             return None;
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));

@@ -42,7 +42,7 @@ impl Predecessor {
     /// Reports that this process serves, so that the predecessor drains.
     pub(super) async fn relieve(mut self) {
         if let Err(error) = self.0.write_all(&[READY]).await {
-            warn!(%error, "the process before this one was gone already");
+            warn!(%error, "the predecessor process was already gone");
         }
     }
 }
@@ -74,7 +74,7 @@ pub(super) async fn offer(path: &Path, sockets: &[OwnedFd]) {
     let listener = match listen(path) {
         Ok(listener) => listener,
         Err(error) => {
-            warn!(%error, path = %path.display(), "no process will be able to take over from this one");
+            warn!(%error, path = %path.display(), "handover is disabled");
             return std::future::pending().await;
         }
     };
@@ -85,10 +85,10 @@ pub(super) async fn offer(path: &Path, sockets: &[OwnedFd]) {
                     info!("another process has taken over");
                     return;
                 }
-                Err(error) => warn!(%error, "a process that wanted to take over did not"),
+                Err(error) => warn!(%error, "a handover failed"),
             },
             Err(error) => {
-                warn!(%error, "cannot accept on the hand-over socket");
+                warn!(%error, "cannot accept on the handover socket");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -112,7 +112,7 @@ async fn give(mut stream: UnixStream, sockets: &[OwnedFd]) -> io::Result<()> {
     if peer != rustix::process::geteuid().as_raw() {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            format!("it is user {peer}'s"),
+            format!("the peer runs as user {peer}"),
         ));
     }
     stream

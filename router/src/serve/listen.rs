@@ -41,12 +41,12 @@ pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
     if let Some(path) = &config.server.handover {
         match handover::ask(path).await {
             Ok(Some((sockets, before))) => {
-                info!("taking over from the process before this one");
+                info!("taking over from the predecessor process");
                 given.0.extend(sockets);
                 predecessor = Some(before);
             }
             Ok(None) => {}
-            Err(error) => warn!(%error, path = %path.display(), "cannot take over; opening ports of its own"),
+            Err(error) => warn!(%error, path = %path.display(), "cannot take over; opening new sockets"),
         }
     }
     let mut inherited = ListenFd::from_env();

@@ -65,7 +65,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
         warn!(
             worker = worker.name(),
             told = told.0,
-            "its cache has room for no block: not believed"
+            "reported capacity is below one block, ignored"
         );
         return;
     }
@@ -77,7 +77,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
         info!(
             worker = worker.name(),
             capacity = capacity.0,
-            "it says how much its cache holds"
+            "cache capacity reported"
         );
         app.feedback.tail.lock().set_capacity(worker.id, capacity);
     }

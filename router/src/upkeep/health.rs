@@ -29,7 +29,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             Err(error) if sending && error.is_timeout() => {
                 debug!(
                     worker = worker.name(),
-                    "probe timed out while answers were coming in: busy, not dead"
+                    "probe timed out while answers were coming in: worker is busy"
                 );
                 continue;
             }

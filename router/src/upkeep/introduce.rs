@@ -25,7 +25,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     let (models, mut answered) = match control::call(app, worker, Method::GET, "/v1/models", None).await {
         Ok(answer) => (models(&answer), true),
         Err(error) => {
-            debug!(worker = worker.name(), %error, "it does not list its models");
+            debug!(worker = worker.name(), %error, "models not listed");
             (None, error.is_refusal())
         }
     };
@@ -106,7 +106,7 @@ async fn fetch(app: &App, worker: &Worker, path: &str, unanswered: &mut bool) ->
     match control::call(app, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
         Err(error) => {
-            debug!(worker = worker.name(), path, %error, "it does not say");
+            debug!(worker = worker.name(), path, %error, "no answer to an introspection request");
             *unanswered |= !error.is_refusal();
             None
         }
@@ -140,7 +140,7 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
                 warn!(
                     worker = worker.name(),
                     policy = name,
-                    "no mirror models its cache policy: taken to be lru"
+                    "unsupported cache policy; assuming lru"
                 );
                 return CachePolicy::Lru;
             }
@@ -149,7 +149,7 @@ fn policy(worker: &Worker, says: &Says) -> CachePolicy {
     }
     info!(
         worker = worker.name(),
-        "it does not say what its cache drops first: taken to be lru (workers[].cache_policy)"
+        "cache policy not reported; assuming lru (workers[].cache_policy)"
     );
     CachePolicy::Lru
 }

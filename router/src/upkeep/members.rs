@@ -70,7 +70,7 @@ fn agree(app: &App) -> bool {
     for (source, found) in &all {
         for (name, named) in &found.workers {
             if let Some((first, _)) = wanted.workers.get(name.as_str()) {
-                let why = format!("{} names a worker of this name", first.as_str());
+                let why = format!("{} already has a worker of this name", first.as_str());
                 wanted.refuse(*source, name, why);
             } else {
                 wanted.workers.insert(name, (*source, named));
@@ -103,7 +103,7 @@ fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
                     worker = worker.name(),
                     ready = named.ready,
                     source = source.as_str(),
-                    "its source says"
+                    "discovery changed the worker's readiness"
                 );
                 app.worker_changed(worker);
             }
@@ -147,9 +147,9 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
             None => {}
         }
         if let Some(other) = addresses.get(&address(&named.spec)) {
-            refused.push((*source, *name, format!("it is at the address of {other}")));
+            refused.push((*source, *name, format!("it has the address of {other}")));
         } else if found >= most {
-            let why = format!("discovery.max_workers allows {most}, and there are so many");
+            let why = format!("the limit of {most} workers is reached (discovery.max_workers)");
             refused.push((*source, *name, why));
         } else if !app.fleet.has_slot(app.clock.now(), slots) {
             waits = true;

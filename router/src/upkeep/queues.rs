@@ -68,12 +68,12 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         let asked = app.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
         let Some(counts) = ask(&app, &worker).await else {
-            debug!(worker = worker.name(), "it says nothing of its queue");
+            debug!(worker = worker.name(), "no queue figures");
             skip = if known { 0 } else { SELDOM };
             continue;
         };
         if !std::mem::replace(&mut known, true) {
-            info!(worker = worker.name(), "its own queue figures are followed");
+            info!(worker = worker.name(), "using the worker's queue figures");
         }
         if let Some(prefills) = counts.prefills {
             learner::learn_counted(&app, &worker, prefills);
@@ -97,7 +97,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             debug!(
                 worker = worker.name(),
                 lost = found.lost,
-                "prefills counted here are not there"
+                "some prefills counted here are unknown to the worker"
             );
         }
         let there = counts.waiting.saturating_add(counts.running);
@@ -107,7 +107,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         if drift.in_a_row == DRIFTS {
             warn!(
                 worker = worker.name(),
-                in_flight, there, "it knows of fewer requests than are counted here"
+                in_flight, there, "the worker reports fewer requests than are counted here"
             );
         }
     }

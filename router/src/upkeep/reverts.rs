@@ -50,7 +50,7 @@ async fn revert(app: &App, worker: &Worker) {
         who: Who::router(),
         action: "workers.alpha_revert".to_owned(),
         target: worker.name().to_owned(),
-        why: Some("the change was for a time".to_owned()),
+        why: Some("the temporary change expired".to_owned()),
         outcome: Ok((
             Some(before.alpha_ms_per_token.into()),
             Some(worker.cost().alpha_ms_per_token.into()),

@@ -28,13 +28,13 @@ pub(super) async fn learn(app: &App, worker: &Worker, models: &[Value]) {
         let Some(gap) = ask(app, worker, model).await else {
             debug!(
                 worker = worker.name(),
-                model, "it does not say what its template adds"
+                model, "cannot measure the model's template"
             );
             return;
         };
         debug!(
             worker = worker.name(),
-            model, gap, "tokens of its template after a reply"
+            model, gap, "template measured: tokens after a reply"
         );
         app.knowledge.template(model, gap);
     }

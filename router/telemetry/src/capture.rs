@@ -152,7 +152,7 @@ impl Capture {
             }
         };
         if tokio::time::timeout(FLUSH_LIMIT, flushed).await.is_err() {
-            warn!(target: TARGET, "the capture's last turns are not written: its disk does not answer");
+            warn!(target: TARGET, "the capture's last turns are not written: the disk does not respond");
         }
     }
 }

@@ -52,7 +52,7 @@ pub enum LevelError {
     #[error("{0}")]
     Wrong(String),
     /// The log was not started by this module.
-    #[error("the log of this process was not started by the router")]
+    #[error("the router did not set up this process's log")]
     NotOurs,
 }
 
@@ -95,7 +95,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
 /// Fails if the level is invalid, or a log is already running.
 pub fn start(log: &config::Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
-    let writer = writer::start(log.format == LogFormat::Json).context("no thread for the log")?;
+    let writer = writer::start(log.format == LogFormat::Json).context("cannot start the log's thread")?;
     let builder = tracing_subscriber::fmt()
         .with_writer(writer)
         // The default prints internal errors to standard error, and panics if that fails.

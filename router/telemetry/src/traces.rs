@@ -159,7 +159,7 @@ impl Traces {
             }
         };
         if tokio::time::timeout(limit, flushed).await.is_err() {
-            warn!(target: TARGET, "the collector does not take traces; the last ones are lost");
+            warn!(target: TARGET, "the collector does not accept traces; the last ones are lost");
         }
     }
 }

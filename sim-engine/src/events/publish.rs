@@ -130,7 +130,7 @@ async fn answer_replays(mut socket: RouterSocket, topic: Bytes, log: Arc<EventLo
         let request = match socket.recv().await {
             Ok(request) => request.into_vec(),
             Err(error) => {
-                tracing::warn!(%error, "the replay socket is gone");
+                tracing::warn!(%error, "the replay socket closed");
                 return;
             }
         };

@@ -82,7 +82,7 @@ fn keep(addr: SocketAddr) -> io::Result<TcpSocket> {
 
 async fn connection(ranks: Ranks, socket: TcpStream) {
     if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "nodelay was refused");
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder

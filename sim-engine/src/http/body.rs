@@ -14,7 +14,7 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, CutOff>;
 
 /// The connection is cut by a fault.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("cut off, as a fault asked")]
+#[error("cut off by a fault")]
 pub(crate) struct CutOff;
 
 pub(crate) fn full(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {

@@ -77,7 +77,7 @@ impl ApiError {
 
     pub(crate) fn injected(status: u16) -> Self {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self::new(status, "InternalServerError", "This failure was asked for.")
+        Self::new(status, "InternalServerError", "This failure was requested.")
     }
 
     pub(crate) fn response(&self) -> Response<Body> {

@@ -57,7 +57,7 @@ class Seen:
         assert self.exact >= share, (
             f"{self.exact:.1%} of the predictions were exact, asked is {share:.0%}. Not predicted:\n  "
             + "\n  ".join(self.missed)
-            + f"\n{self.router.process.log}: 'found in its cache' has every turn and where its prediction came from;"
+            + f"\n{self.router.process.log}: 'cached tokens reported' has every turn and where its prediction came from;"
             f"\n{self.engine.process.log} and tests/engines/live/events.py: what the engine stored and removed."
         )
 

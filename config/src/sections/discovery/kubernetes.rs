@@ -145,8 +145,9 @@ pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) 
         (false, true) => Watched::Services(written.services),
         (true, false) => Watched::Pods(pods.to_owned()),
         (false, false) => {
-            let what = "stands beside discovery.kubernetes.services, which names the same pods".to_owned();
-            checker.report(&path("pods"), what, Some("leave one of the two out".to_owned()));
+            let what =
+                "is set together with discovery.kubernetes.services, which selects the same pods".to_owned();
+            checker.report(&path("pods"), what, Some("remove one of the two".to_owned()));
             return None;
         }
     };
@@ -167,8 +168,8 @@ fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
     if written.api_url.is_empty() {
         for (key, given) in [("token_file", &token_file), ("ca_file", &ca)] {
             if given.is_some() {
-                let what = "is for the server of discovery.kubernetes.api_url, which is not set".to_owned();
-                let hint = "leave it out: in a cluster the service account's own is read".to_owned();
+                let what = "applies to discovery.kubernetes.api_url, which is not set".to_owned();
+                let hint = "remove it: in a cluster the service account's own file is read".to_owned();
                 checker.report(&path(key), what, Some(hint));
             }
         }
@@ -179,16 +180,12 @@ fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
     let url = url.ok()?;
     if url.scheme_str() != Some("https") {
         if ca.is_some() {
-            let what =
-                "stands beside an api_url that is not `https`, whose certificate nobody looks at".to_owned();
-            checker.report(
-                &path("ca_file"),
-                what,
-                Some("leave one of the two out".to_owned()),
-            );
+            let what = "is set with an api_url that is not `https`, so no certificate is verified".to_owned();
+            checker.report(&path("ca_file"), what, Some("remove one of the two".to_owned()));
         }
         if token_file.is_some() {
-            let what = "stands beside an api_url that is not `https`, where anybody could read it".to_owned();
+            let what =
+                "is set with an api_url that is not `https`, so it would be sent unencrypted".to_owned();
             checker.report(
                 &path("token_file"),
                 what,

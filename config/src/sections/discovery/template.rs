@@ -189,7 +189,7 @@ pub(super) fn template(worker: WorkerSection, checker: &mut Checker<'_>) -> Temp
     };
     if !matches!(template.worker.kv_events.as_str(), "auto" | "off") {
         let what = format!("expected auto or off, found {:?}", template.worker.kv_events);
-        let hint = "a publisher is one worker's own: let the workers be asked for it, or list them in discovery.file";
+        let hint = "a publisher belongs to one worker: use auto, or list the workers in discovery.file";
         checker.report(&format!("{prefix}kv_events"), what, Some(hint.to_owned()));
         return template;
     }

@@ -106,7 +106,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- if and .Values.admin.tokens .Values.admin.existingSecret }}
-{{- fail "admin.tokens: the tokens come from admin.existingSecret already; leave one of the two out" }}
+{{- fail "admin.tokens: the tokens already come from admin.existingSecret; remove one of the two" }}
 {{- end }}
 {{- if and .Values.snapshot.existingClaim (gt (int .Values.replicas) 1) }}
 {{- fail "snapshot.existingClaim: one claim for several replicas, which would overwrite each other's snapshot; set replicas to 1, or leave it out" }}

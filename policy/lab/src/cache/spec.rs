@@ -58,7 +58,7 @@ pub enum PolicySpec {
 
 /// An unknown policy name, or an invalid parameter.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{name}` is no cache policy; there are {}", PolicySpec::NAMES.join(", "))]
+#[error("`{name}` is not a cache policy; there are {}", PolicySpec::NAMES.join(", "))]
 pub struct UnknownPolicy {
     /// The name given.
     pub name: String,

@@ -289,7 +289,7 @@ fn names_read_back_and_others_are_answered_with_the_list() {
     }
     let error = "fifo".parse::<PolicySpec>().unwrap_err().to_string();
     assert!(
-        error.contains("`fifo` is no cache policy") && error.contains("to-belady"),
+        error.contains("`fifo` is not a cache policy") && error.contains("to-belady"),
         "{error}"
     );
     assert!("lru:3".parse::<PolicySpec>().is_err());

@@ -330,13 +330,13 @@ pub(crate) fn default_view(policy: PolicyName) -> View {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(fault) = args.fault.iter().find(|fault| fault.0.worker.0 >= args.workers) {
         anyhow::bail!(
-            "a fault strikes worker {}, but there are {}",
+            "a fault names worker {}, but there are only {} workers",
             fault.0.worker.0,
             args.workers
         );
     }
     if args.hold_ms.is_some() && args.routers.iter().any(|routers| routers.count > 1) {
-        anyhow::bail!("--hold-ms is of a single router, but --routers has several");
+        anyhow::bail!("--hold-ms requires a single router, but --routers has several");
     }
     let trace = args.input.trace.read(args.input.turns)?;
     let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);

@@ -41,7 +41,7 @@ impl Checker {
         if !ts_s.is_finite() || ts_s < 0.0 {
             return Err(TraceFault::field(
                 "ts",
-                format!("a time from 0 on expected, not {ts_s}"),
+                format!("expected a time of at least 0, found {ts_s}"),
             ));
         }
         match self.last_ts_s {

@@ -28,10 +28,10 @@ pub enum TraceFault {
         reason: String,
     },
     /// The first line has no known format.
-    #[error("neither a turn trace, a capture, a Mooncake nor a Bailian line: none of their fields is here")]
+    #[error("not a line of a turn trace, a capture, Mooncake or Bailian: it has none of their fields")]
     UnknownFormat,
     /// A second meta line, or one after the first turn.
-    #[error("a meta line belongs before the first turn, once")]
+    #[error("a single meta line is allowed, before the first turn")]
     LateMeta,
     /// The lines are not in order of time.
     #[error("not sorted by time: {ts_s} s comes after {previous_s} s")]
@@ -62,7 +62,7 @@ pub enum TraceFault {
         said: u64,
     },
     /// The line has block ids but the trace no block size.
-    #[error("blocks, but no `meta.bs` that says how many tokens a block holds")]
+    #[error("blocks without `meta.bs`, the number of tokens per block")]
     NoBlockSize,
     /// The number of blocks does not fit the prompt.
     #[error("{blocks} blocks of {block_size} tokens do not cover a prompt of {input} tokens")]
@@ -76,7 +76,7 @@ pub enum TraceFault {
     },
     /// A block id has two predecessors.
     #[error(
-        "block {id} at position {position} follows {}, but followed {} before: ids must name whole prefixes",
+        "block {id} at position {position} follows {}, but followed {} before: an id must identify a whole prefix",
         spell(*.parent),
         spell(*.expected)
     )]

@@ -126,14 +126,14 @@ fn only_known_keys(text: &str, rules: &[FieldRule]) -> bool {
 fn diagnose(text: &str, rules: &[FieldRule], extras: bool, otherwise: &str) -> TraceFault {
     let object = match serde_json::from_str::<Value>(text) {
         Ok(Value::Object(object)) => object,
-        Ok(_) => return TraceFault::Syntax("a JSON value of another kind".to_owned()),
+        Ok(_) => return TraceFault::Syntax("a JSON value of another type".to_owned()),
         Err(error) => return TraceFault::Syntax(error.to_string()),
     };
     for FieldRule(name, kind, required) in rules {
         match object.get(*name) {
             Some(value) if !kind.accepts(value) || (*required && value.is_null()) => {
                 let shown = shorten(&value.to_string());
-                return TraceFault::field(*name, format!("{} expected, not {shown}", kind.wanted()));
+                return TraceFault::field(*name, format!("expected {}, found {shown}", kind.wanted()));
             }
             None if *required => return TraceFault::field(*name, "missing"),
             _ => {}
@@ -211,7 +211,7 @@ pub(super) fn since_origin(field: &str, time: f64) -> Result<f64, TraceFault> {
     }
     Err(TraceFault::field(
         field,
-        format!("a time from 0 on expected, not {time}"),
+        format!("expected a time of at least 0, found {time}"),
     ))
 }
 
@@ -219,7 +219,7 @@ pub(super) fn time(field: &str, ms: Option<f64>) -> Result<Option<Millis>, Trace
     match ms {
         Some(ms) if !(ms.is_finite() && ms >= 0.0) => Err(TraceFault::field(
             field,
-            format!("a time from 0 on expected, not {ms}"),
+            format!("expected a time of at least 0, found {ms}"),
         )),
         ms => Ok(ms.map(Millis)),
     }
@@ -239,7 +239,7 @@ pub(super) fn bounded(field: &str, tokens: u64) -> Result<u64, TraceFault> {
 pub(super) fn expand_runs(runs: &[u64]) -> Result<Vec<u64>, TraceFault> {
     let fault = |reason: &str| TraceFault::field("block_runs", reason);
     if !runs.len().is_multiple_of(2) {
-        return Err(fault("pairs of first id and count expected"));
+        return Err(fault("expected pairs of first id and count"));
     }
     let total = runs
         .iter()

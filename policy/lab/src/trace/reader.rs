@@ -163,7 +163,7 @@ impl Reader {
 fn detect(text: &str) -> Result<Format, TraceFault> {
     let object = match serde_json::from_str::<serde_json::Value>(text) {
         Ok(serde_json::Value::Object(object)) => object,
-        Ok(_) => return Err(TraceFault::Syntax("a JSON value of another kind".to_owned())),
+        Ok(_) => return Err(TraceFault::Syntax("a JSON value of another type".to_owned())),
         Err(error) => return Err(TraceFault::Syntax(error.to_string())),
     };
     if object.contains_key("chat_id") {

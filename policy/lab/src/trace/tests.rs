@@ -47,16 +47,18 @@ fn negative_and_mistyped_fields_are_named() {
     let negative = turn_text(0.0, 1, 0, 1, 0, 1, "").replace(r#""prompt_tokens":1"#, r#""prompt_tokens":-5"#);
     assert_eq!(
         refusal(&[&negative]),
-        "line 1: field `prompt_tokens`: a whole number that is not negative expected, not -5"
+        "line 1: field `prompt_tokens`: expected a whole number that is not negative, found -5"
     );
     let text = turn_text(0.0, 1, 0, 1, 0, 1, "").replace(r#""ts":0"#, r#""ts":"noon""#);
     assert_eq!(
         refusal(&[&text]),
-        "line 1: field `ts`: a number expected, not \"noon\""
+        "line 1: field `ts`: expected a number, found \"noon\""
     );
-    assert!(refusal(&[&turn_text(-1.0, 1, 0, 1, 0, 1, "")]).contains("field `ts`: a time from 0 on"));
+    assert!(
+        refusal(&[&turn_text(-1.0, 1, 0, 1, 0, 1, "")]).contains("field `ts`: expected a time of at least 0")
+    );
     let ids = turn_text(0.0, 1, 0, 1, 0, 1, r#","blocks":["a"]"#);
-    assert!(refusal(&[META, &ids]).starts_with("line 2: field `blocks`: a list of whole numbers"));
+    assert!(refusal(&[META, &ids]).starts_with("line 2: field `blocks`: expected a list of whole numbers"));
 }
 
 #[test]
@@ -69,7 +71,7 @@ fn unknown_and_missing_fields_are_named() {
         refusal(&[r#"{"ts":0,"conv":1}"#]),
         "line 1: field `turn`: missing"
     );
-    assert!(refusal(&[r#"{"hello":1}"#]).starts_with("line 1: neither a turn trace"));
+    assert!(refusal(&[r#"{"hello":1}"#]).starts_with("line 1: not a line of a turn trace"));
     assert!(refusal(&["[1]"]).starts_with("line 1: not a JSON object"));
     assert!(refusal(&[r#"{"ts":0,"#]).starts_with("line 1: not a JSON object"));
 }
@@ -85,14 +87,14 @@ fn a_turn_that_names_meta_first_is_not_taken_for_a_meta_line() {
 #[test]
 fn refusals_speak_the_formats_own_names_and_units() {
     let mooncake = r#"{"timestamp":-5,"input_length":1,"output_length":1,"hash_ids":[1]}"#;
-    let before = "line 1: field `timestamp`: a time from 0 on expected, not -5";
+    let before = "line 1: field `timestamp`: expected a time of at least 0, found -5";
     assert_eq!(refusal(&[mooncake]), before);
     let bailian = r#"{"chat_id":1,"timestamp":-5,"input_length":1,"output_length":1}"#;
     assert_eq!(refusal(&[bailian]), before);
     let null = mooncake.replace("[1]", "null");
     assert_eq!(
         refusal(&[&null]),
-        "line 1: field `hash_ids`: a list of whole numbers that are not negative expected, not null"
+        "line 1: field `hash_ids`: expected a list of whole numbers that are not negative, found null"
     );
     let twice = turn_text(0.0, 1, 0, 1, 0, 1, r#","ts":1"#);
     assert_eq!(refusal(&[&twice]), "line 1: field `ts`: given twice");
@@ -114,7 +116,7 @@ fn a_capture_may_carry_more_fields() {
 fn meta_comes_first_and_once() {
     assert_eq!(
         refusal(&[META, META]),
-        "line 2: a meta line belongs before the first turn, once"
+        "line 2: a single meta line is allowed, before the first turn"
     );
     assert!(refusal(&[&turn_text(0.0, 1, 0, 1, 0, 1, ""), META]).starts_with("line 2"));
 }
@@ -147,7 +149,7 @@ fn blocks_must_cover_the_prompt_and_need_a_size() {
         refusal(&[META, &text]),
         "line 2: 3 blocks of 4 tokens do not cover a prompt of 8 tokens"
     );
-    assert!(refusal(&[&text]).contains("no `meta.bs`"));
+    assert!(refusal(&[&text]).contains("blocks without `meta.bs`"));
     let short = turn_text(0.0, 1, 0, 8, 0, 1, r#","blocks":[1]"#);
     assert!(refusal(&[META, &short]).contains("do not cover"));
 }
@@ -161,7 +163,8 @@ fn ids_that_do_not_name_whole_prefixes_are_refused() {
     ]);
     assert_eq!(
         refused,
-        "line 3: block 2 at position 1 follows block 3, but followed block 1 before: ids must name whole prefixes"
+        "line 3: block 2 at position 1 follows block 3, but followed block 1 before: an id must identify a whole \
+         prefix"
     );
     let twice = turn_text(0.0, 1, 0, 8, 0, 1, r#","blocks":[1,1]"#);
     assert!(refusal(&[META, &twice]).contains("followed nothing before"));

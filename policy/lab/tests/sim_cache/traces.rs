@@ -232,16 +232,45 @@ fn every_format_refuses_bad_lines_with_number_and_reason() {
         };
         let field = name.trim_matches('"');
         let cases = [
-            (again(good).replace(time, &time.replace('5', "4")), "not sorted by time: ".to_owned()),
-            (again(good).replace(time, &time.replace('5', "-4")), "a time from 0 on expected, not -".to_owned()),
-            (again(good).replace(length, &format!("{name}:-{value}")), format!("field `{field}`: a whole number that is not negative expected, not -{value}")),
-            (again(good).replace(length, &format!("{name}:\"many\"")), format!("field `{field}`: a whole number that is not negative expected, not \"many\"")),
-            (again(good).replace(length, &format!("{name}:null")), format!("field `{field}`: ")),
-            (again(good).replace(&format!("{length},"), ""), format!("field `{field}`: missing")),
-            (again(good).replace("[1,2]", "[3,2]"), "block 2 at position 1 follows block 3, but followed block 1 before: ids must name whole prefixes".to_owned()),
-            (again(good).replace("[1,2]", "[2,3]"), "block 2 at position 0 follows nothing, but followed block 1 before".to_owned()),
+            (
+                again(good).replace(time, &time.replace('5', "4")),
+                "not sorted by time: ".to_owned(),
+            ),
+            (
+                again(good).replace(time, &time.replace('5', "-4")),
+                "expected a time of at least 0, found -".to_owned(),
+            ),
+            (
+                again(good).replace(length, &format!("{name}:-{value}")),
+                format!("field `{field}`: expected a whole number that is not negative, found -{value}"),
+            ),
+            (
+                again(good).replace(length, &format!("{name}:\"many\"")),
+                format!("field `{field}`: expected a whole number that is not negative, found \"many\""),
+            ),
+            (
+                again(good).replace(length, &format!("{name}:null")),
+                format!("field `{field}`: "),
+            ),
+            (
+                again(good).replace(&format!("{length},"), ""),
+                format!("field `{field}`: missing"),
+            ),
+            (
+                again(good).replace("[1,2]", "[3,2]"),
+                "block 2 at position 1 follows block 3, but followed block 1 \
+                before: an id must identify a whole prefix"
+                    .to_owned(),
+            ),
+            (
+                again(good).replace("[1,2]", "[2,3]"),
+                "block 2 at position 0 follows nothing, but followed block 1 before".to_owned(),
+            ),
             (again(good).replace("[1,2]", "[1]"), "1 blocks of ".to_owned()),
-            (again(good).replace("[1,2]", "[1,\"two\"]"), "a list of whole numbers that are not negative expected, not [1,\"two\"]".to_owned()),
+            (
+                again(good).replace("[1,2]", "[1,\"two\"]"),
+                "expected a list of whole numbers that are not negative, found [1,\"two\"]".to_owned(),
+            ),
             ("[]".to_owned(), "not a JSON object".to_owned()),
             (good[..good.len() / 2].to_owned(), "not a JSON object".to_owned()),
         ];
@@ -272,10 +301,10 @@ fn each_format_refuses_what_only_it_can_get_wrong() {
         "{said}"
     );
     let said = complaint(turn(",\"blocks\":[1,2]").as_bytes());
-    assert!(said.contains("line 1: blocks, but no `meta.bs`"), "{said}");
+    assert!(said.contains("line 1: blocks without `meta.bs`"), "{said}");
     let said = complaint(format!("{}\n{{\"meta\":{{\"bs\":4}}}}", turn("")).as_bytes());
     assert!(
-        said.contains("line 2: a meta line belongs before the first turn"),
+        said.contains("line 2: a single meta line is allowed, before the first turn"),
         "{said}"
     );
     let bailian = GOOD[3].1;
@@ -285,7 +314,7 @@ fn each_format_refuses_what_only_it_can_get_wrong() {
         "{said}"
     );
     let said = complaint(br#"{"hello":"world"}"#);
-    assert!(said.contains("line 1: neither a turn trace"), "{said}");
+    assert!(said.contains("line 1: not a line of a turn trace"), "{said}");
 }
 
 #[test]

@@ -36,9 +36,7 @@ impl Target {
             .parse()
             .with_context(|| format!("--admin {admin}: expected a URL such as http://127.0.0.1:9090"))?;
         if uri.scheme_str() != Some("http") {
-            bail!(
-                "--admin {admin}: the admin port speaks http; reach it over a tunnel where the network is not yours"
-            );
+            bail!("--admin {admin}: the admin port uses http; reach it over a tunnel on untrusted networks");
         }
         let host = uri.host().unwrap_or("127.0.0.1");
         let token = token_file.map(|file| {
@@ -150,7 +148,7 @@ impl Client {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let request = request.build().context("this cannot be asked")?;
+        let request = request.build().context("invalid request")?;
         let response = self.http.execute(request).await;
         let response = response.map_err(|error| match error.is_connect() {
             true => anyhow!(error).context(format!(
@@ -170,7 +168,7 @@ async fn whole(response: Response) -> anyhow::Result<String> {
     let body = Limited::new(Body::from(response), MAX_ANSWER_BYTES)
         .collect()
         .await;
-    let body = body.map_err(|error| anyhow!("the answer broke off: {error}"))?;
+    let body = body.map_err(|error| anyhow!("the response was cut off: {error}"))?;
     Ok(String::from_utf8(body.to_bytes().to_vec())?)
 }
 
@@ -224,7 +222,7 @@ mod tests {
             authority("https://a:1")
                 .unwrap_err()
                 .to_string()
-                .contains("speaks http")
+                .contains("uses http")
         );
         assert!(authority("a b").is_err());
     }

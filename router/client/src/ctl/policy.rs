@@ -19,7 +19,7 @@ pub(super) enum Policy {
     /// `classes.CLASS.weights.slo=2`; of a policy that requests select by name, `named.NAME.policy=least_ttft`.
     /// `null` removes an override.
     #[command(
-        after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'as everybody'"
+        after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'same as the others'"
     )]
     Set {
         /// The changes, each as KEY=VALUE.
@@ -34,7 +34,7 @@ pub(super) enum Policy {
     },
     /// Earlier policies, newest first.
     History {
-        /// Most entries.
+        /// Maximum number of entries.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
@@ -136,7 +136,7 @@ async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, 
     let mut shown = client.get(POLICY).await?;
     let tag = shown["etag"]
         .as_str()
-        .context("the router names no revision")?
+        .context("the router reported no revision")?
         .to_owned();
     let mut settings = shown["settings"].take();
     for change in changes {

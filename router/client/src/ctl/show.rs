@@ -56,8 +56,10 @@ pub(super) fn policy(answer: &Value) -> String {
     }
     if answer["as_configured"] == false {
         out.push_str(match shared {
-            None => "\nnot what the configuration says: a restart would undo it",
-            Some(_) => "\nnot what this replica's configuration says: a restart takes what all replicas have",
+            None => "\ndiffers from the configuration; a restart would undo it",
+            Some(_) => {
+                "\ndiffers from this replica's configuration; a restart adopts the policy of the fleet"
+            }
         });
     }
     if let Some(seconds) = answer["reverts"]["in_s"].as_f64() {

@@ -60,7 +60,7 @@ pub struct Args {
     /// Timeout of a whole turn in seconds.
     #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
     timeout: f64,
-    /// Most turns in flight, to protect this machine; delayed turns are reported.
+    /// Maximum number of turns in flight, to protect this machine; delayed turns are reported.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
     concurrency_limit: u32,
     /// Seed of the generated text.
@@ -113,7 +113,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
             Some(model) => model.clone(),
             None => client.first_model(target).await.with_context(|| {
                 format!(
-                    "{} does not say which models it serves; name one with --model",
+                    "{} does not list its models; choose one with --model",
                     target.bases.join(",")
                 )
             })?,

@@ -17,7 +17,9 @@ pub struct Target {
 
 /// The target cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no target; expected a url such as http://127.0.0.1:8080, or name=url, or name=url,url")]
+#[error(
+    "{0:?} is not a valid target; expected a url such as http://127.0.0.1:8080, or name=url, or name=url,url"
+)]
 pub struct BadTarget(String);
 
 impl Target {

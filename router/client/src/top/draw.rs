@@ -120,7 +120,7 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     ];
     let table = Table::new(rows, widths)
         .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
-        .block(Block::bordered().title(" workers, the longest wait first "));
+        .block(Block::bordered().title(" workers, longest wait first "));
     frame.render_widget(table, area);
 }
 
@@ -171,7 +171,7 @@ fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     panel(
         frame,
         area,
-        " hottest prefixes: the most shared, then the last used ",
+        " hottest prefixes: most shared, then most recently used ",
         (header, widths),
         rows,
     );
@@ -180,7 +180,7 @@ fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let title = match &screen.late {
         None => " late turns: the router keeps no decisions (explain.max_bytes) ",
-        Some(none) if none.is_empty() => " late turns: none of those that are kept ",
+        Some(none) if none.is_empty() => " late turns: none among the stored decisions ",
         Some(_) => " late turns, newest first; ctl explain REQUEST says more ",
     };
     let rows = screen.late.iter().flatten().map(|decision| {

@@ -81,7 +81,10 @@ fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
     let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
     screen.found(&prefixes(), none(100));
     let well = text(&screen, (100, 33)).unwrap();
-    assert!(well.contains("late turns: none of those that are kept"), "{well}");
+    assert!(
+        well.contains("late turns: none among the stored decisions"),
+        "{well}"
+    );
     screen.found(&prefixes(), none(0));
     let unknown = text(&screen, (100, 33)).unwrap();
     assert!(unknown.contains("the router keeps no decisions"), "{unknown}");

@@ -70,7 +70,7 @@ impl Resolver {
         };
         if system.servers.is_empty() {
             return Err(format!(
-                "{} names no server: set discovery.dns.server",
+                "{} lists no nameserver: set discovery.dns.server",
                 system::FILE
             ));
         }
@@ -101,7 +101,7 @@ impl Resolver {
 
     /// Asks each server until one answers.
     async fn ask(&self, name: &str, kind: RecordType) -> Result<DnsResponse, String> {
-        let no_name = |error| format!("{name:?} is no name: {error}");
+        let no_name = |error| format!("{name:?} is not a valid name: {error}");
         let mut whole = Name::from_ascii(name).map_err(no_name)?;
         whole.set_fqdn(true);
         let query = Query::query(whole, kind);
@@ -112,7 +112,7 @@ impl Resolver {
                 match asked {
                     Ok(Ok(response)) => match response.response_code {
                         ResponseCode::NoError | ResponseCode::NXDomain => return Ok(response),
-                        code => last = format!("{server}: it answers {code:?}"),
+                        code => last = format!("{server}: response code {code:?}"),
                     },
                     Err(_) | Ok(Err(NetError::Timeout)) => {
                         last = format!("no answer within {} s", self.timeout.as_secs_f64());
@@ -142,7 +142,7 @@ impl Resolver {
         let tcp = TcpClientStream::exchange(server, None, self.timeout, None, provider.clone()).await?;
         let response = tcp.lookup(query.clone(), options).first_answer().await?;
         match response.truncation {
-            true => Err(NetError::Message("its answer is cut off")),
+            true => Err(NetError::Message("the response is truncated")),
             false => Ok(response),
         }
     }

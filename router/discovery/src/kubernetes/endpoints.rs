@@ -41,7 +41,7 @@ fn port(slice: &EndpointSlice, wanted: Option<&Port>) -> Result<u16, String> {
         Some(Port::Name(name)) => ports
             .find(|port| port.name.as_deref() == Some(name))
             .and_then(|port| number(port.port?))
-            .ok_or_else(|| format!("its Service has no port that is called {name}")),
+            .ok_or_else(|| format!("its Service has no port named {name}")),
         None => {
             let first = ports.next().and_then(|port| number(port.port?));
             let first = first.ok_or_else(|| "its Service has no TCP port".to_owned())?;

@@ -33,15 +33,13 @@ impl Failure {
                 Some(refusal) => Self::refused(verb, refusal.clone()),
                 None => Self::Malformed(with_causes(error.as_ref())),
             },
-            error if verb == LIST => {
-                Self::Malformed(format!("the answer to a list is no list: {}", with_causes(error)))
-            }
-            // A line that is no event: kube takes any JSON object for a status.
-            kube::Error::Api(_) => Self::Malformed("an event of the watch makes no sense".to_owned()),
-            error => Self::Malformed(format!(
-                "an event of the watch makes no sense: {}",
+            error if verb == LIST => Self::Malformed(format!(
+                "the response to a list is not a list: {}",
                 with_causes(error)
             )),
+            // A line that is no event: kube takes any JSON object for a status.
+            kube::Error::Api(_) => Self::Malformed("invalid watch event".to_owned()),
+            error => Self::Malformed(format!("invalid watch event: {}", with_causes(error))),
         }
     }
 
@@ -91,7 +89,7 @@ pub(super) fn explain(verb: &str, resource: &str, namespace: &str, refusal: &Ref
             "the router may not {verb} {resource} in namespace {namespace}: its service account needs a Role there that \
              allows get, list and watch of {resource} (docs/discovery.md){said}"
         ),
-        401 => format!("the API server does not take the router's token{said}"),
+        401 => format!("the API server rejects the router's token{said}"),
         code => format!("the API server answered {code} to a {verb} of {resource}{said}"),
     }
 }

@@ -188,7 +188,9 @@ pub(crate) fn in_words(problems: &config::Problems) -> String {
 
 /// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr = text.parse().map_err(|_| format!("{text:?} is no address"))?;
+    let address: IpAddr = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not an IP address"))?;
     // An IPv4 address that is written as one of IPv6 is connected to as what it is.
     let address = address.to_canonical();
     let link_local = match address {
@@ -196,7 +198,7 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
     if link_local || address.is_multicast() || address.is_unspecified() {
-        return Err(format!("{address} is no address that a worker can have"));
+        return Err(format!("{address} is not a usable worker address"));
     }
     Ok(address)
 }

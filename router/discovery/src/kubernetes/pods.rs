@@ -42,7 +42,7 @@ fn port(pod: &Pod, wanted: Option<&Port>) -> Result<u16, String> {
         Some(Port::Name(name)) => ports
             .find(|port| port.name.as_deref() == Some(name))
             .and_then(|port| number(port.container_port))
-            .ok_or_else(|| format!("none of its containers has a port that is called {name}")),
+            .ok_or_else(|| format!("none of its containers has a port named {name}")),
         None => {
             let first = ports.next().and_then(|port| number(port.container_port)).ok_or_else(|| {
                 format!("its containers name no port: set discovery.kubernetes.port, or {PREFIX}port on the pod")

@@ -49,8 +49,9 @@ impl Server {
                 let namespace = config::file::read_text(&account("namespace"), MAX_TOKEN_BYTES);
                 let namespace = namespace.map_err(|error| {
                     format!(
-                        "{ACCOUNT}/namespace cannot be read ({error}): the router runs in no pod, or without its service \
-                         account's token (automountServiceAccountToken); set discovery.kubernetes.api_url outside of a cluster"
+                        "{ACCOUNT}/namespace cannot be read ({error}): the router does not run in a pod, or runs \
+                         without its service account's token (automountServiceAccountToken); set \
+                         discovery.kubernetes.api_url outside of a cluster"
                     )
                 })?;
                 let url = of_environment(|name| std::env::var(name).ok())?;
@@ -102,15 +103,16 @@ pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     let header = HeaderValue::from_str(&format!("Bearer {token}")).ok();
     let mut header = header
         .filter(|_| !token.is_empty())
-        .ok_or_else(|| format!("{shown} holds no token"))?;
+        .ok_or_else(|| format!("{shown} contains no token"))?;
     header.set_sensitive(true);
     Ok(header)
 }
 
 /// The server that the environment of a pod names.
 fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Uri, String> {
-    let read =
-        |name: &str| variable(name).ok_or_else(|| format!("{name} is not set: the router runs in no pod"));
+    let read = |name: &str| {
+        variable(name).ok_or_else(|| format!("{name} is not set: the router does not run in a pod"))
+    };
     let (host, port) = (read("KUBERNETES_SERVICE_HOST")?, read("KUBERNETES_SERVICE_PORT")?);
     let host = if host.contains(':') {
         format!("[{host}]")
@@ -119,7 +121,7 @@ fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Uri, Stri
     };
     let url = format!("https://{host}:{port}");
     url.parse()
-        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT make no url: {url}"))
+        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT do not form a valid url: {url}"))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ enum State {
 
 /// The body violates the chunked coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body is not chunked as it should be")]
+#[error("invalid chunked body")]
 pub(super) struct Malformed;
 
 /// Decodes a body.

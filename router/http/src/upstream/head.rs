@@ -28,15 +28,15 @@ pub(super) struct Head {
 /// Why a head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    #[error("the head of the answer cannot be parsed: {0}")]
+    #[error("the head of the response cannot be parsed: {0}")]
     Syntax(httparse::Error),
-    #[error("the head of the answer has a field or a status that there cannot be")]
+    #[error("the head of the response has an invalid field or status")]
     Value,
-    #[error("the answer has no one length")]
+    #[error("the response's length is ambiguous")]
     Length,
-    #[error("the head of the answer is too large")]
+    #[error("the head of the response is too large")]
     TooLarge,
-    #[error("the answer changes the protocol, which nobody asked for")]
+    #[error("the response switches protocols without an upgrade request")]
     Switched,
 }
 

@@ -41,7 +41,7 @@ pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
         ) {
             (Ok(asked), Ok(wanted)) => listen(&app, &bus, &client, asked, wanted).await,
             (Err(error), _) | (_, Err(error)) => {
-                warn!(%error, "replicas that join cannot be heard");
+                warn!(%error, "cannot subscribe to join requests");
             }
         }
         tokio::time::sleep(AGAIN).await;
@@ -120,10 +120,7 @@ async fn take(app: &Arc<App>) -> Option<Held> {
     let of = Arc::clone(app);
     let taken = tokio::task::spawn_blocking(move || snapshot::take(&of, MOST_BYTES)).await;
     let bytes = taken.ok()?;
-    debug!(
-        bytes = bytes.len(),
-        "a replica that joins is given what is known here"
-    );
+    debug!(bytes = bytes.len(), "sending the index to a joining replica");
     Some(Held {
         number: random_id(),
         taken: Instant::now(),

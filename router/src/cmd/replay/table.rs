@@ -69,7 +69,7 @@ fn proposal(before: &Side, after: &Side) -> String {
         changes.push(format!("utilisation_window_s {} → {}", windows[0], windows[1]));
     }
     if changes.is_empty() {
-        return "nothing else than is in force".to_owned();
+        return "the same settings as in force".to_owned();
     }
     changes.join(", ")
 }

@@ -66,7 +66,7 @@ impl Stream<'_> {
             Err(error) if error.is_final() => Err(error),
             Err(error) => {
                 let name = self.worker.name();
-                warn!(worker = name, %error, "it does not answer for lost cache events: where some are lost, all are forgotten");
+                warn!(worker = name, %error, "no replay of lost cache events; a loss drops the cache state");
                 self.app.metrics.kv_stream(name, "unanswered");
                 self.replay.silent_until = Some(Instant::now() + PAUSE);
                 if self.app.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {

@@ -22,13 +22,13 @@ const COMMAND: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     /// The first bytes are not a ZMTP greeting.
-    #[error("its greeting is not one of ZMTP")]
+    #[error("invalid ZMTP greeting")]
     Greeting,
     /// The version is older than 3.0.
-    #[error("it speaks ZMTP {0}; 3.0 is the oldest version that is understood")]
+    #[error("the peer uses ZMTP {0}; the oldest supported version is 3.0")]
     Version(u8),
     /// The mechanism is not NULL.
-    #[error("it asks for a security mechanism; only NULL is understood")]
+    #[error("the peer requires a security mechanism; only NULL is supported")]
     Mechanism,
     /// The frame's flags are invalid.
     #[error("frame flags {0:#04x}")]
@@ -48,7 +48,7 @@ pub enum CodecError {
     #[error("a message of more than {MAX_FRAMES} frames")]
     Frames,
     /// A command is too long.
-    #[error("a command of {0} bytes; {MAX_COMMAND_BYTES} is the most")]
+    #[error("a command of {0} bytes; the limit is {MAX_COMMAND_BYTES}")]
     CommandBytes(u64),
 }
 

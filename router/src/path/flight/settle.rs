@@ -95,7 +95,7 @@ impl Flight {
         let source = prediction.source.as_str();
         debug!(
             worker = worker.name(),
-            source, predicted, cached, "found in its cache"
+            source, predicted, cached, "cached tokens reported"
         );
         self.app
             .metrics
@@ -113,7 +113,8 @@ impl Flight {
         if dropped > 0 {
             debug!(
                 worker = worker.name(),
-                dropped, "its cache lacks what it should hold: what was used before that is taken to be gone"
+                dropped,
+                "the worker's cache holds less than its mirror; older entries are dropped from the mirror"
             );
             self.app.metrics.mirror_corrected(worker.name());
         }

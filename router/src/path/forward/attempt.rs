@@ -106,7 +106,7 @@ impl Sent {
         let mut outgoing = match outgoing {
             Ok(outgoing) => outgoing,
             Err(error) => {
-                warn!(worker = choice.worker.name(), %error, "no request could be made for it");
+                warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
                 flight.end(Outcome::NotReached);
                 return Err(ApiError::WorkerFailed);
             }
@@ -171,7 +171,7 @@ impl Sent {
             Head::Answer(response, first) => match Failure::of_status(response.status()) {
                 Some(failure) if may_retry(failure) => {
                     self.lost(failure, Outcome::NotReached);
-                    Verdict::Again("it does not take the request")
+                    Verdict::Again("the worker refused the request")
                 }
                 _ => Verdict::Answer(Box::new(Answer {
                     response,
@@ -189,19 +189,19 @@ impl Sent {
             }
             Head::Broke(error) => {
                 let worker = &*self.worker_name();
-                warn!(worker, %error, "the answer broke off before its first byte");
+                warn!(worker, %error, "the response ended before its first byte");
                 self.broke(Failure::Lost, may_retry(Failure::Lost))
             }
             // The request's own deadline passed, whatever the worker does.
             Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
                 let worker = &*self.worker_name();
-                debug!(worker, "no answer before the request's deadline");
+                debug!(worker, "no response before the request's deadline");
                 self.lost(Failure::DeadlinePassed, Outcome::Deadline);
                 Verdict::Failed(deadline.exceeded())
             }
             Head::Late => {
                 let (worker, limit) = (&*self.worker_name(), self.limit);
-                warn!(worker, limit_s = limit.as_secs_f64(), "no answer in time");
+                warn!(worker, limit_s = limit.as_secs_f64(), "the worker timed out");
                 self.lost(Failure::TimedOut, Outcome::WorkerError);
                 Verdict::Failed(ApiError::WorkerTimeout(limit))
             }
@@ -220,7 +220,7 @@ impl Sent {
             },
         );
         match (again, begun) {
-            (true, _) => Verdict::Again("it was lost on the way"),
+            (true, _) => Verdict::Again("the connection was lost"),
             (false, true) => Verdict::Failed(ApiError::WorkerFailed),
             (false, false) => Verdict::NotReached(ApiError::WorkerFailed),
         }

@@ -49,7 +49,7 @@ pub(super) async fn race(
             (asked, head)
         }
         First::Beside(head) if head.is_answer() => {
-            debug!(worker = &*beside.worker_name(), "faster than the one asked first");
+            debug!(worker = &*beside.worker_name(), "the hedged worker was faster");
             metrics.hedge("won");
             asked.outrun();
             (beside, head)

@@ -211,7 +211,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
         }
         Err(_) if own.is_some() => Ended::Failed(Failure::DeadlinePassed, deadline.exceeded()),
         Err(_) => {
-            warn!(worker = worker.name(), "no answer in time");
+            warn!(worker = worker.name(), "the worker timed out");
             Ended::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
         }
     }

@@ -69,7 +69,7 @@ impl Writer {
                 target: TARGET,
                 task = "capture",
                 why = panic_message(&*panic),
-                "a task failed and is started again"
+                "a task failed; restarting it"
             );
             rest();
         }
@@ -152,7 +152,7 @@ impl Writer {
             Err(error) => {
                 self.counters.count("failed", count);
                 if !std::mem::replace(&mut self.failing, true) {
-                    warn!(target: TARGET, %error, "the capture cannot be written; turns are left out of it until it can");
+                    warn!(target: TARGET, %error, "cannot write the capture; turns are dropped until it can be written");
                 }
             }
         }

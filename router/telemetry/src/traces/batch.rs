@@ -100,7 +100,7 @@ impl<E: SpanExporter> Batcher<E> {
                 Ok(()) => {
                     self.counters.sent(batch.traces);
                     if was_out {
-                        info!(target: TARGET, "the collector takes traces again");
+                        info!(target: TARGET, "the collector accepts traces again");
                     }
                 }
                 Err(error) => {
@@ -111,7 +111,7 @@ impl<E: SpanExporter> Batcher<E> {
                             target: TARGET,
                             endpoint = self.endpoint,
                             %error,
-                            "the collector does not take traces: they are dropped until it does"
+                            "the collector does not accept traces: they are dropped until it does"
                         );
                     }
                 }

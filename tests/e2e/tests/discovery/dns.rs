@@ -172,7 +172,7 @@ async fn a_failing_or_silent_name_server_removes_no_worker() {
     let name = format!("vllm-0.example:{port}");
     finding.until_ready(&[&name]).await;
     for (says, expected) in [
-        (Says::Failure, "it answers ServFail"),
+        (Says::Failure, "response code ServFail"),
         (Says::Nothing, "no answer within 0.2 s"),
     ] {
         server.say(says);

@@ -181,9 +181,9 @@ async fn an_invalid_watch_is_reported_and_changes_nothing() {
         "metadata": { "name": "b", "resourceVersion": "8".repeat(129) },
     });
     for (lines_of_it, why) in [
-        (b"\xff\xfe\n".to_vec(), "makes no sense"),
-        (b"{\"type\":\"ADDED\"}\n".to_vec(), "makes no sense"),
-        (event("ADDED", &json!(7)).into_bytes(), "makes no sense"),
+        (b"\xff\xfe\n".to_vec(), "invalid watch event"),
+        (b"{\"type\":\"ADDED\"}\n".to_vec(), "invalid watch event"),
+        (event("ADDED", &json!(7)).into_bytes(), "invalid watch event"),
         (
             event("ADDED", &named).into_bytes(),
             "name of an object has 254 bytes",
@@ -217,7 +217,7 @@ async fn an_endless_list_is_aborted_after_its_pages() {
     let page = json!({ "metadata": { "resourceVersion": "7", "continue": "more" }, "items": null });
     let (server, _engine, finding) = after_a(gone(), whole("200 OK", &page.to_string())).await;
     let what = finding.until_failing().await;
-    assert!(what.contains("narrow what is watched"), "{what}");
+    assert!(what.contains("narrow the selection"), "{what}");
     assert!(server.lists() < 1_100, "{}", server.lists());
     still_serves(&finding).await;
 }

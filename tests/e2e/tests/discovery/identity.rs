@@ -178,10 +178,10 @@ async fn a_rejected_token_is_reported_and_removes_no_worker() {
     cluster.api.until_more("watch", 0).await;
     cluster.api.ask_for("second");
     cluster.api.cut();
-    until_failing_for(&finding, "the API server does not take the router's token").await;
+    until_failing_for(&finding, "the API server rejects the router's token").await;
     knows_a(&finding).await;
     cluster.give("token", "\n");
-    until_failing_for(&finding, "token holds no token").await;
+    until_failing_for(&finding, "token contains no token").await;
     std::fs::remove_file(cluster.path("token")).unwrap();
     until_failing_for(&finding, "token cannot be read").await;
     knows_a(&finding).await;

@@ -377,13 +377,10 @@ async fn foreign_objects_and_too_many_objects_are_rejected() {
         why(&source, "own").as_deref(),
         Some("the configuration has a worker of this name")
     );
-    assert_eq!(
-        why(&source, "same").as_deref(),
-        Some("it is at the address of own")
-    );
+    assert_eq!(why(&source, "same").as_deref(), Some("it has the address of own"));
     assert_eq!(
         why(&source, "y").as_deref(),
-        Some("discovery.max_workers allows 1, and there are so many")
+        Some("the limit of 1 workers is reached (discovery.max_workers)")
     );
     assert_eq!(finding.names(), ["own", "x"]);
     let body = json!({ "reason": "less work" });
@@ -397,7 +394,7 @@ async fn foreign_objects_and_too_many_objects_are_rejected() {
     .await;
     assert_eq!(removed.status, 409, "who found it would have it join again");
     assert!(
-        removed.text().contains("it was found by kubernetes"),
+        removed.text().contains("it was discovered by kubernetes"),
         "{}",
         removed.text()
     );

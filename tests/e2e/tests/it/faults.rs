@@ -192,7 +192,7 @@ async fn a_workers_500_is_forwarded_and_not_retried() {
     }
     let answer = fleet.chat(&[], &ask("hello", json!({}))).await;
     assert_eq!(answer.status, 500);
-    assert_eq!(answer.json()["error"]["message"], "This failure was asked for.");
+    assert_eq!(answer.json()["error"]["message"], "This failure was requested.");
     assert_eq!(fleet.received().iter().sum::<u64>(), 1);
     fleet.at_rest().await;
 }

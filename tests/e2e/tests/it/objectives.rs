@@ -66,7 +66,10 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
     assert!(told["tail"]["horizon_s"].as_f64().unwrap() > 0.0);
     assert_eq!(told["tail"]["pause_turns"], 0);
     assert!(
-        told["tail"]["why"].as_str().unwrap().contains("least go first"),
+        told["tail"]["why"]
+            .as_str()
+            .unwrap()
+            .contains("least are evicted first"),
         "{told}"
     );
     let silent = |worker: usize| told["workers"][worker]["silent"].as_u64().unwrap();

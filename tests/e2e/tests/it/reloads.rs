@@ -139,7 +139,7 @@ async fn an_invalid_file_changes_nothing_and_is_reported() {
             "/nowhere/c",
         ),
         // An empty file, as when it is being written.
-        (String::new(), "would let everybody in"),
+        (String::new(), "would admit clients without keys"),
     ] {
         let happened = running.reload(&wrong);
         let refused = happened[0].outcome.clone().unwrap_err();

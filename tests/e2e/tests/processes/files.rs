@@ -93,7 +93,7 @@ async fn named_pipes_are_rejected_without_blocking() {
     pipe(&workers);
     until("the pipe is told of", async || {
         let sources = client::admin(admin, "GET", "/admin/v1/discovery", &[], None).await;
-        sources.text().contains("no regular file")
+        sources.text().contains("not a regular file")
     })
     .await;
     std::fs::remove_file(&workers).unwrap();

@@ -158,7 +158,7 @@ async fn without_nats_a_policy_change_is_rejected() {
         assert_eq!(refused.status, 503);
         let why = detail(&refused);
         assert!(
-            why.contains("NATS is not there") && why.contains("nothing was changed"),
+            why.contains("NATS is not connected") && why.contains("nothing was changed"),
             "{why}"
         );
         assert!(why.contains("Try again when GET /admin/v1/replicas"), "{why}");

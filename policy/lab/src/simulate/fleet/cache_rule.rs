@@ -37,7 +37,7 @@ pub enum CacheRule {
 /// The error for an unknown rule name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is no cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
+    "`{0}` is not a cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware, belady, to-belady, workload-aware, gdfs"
 )]
 pub struct UnknownCacheRule(pub String);
 

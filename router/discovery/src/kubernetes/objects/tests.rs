@@ -155,10 +155,7 @@ fn a_port_is_the_only_one_or_the_one_that_is_named() {
         of("", &two),
         "pod: its Service has several ports: set discovery.kubernetes.port"
     );
-    assert_eq!(
-        of("grpc", &two),
-        "pod: its Service has no port that is called grpc"
-    );
+    assert_eq!(of("grpc", &two), "pod: its Service has no port named grpc");
     assert_eq!(of("", &json!(null)), "pod: its Service has no TCP port");
 }
 
