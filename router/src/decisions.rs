@@ -1,7 +1,7 @@
 //! A ring of recent routing decisions, each with every term of its scores and its outcome.
 //!
 //! ```text
-//! path/learn (an attempt is sent) ───▶ Decisions::record ──▶ a slot of the ring ──▶ admin: GET /admin/v1/decisions
+//! path/flight (an attempt is sent) ──▶ Decisions::record ──▶ a slot of the ring ──▶ admin: GET /admin/v1/decisions
 //! path/account (first token, end) ───▶ Decisions::update ──────────┘
 //! ```
 //!

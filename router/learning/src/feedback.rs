@@ -1,9 +1,9 @@
 //! The feedback loop: learns from completed turns and publishes what routing and hints use.
 //!
 //! ```text
-//! path/learn ──Lesson──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
-//!                                                        │ published: a worker's cost, Q̂, free tails
-//! path/choose ◀──────────────────────────────────────────┘
+//! path/flight ──Observation──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
+//!                                                               │ published: a worker's cost, Q̂, free tails
+//! path/select ◀─────────────────────────────────────────────────┘
 //! ```
 //!
 //! A finished turn puts a [`Observation`] into a bounded queue, and one task applies the queue, so no client waits for a
