@@ -7,7 +7,7 @@
 //! - [`generate`]: the papers' stochastic conversations, by seed;
 //! - [`agentic`]: coding agents: long contexts, many turns, bursts;
 //! - [`hot`]: assistants with long system prompts of which few are popular;
-//! - [`stats`]: percentiles.
+//! - [`stats`] has percentiles.
 
 pub mod agentic;
 mod draw;
