@@ -404,7 +404,7 @@ fn a_bad_capture_is_refused_by_line_and_field() {
     for (trace, expected) in [
         (
             CALM.replace(r#""ts":1.5"#, r#""ts":"x""#),
-            "trace.jsonl: line 3: field `ts`: a number expected",
+            "trace.jsonl: line 3: field `ts`: expected a number",
         ),
         (
             unsorted,

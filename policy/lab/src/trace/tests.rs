@@ -99,7 +99,7 @@ fn refusals_speak_the_formats_own_names_and_units() {
     let twice = turn_text(0.0, 1, 0, 1, 0, 1, r#","ts":1"#);
     assert_eq!(refusal(&[&twice]), "line 1: field `ts`: given twice");
     let turn = bailian.replace("-5", "5").replace('}', r#","turn":"x"}"#);
-    assert!(refusal(&[&turn]).starts_with("line 1: field `turn`: a whole number from 0"));
+    assert!(refusal(&[&turn]).starts_with("line 1: field `turn`: expected a whole number from 0"));
 }
 
 #[test]

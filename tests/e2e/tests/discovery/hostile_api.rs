@@ -137,7 +137,7 @@ async fn still_serves(finding: &Finding) {
 #[tokio::test]
 async fn a_response_that_is_not_a_list_removes_no_worker() {
     for (answer, why) in [
-        ("{}", "is no list"),
+        ("{}", "is not a list"),
         (r#"{"metadata":{"resourceVersion":"9"}}"#, "missing field `items`"),
         (
             r#"{"kind":"Status","metadata":{"resourceVersion":"9"}}"#,
@@ -148,8 +148,8 @@ async fn a_response_that_is_not_a_list_removes_no_worker() {
             r#"{"metadata":{"resourceVersion":"9"},"items":[{}]}"#,
             "an object has no name",
         ),
-        ("", "is no list"),
-        ("<html>", "is no list"),
+        ("", "is not a list"),
+        ("<html>", "is not a list"),
     ] {
         let (_server, _engine, finding) = after_a(gone(), whole("200 OK", answer)).await;
         let what = finding.until_failing().await;
