@@ -125,7 +125,7 @@ async fn a_revision_without_a_successor_is_reported_and_ignored() {
         within(async {
             while !replicas.says_of_the_others(0).await["policy"]["error"]
                 .as_str()
-                .is_some_and(|error| error.contains("cannot be used"))
+                .is_some_and(|error| error.contains("is invalid"))
             {}
         })
         .await;

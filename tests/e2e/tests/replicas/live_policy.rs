@@ -90,7 +90,7 @@ async fn a_change_applies_to_all_routers_and_one_of_two_concurrent_ones_is_rejec
     let late = replicas.put(2, &before, 9.0).await;
     assert_eq!(late.status, 412, "{}", late.text());
     assert!(
-        detail(&late).contains("revision 3 is in force"),
+        detail(&late).contains("revision 3 is now in force"),
         "{}",
         late.text()
     );
