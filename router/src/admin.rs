@@ -44,6 +44,7 @@ pub mod problem;
 pub mod reason;
 pub mod serve;
 pub mod session;
+pub mod slo;
 pub mod status;
 pub mod workers;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::operator::audit::Entry;
+use operator::audit::Entry;
 
 /// How many are wanted.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -19,8 +19,8 @@ use serde_json::Value;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::audit::{AuditRecord, Who};
-use crate::operator::tokens::Principal;
+use operator::audit::{AuditRecord, Who};
+use operator::tokens::Principal;
 
 /// Most bytes of a body.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;

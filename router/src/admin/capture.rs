@@ -16,7 +16,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
-use crate::operator::recent::DEFAULT_BYTES;
+use operator::recent::DEFAULT_BYTES;
 
 /// Bytes of turns that go out at once.
 const PART_BYTES: usize = 64 * 1024;

@@ -16,7 +16,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::events::Event;
+use operator::events::Event;
 
 /// Who may listen at once.
 const LISTENERS: usize = 64;

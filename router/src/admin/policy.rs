@@ -17,8 +17,8 @@ use super::reason::Reason;
 use crate::app::App;
 use crate::bus::bucket::BucketError;
 use crate::bus::live_policy::ChangeError;
-use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
 use crate::path::objective::OF_HEADER;
+use operator::revisions::{Change, Pending, Revision, Source, Stale};
 
 /// Longest time for which a change may be made: a week.
 const LONGEST_S: f64 = 604_800.0;

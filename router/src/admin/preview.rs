@@ -18,7 +18,7 @@ use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::cmd::replay::{self, PreviewError};
-use crate::operator::shadow::{Shadow, Tally};
+use operator::shadow::{Shadow, Tally};
 
 /// Turns that are played unless another number is asked for.
 const DEFAULT_TURNS: usize = 5_000;

@@ -14,12 +14,12 @@ use serde::Serialize;
 use super::call::{Call, Reply, local_only};
 use super::operation::Operation;
 use super::problem::Problem;
+use crate::admin::slo::explain;
 use crate::app::App;
 use crate::bus::BusState;
-use crate::metrics::Format;
 use crate::reload;
-use crate::slo::explain;
 use fleet::hold::Hold;
+use metrics::Format;
 
 /// What is asked by probes and scrapers, which have no tokens, or one of their own.
 pub(super) fn health(router: Router, app: &Arc<App>) -> Router {

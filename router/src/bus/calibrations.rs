@@ -19,8 +19,8 @@ use tracing::{debug, warn};
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::app::App;
-use crate::operator::audit::{AuditRecord, Who};
 use fleet::hold::Measured;
+use operator::audit::{AuditRecord, Who};
 
 /// The key in the bucket.
 const KEY: &str = "calibrations";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::Role;
 use http::HeaderMap;
 
-use crate::admission::keys::{Sealed, bearer, hash};
+use crate::secret::{Sealed, bearer, hash};
 
 /// Identity of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
