@@ -17,7 +17,7 @@ pub struct Principal {
     pub role: Role,
 }
 
-/// Tokens or keys by name: hash and role.
+/// Hash and role of each token or key, by name.
 pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
 /// Tokens in force.

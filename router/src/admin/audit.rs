@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The audit log.
 
 use std::sync::Arc;
 
@@ -38,7 +38,6 @@ struct Log {
     refused_left_out: u64,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Log, _, _>(
