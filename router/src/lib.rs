@@ -5,12 +5,10 @@
 
 pub mod admin;
 pub mod admission;
-pub mod app;
 pub mod budget;
 pub mod bus;
 pub mod cli;
 pub mod cmd;
-pub mod control;
 pub mod decisions;
 pub mod demo;
 pub mod evidence;
@@ -18,6 +16,4 @@ pub mod path;
 pub mod picker;
 pub mod reload;
 pub mod serve;
-pub mod snapshot;
-pub mod supervise;
 pub mod upkeep;

@@ -256,37 +256,6 @@ async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Stamp>> {
     tokio::task::spawn_blocking(look).await.unwrap_or(none)
 }
 
-/// Settings that can change while the router serves and are not kept elsewhere.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// Objectives.
-    pub objective: config::Objective,
-    /// Overrides that requests may ask for.
-    pub requests: config::Requests,
-    /// Limits.
-    pub limits: config::Limits,
-    /// Files named by the configuration, which are read again with it.
-    files: Vec<PathBuf>,
-}
-
-impl Live {
-    /// Reads the settings of a configuration.
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let admission = &config.admission;
-        let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
-        let keys = keys.chain(&config.admin.tokens_file);
-        let traces = config.traces.iter();
-        let keys = keys.chain(traces.flat_map(|traces| &traces.headers_file));
-        Self {
-            objective: config.objective.clone(),
-            requests: config.routing.requests.clone(),
-            limits: config.limits.clone(),
-            files: config.tls.files().into_iter().chain(keys).cloned().collect(),
-        }
-    }
-}
-
 /// Returns the sections that differ from those at the start and cannot change while the router serves.
 #[must_use]
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {

@@ -97,8 +97,8 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
             .with_ansi(false)
             .finish();
         let _guard = tracing::subscriber::set_default(subscriber);
-        let app = App::new(config.clone()).unwrap();
-        let keeping = tokio::spawn(keep(app, settings.clone(), true));
+        let state = State::new(config.clone()).unwrap();
+        let keeping = tokio::spawn(keep(state, settings.clone(), true));
         while log.lines().is_empty() {
             tokio::task::yield_now().await;
         }
@@ -117,10 +117,11 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
 async fn a_snapshot_is_written_whenever_its_time_has_come() {
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
-    let app = App::new(config).unwrap();
-    let keeping = tokio::spawn(keep(Arc::clone(&app), settings, true));
+    let state = State::new(config).unwrap();
+    let keeping = tokio::spawn(keep(Arc::clone(&state), settings, true));
     for turn in 1..=3_u64 {
-        app.knowledge
+        state
+            .knowledge
             .counted(&format!("model-{turn}"), 1000, policy::units::Tokens(300));
         // Paused time advances only while all tasks wait, and it does not wait for a blocking write.
         let written = async {
@@ -143,10 +144,10 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
 fn what_is_longer_than_any_snapshot_is_neither_written_nor_read() {
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
-    let app = App::new(config).unwrap();
+    let state = State::new(config).unwrap();
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(MAX_FILE_BYTES + 1).unwrap();
-    assert!(matches!(read(&app, &settings), Err(SnapshotError::Long(_))));
+    assert!(matches!(read(&state, &settings), Err(SnapshotError::Long(_))));
     let error = fits(MAX_FILE_BYTES as usize + 1).unwrap_err();
     assert!(matches!(error, SnapshotError::Long(_)));
 }

@@ -10,13 +10,13 @@ use policy::evidence::WorkerEvidence;
 use serde_json::json;
 use tracing::{info, warn};
 
-use super::App;
+use super::State;
 use fleet::hold::{Hold, Measured};
 use fleet::source::Source;
 use fleet::{JoinError, Worker};
 use operator::events::Kind;
 
-impl App {
+impl State {
     /// A worker joins the fleet. It is probed from now on, and given work when it is well.
     ///
     /// # Errors
@@ -84,7 +84,6 @@ impl App {
             self.knowledge.evidence(worker.id, WorkerEvidence::forget);
             self.knowledge.left(worker.id);
             self.feedback.vacate(worker.id);
-            self.stored.left(worker.id);
             self.metrics.left(worker.name());
             self.fleet.gone(worker, self.clock.now());
             info!(worker = worker.name(), "worker left the fleet");

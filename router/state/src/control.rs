@@ -5,7 +5,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
-use crate::app::App;
+use crate::State;
 use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
@@ -46,7 +46,7 @@ impl CallError {
 /// # Errors
 /// Fails if there is no successful response within the health timeout.
 pub async fn call(
-    app: &App,
+    state: &State,
     worker: &Worker,
     method: Method,
     path: &str,
@@ -64,7 +64,7 @@ pub async fn call(
     headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
-        let response = app
+        let response = state
             .client
             .request(request)
             .await
@@ -82,7 +82,7 @@ pub async fn call(
             Err(CallError::Status(status))
         }
     };
-    tokio::time::timeout(app.config.health.timeout, exchange)
+    tokio::time::timeout(state.config.health.timeout, exchange)
         .await
         .unwrap_or(Err(CallError::Timeout))
 }

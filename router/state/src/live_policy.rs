@@ -6,12 +6,12 @@ use std::sync::Arc;
 use policy::route::Settings;
 use tracing::info;
 
-use super::App;
+use super::State;
 use operator::audit::AuditRecord;
 use operator::events::Kind;
 use operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
 
-impl App {
+impl State {
     /// Puts another policy in force here, if `expected` is the revision that it changes or none is expected.
     ///
     /// # Errors
@@ -29,13 +29,8 @@ impl App {
         Some(changed)
     }
 
-    /// `[routing]` was read again. Returns the policy before and after, if it is another one here and now: where replicas
-    /// have theirs in common, it is in force when all have it.
-    pub(super) fn configure_policy(&self, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
-        if self.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
-            self.policy.configure_all(settings);
-            return None;
-        }
+    /// Puts a configured policy in force here. Returns the policy before and after, if that changes it.
+    pub fn configure_policy(&self, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let changed = self.policy.configure(self.clock.now(), settings)?;
         self.policy_changed(&changed.1);
         Some(changed)

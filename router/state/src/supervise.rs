@@ -15,7 +15,7 @@ use telemetry::logs::panic_message;
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::app::App;
+use crate::State;
 use operator::events::Kind;
 
 /// The pause before a restart: after the first panic, and at most.
@@ -52,18 +52,18 @@ impl Task {
 }
 
 /// Runs a task that does not end: a return is treated like a panic.
-pub async fn forever<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
-    run(&app, &task, start, |()| Some("it ended unexpectedly")).await;
+pub async fn forever<F: Future<Output = ()>>(state: Arc<State>, task: Task, start: impl FnMut() -> F) {
+    run(&state, &task, start, |()| Some("it ended unexpectedly")).await;
 }
 
 /// Runs a task until it returns.
-pub async fn until_done<F: Future<Output = ()>>(app: Arc<App>, task: Task, start: impl FnMut() -> F) {
-    run(&app, &task, start, |()| None).await;
+pub async fn until_done<F: Future<Output = ()>>(state: Arc<State>, task: Task, start: impl FnMut() -> F) {
+    run(&state, &task, start, |()| None).await;
 }
 
 /// Runs a task until it returns a value that `wrong` accepts.
 async fn run<F: Future>(
-    app: &App,
+    state: &State,
     task: &Task,
     mut start: impl FnMut() -> F,
     wrong: impl Fn(F::Output) -> Option<&'static str>,
@@ -83,18 +83,18 @@ async fn run<F: Future>(
         if begun.elapsed() >= STEADY {
             pause = PAUSE.0;
         }
-        report(app, task, &why, pause);
+        report(state, task, &why, pause);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
     }
 }
 
-fn report(app: &App, task: &Task, why: &str, pause: Duration) {
+fn report(state: &State, task: &Task, why: &str, pause: Duration) {
     let (kind, again_in_ms) = (task.kind, pause.as_millis() as u64);
     let worker = (!task.worker.is_empty()).then_some(&*task.worker);
-    app.metrics.task_restarts(kind).inc();
+    state.metrics.task_restarts(kind).inc();
     let now = json!({ "failed": why, "worker": worker, "again_in_ms": again_in_ms });
-    app.operator.events.tell(Kind::Task, kind, now);
+    state.operator.events.tell(Kind::Task, kind, now);
     error!(
         task = kind,
         worker, why, again_in_ms, "a task failed; restarting it"
@@ -111,18 +111,18 @@ mod tests {
 
     use super::*;
 
-    fn app() -> Arc<App> {
+    fn state() -> Arc<State> {
         let overrides = Overrides {
             workers: vec!["http://w:1".to_owned()],
             ..Overrides::default()
         };
-        App::new(config::load_file(None, BTreeMap::new(), overrides).unwrap()).unwrap()
+        State::new(config::load_file(None, BTreeMap::new(), overrides).unwrap()).unwrap()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_panics_is_counted_told_and_started_again_with_what_it_was_lent() {
-        let app = app();
-        let mut events = app.operator.events.listen();
+        let state = state();
+        let mut events = state.operator.events.listen();
         let (hand_in, queue) = mpsc::channel::<u32>(8);
         let (queue, done) = (Arc::new(Mutex::new(queue)), Arc::<AtomicU32>::default());
         let sum = Arc::clone(&done);
@@ -139,9 +139,9 @@ mod tests {
             hand_in.send(number).await.unwrap();
         }
         drop(hand_in);
-        until_done(Arc::clone(&app), Task::of("probes", "w"), add).await;
+        until_done(Arc::clone(&state), Task::of("probes", "w"), add).await;
         assert_eq!(done.load(Ordering::Relaxed), 3);
-        assert_eq!(app.metrics.task_restarts("probes").get(), 1);
+        assert_eq!(state.metrics.task_restarts("probes").get(), 1);
         let event = events.recv().await.unwrap();
         assert_eq!((event.kind, event.subject.as_str()), (Kind::Task, "probes"));
         let told = json!({ "failed": "panic: thirteen came", "worker": "w", "again_in_ms": 100 });
@@ -150,7 +150,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_half_a_minute_and_begin_anew_after_a_steady_minute() {
-        let (app, begun) = (app(), Instant::now());
+        let (state, begun) = (state(), Instant::now());
         let starts = Arc::<parking_lot::Mutex<Vec<u64>>>::default();
         let seen = Arc::clone(&starts);
         let fail = move || {
@@ -161,7 +161,7 @@ mod tests {
                 tokio::time::sleep(steady).await;
             }
         };
-        let task = tokio::spawn(forever(app, Task::only("gate"), fail));
+        let task = tokio::spawn(forever(state, Task::only("gate"), fail));
         while starts.lock().len() < 14 {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -178,8 +178,8 @@ mod tests {
             assert!(!std::mem::take(&mut first), "on purpose");
             std::future::ready(())
         };
-        let app = app();
-        until_done(Arc::clone(&app), Task::only("bus_join"), start).await;
-        assert_eq!(app.metrics.task_restarts("bus_join").get(), 1);
+        let state = state();
+        until_done(Arc::clone(&state), Task::only("bus_join"), start).await;
+        assert_eq!(state.metrics.task_restarts("bus_join").get(), 1);
     }
 }

@@ -23,7 +23,7 @@ use learning::format::{Contents, FormatError, decode, encode};
 use policy::units::Millis;
 use tracing::{debug, info, warn};
 
-use crate::app::App;
+use crate::State;
 use fleet::Worker;
 use fleet::hold::Hold;
 
@@ -59,20 +59,20 @@ pub enum SnapshotError {
 }
 
 /// Restores the last snapshot if `restore` is set, then writes one periodically for as long as the task lives.
-pub async fn keep(app: Arc<App>, settings: Snapshot, restore: bool) {
+pub async fn keep(state: Arc<State>, settings: Snapshot, restore: bool) {
     if restore {
-        restore_last(&app, &settings).await;
+        restore_last(&state, &settings).await;
     }
     loop {
         tokio::time::sleep(settings.interval).await;
-        save(&app, &settings).await;
+        save(&state, &settings).await;
     }
 }
 
-async fn restore_last(app: &Arc<App>, settings: &Snapshot) {
+async fn restore_last(state: &Arc<State>, settings: &Snapshot) {
     // Only workers that exist are restored.
-    let _ = tokio::time::timeout(FOUND_WITHIN, app.discovery.settled()).await;
-    let reading = (Arc::clone(app), settings.clone());
+    let _ = tokio::time::timeout(FOUND_WITHIN, state.discovery.settled()).await;
+    let reading = (Arc::clone(state), settings.clone());
     let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
     match read {
         Ok(Ok(entries)) => info!(path = %settings.path.display(), entries, "snapshot restored"),
@@ -87,10 +87,10 @@ async fn restore_last(app: &Arc<App>, settings: &Snapshot) {
 }
 
 /// Writes a snapshot and logs a failure.
-pub async fn save(app: &Arc<App>, settings: &Snapshot) {
-    let (app, settings) = (Arc::clone(app), settings.clone());
+pub async fn save(state: &Arc<State>, settings: &Snapshot) {
+    let (state, settings) = (Arc::clone(state), settings.clone());
     let written = tokio::task::spawn_blocking(move || {
-        let bytes = write(&app, &settings.path);
+        let bytes = write(&state, &settings.path);
         (bytes, settings)
     })
     .await;
@@ -104,8 +104,8 @@ pub async fn save(app: &Arc<App>, settings: &Snapshot) {
 }
 
 /// Encodes what was learned in at most `most` bytes, leaving out residency that does not fit.
-pub fn take(app: &App, most: usize) -> Vec<u8> {
-    let mut contents = contents(app);
+pub fn take(state: &State, most: usize) -> Vec<u8> {
+    let mut contents = contents(state);
     let mut bytes = encode(&contents);
     while bytes.len() > most
         && let Some((_, entries)) = contents
@@ -123,32 +123,32 @@ pub fn take(app: &App, most: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// Fails if `bytes` are no snapshot.
-pub fn restore(app: &App, bytes: &[u8]) -> Result<usize, SnapshotError> {
-    let _alone = app.snapshot.lock();
-    Ok(restore_contents(app, &decode(bytes)?))
+pub fn restore(state: &State, bytes: &[u8]) -> Result<usize, SnapshotError> {
+    let _alone = state.snapshot.lock();
+    Ok(restore_contents(state, &decode(bytes)?))
 }
 
-fn contents(app: &App) -> Contents {
-    let workers = app.fleet.workers();
+fn contents(state: &State) -> Contents {
+    let workers = state.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     Contents {
-        outcomes: app.feedback.tail.lock().returns().outcomes(app.clock.now()),
-        ..app.knowledge.contents(&names, now_ms())
+        outcomes: state.feedback.tail.lock().returns().outcomes(state.clock.now()),
+        ..state.knowledge.contents(&names, now_ms())
     }
 }
 
-fn restore_contents(app: &App, contents: &Contents) -> usize {
-    let workers = app.fleet.workers();
+fn restore_contents(state: &State, contents: &Contents) -> usize {
+    let workers = state.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     let since = Millis(now_ms().saturating_sub(contents.taken_ms) as f64);
-    let taken = app.clock.now() - since;
-    app.feedback.tail.lock().restore(taken, &contents.outcomes);
-    app.knowledge.restore(contents, &names) + contents.outcomes.len()
+    let taken = state.clock.now() - since;
+    state.feedback.tail.lock().restore(taken, &contents.outcomes);
+    state.knowledge.restore(contents, &names) + contents.outcomes.len()
 }
 
-fn write(app: &App, path: &Path) -> Result<usize, SnapshotError> {
-    let _alone = app.snapshot.lock();
-    let bytes = encode(&contents(app));
+fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
+    let _alone = state.snapshot.lock();
+    let bytes = encode(&contents(state));
     fits(bytes.len())?;
     // Beside the file, so that renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
@@ -173,8 +173,8 @@ fn fits(bytes: usize) -> Result<(), SnapshotError> {
 }
 
 /// Reads and restores the file. Returns the number of entries.
-fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
-    let _alone = app.snapshot.lock();
+fn read(state: &State, settings: &Snapshot) -> Result<usize, SnapshotError> {
+    let _alone = state.snapshot.lock();
     let own = settings.path.clone();
     let length = move || Ok(std::fs::metadata(&own)?.len());
     let length = config::file::within(&settings.path, READ_LIMIT, length)?;
@@ -187,7 +187,7 @@ fn read(app: &App, settings: &Snapshot) -> Result<usize, SnapshotError> {
     if age > settings.max_age.as_secs() {
         return Err(SnapshotError::Old(age));
     }
-    Ok(restore_contents(app, &contents))
+    Ok(restore_contents(state, &contents))
 }
 
 /// Returns the worker's name, by which it is matched; empty for a removed worker.
