@@ -1,4 +1,4 @@
-//! The running router: everything that requests share. What runs beside them is in `upkeep`.
+//! The state that all requests share. Background tasks are in `upkeep`.
 
 mod live_policy;
 mod members;
@@ -53,62 +53,62 @@ use telemetry::context::Ids;
 use telemetry::logs::LevelError;
 use telemetry::traces::{ExporterError, Traces};
 
-/// Bytes that may be held of all answers as they pass, beside the first of each.
+/// Most bytes of streaming responses buffered in total, beyond the uncounted first bytes of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
-/// Idle connections kept to each worker.
+/// Idle connections kept per worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
 
-/// Everything that requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 pub struct App {
-    /// What was configured at the start. What can change since is in [`App::live`], `policy`, `operator` and `admission`.
+    /// The configuration at the start. Changes since are in [`App::live`], `policy`, `operator` and `admission`.
     pub config: Config,
     live: ArcSwap<Live>,
-    /// What came of reading the configuration again.
+    /// The state of configuration reloads.
     pub reloads: parking_lot::Mutex<reload::State>,
-    /// Certificates.
+    /// TLS certificates.
     pub tls: Tls,
-    /// Policy and weights in force; swapped whole.
+    /// The active policy and weights, replaced as a whole.
     pub policy: Revisions,
-    /// Who may change it, and what they changed.
+    /// Operator tokens, audit log and events.
     pub operator: Operator,
     /// The workers.
     pub fleet: Fleet,
-    /// What finds others, and what it says.
+    /// The sources of workers and their findings.
     pub discovery: Arc<DiscoveryState>,
-    /// What was learned of where prefixes live.
+    /// Learned prefix residency.
     pub knowledge: Knowledge,
-    /// What was learned of costs, conversations and the tail.
+    /// Learned costs, conversations and tails.
     pub feedback: Feedback,
-    /// Who may come in, and when.
+    /// Authentication, rate limits and the admission gate.
     pub admission: Admission,
-    /// What is counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// Connections to the workers for everything else.
+    /// The HTTP client for requests that are not turns.
     pub client: Client<Connector, Body>,
-    /// What may be tried again.
+    /// The retry budget.
     pub retries: parking_lot::Mutex<RetryBudget>,
-    /// Which worker keeps which response.
+    /// The workers that store responses.
     pub stored: Stored,
-    /// Names requests that have none.
+    /// The generator of request ids.
     pub ids: Ids,
     /// The clock.
     pub clock: Clock,
     /// Recent decisions.
     pub decisions: Decisions,
-    /// Turns are written down here, if they are.
+    /// The capture of turns, if configured.
     pub capture: Option<Capture>,
-    /// Receives the traces of requests when they end, if they are traced.
+    /// The exporter of traces, if configured.
     pub traces: Option<Arc<Traces>>,
-    /// Other replicas, if there are to be any.
+    /// The connection to other replicas, if configured.
     pub bus: Option<Arc<Bus>>,
-    /// Held while a snapshot is read or written: one after the other.
+    /// Serialises reads and writes of the snapshot.
     pub snapshot: parking_lot::Mutex<()>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
-    /// Bytes of heads that are being read, and of bodies until their answers begin.
+    /// Bytes of request heads being read, and of bodies until their responses begin.
     unread: Arc<AtomicUsize>,
-    /// Bytes that are held of answers as they pass.
+    /// Buffered bytes of streaming responses.
     copied: Arc<AtomicUsize>,
     draining: AtomicBool,
     cut: watch::Sender<bool>,
@@ -117,46 +117,45 @@ pub struct App {
 /// Why a router cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A metric that is not in the table of metrics.
+    /// A metric is not in the table of metrics.
     #[error("the metrics cannot be registered")]
     Metrics(#[from] MetricError),
-    /// The certificates.
+    /// The certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The exporter of traces.
+    /// The trace exporter failed to start.
     #[error(transparent)]
     Traces(#[from] ExporterError),
-    /// The capture.
+    /// The capture failed to start.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The audit log.
+    /// The audit log failed to start.
     #[error(transparent)]
     Audit(#[from] AuditError),
 }
 
-/// What came of another configuration.
+/// The result of applying another configuration.
 #[derive(Debug)]
 pub struct Reconfigured {
-    /// Sections that have changed and need a restart.
+    /// Changed sections that need a restart.
     pub needs_restart: Vec<&'static str>,
-    /// The policy before and after, if the configuration's has changed.
+    /// The policy before and after, if its configuration changed.
     pub policy: Option<(Arc<Revision>, Arc<Revision>)>,
 }
 
-/// A place among the requests in flight; dropping it frees the place, and lets the next one in that waits for it.
+/// A permit among the requests in flight. Dropping it releases it and admits the next waiting request.
 #[derive(Debug)]
 pub struct RequestPermit {
     app: Arc<App>,
-    /// It was freed before it was dropped.
     is_free: bool,
-    /// What was charged for the request before it was known.
+    /// The tokens charged by estimate.
     pub charge: Charge,
-    /// Its place behind the gate, if there is one.
+    /// The permit of the admission gate, if the gate is limited.
     pub permit: Option<Permit>,
 }
 
 impl RequestPermit {
-    /// The request is on its way to a worker.
+    /// Records that the request was sent to a worker.
     pub fn sent(&mut self) {
         self.charge.sent();
         if let Some(permit) = &mut self.permit {
@@ -164,7 +163,7 @@ impl RequestPermit {
         }
     }
 
-    /// The next request may have it; what was charged is still this one's.
+    /// Releases the permit for the next request. The charge stays with this one.
     pub fn free(&mut self) {
         if !std::mem::replace(&mut self.is_free, true) {
             self.permit = None;
@@ -180,10 +179,10 @@ impl Drop for RequestPermit {
 }
 
 impl App {
-    /// A router that has not been asked anything yet.
+    /// Creates a router.
     ///
     /// # Errors
-    /// If the metrics cannot be registered, or a capture was asked for and cannot be written.
+    /// If the metrics cannot be registered, or the certificates, traces, capture or audit log cannot be set up.
     pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let metrics = Metrics::new()?;
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
@@ -254,17 +253,16 @@ impl App {
         }))
     }
 
-    /// What can change while the router serves.
+    /// The settings that can change while the router serves.
     #[must_use]
     pub fn live(&self) -> Arc<Live> {
         self.live.load_full()
     }
 
-    /// Puts another configuration in force, as far as that can be done while the router serves. Returns the sections that
-    /// have changed and need a restart, and the policy before and after where the configuration's has changed.
+    /// Applies another configuration as far as possible without a restart.
     ///
     /// # Errors
-    /// If its certificates cannot be used; then nothing has changed.
+    /// If its certificates cannot be used; then nothing changes.
     pub fn reconfigure(&self, config: &Config) -> Result<Reconfigured, ReloadError> {
         reload::stays_closed(self, config)?;
         self.tls.reload(config)?;
@@ -287,44 +285,44 @@ impl App {
         })
     }
 
-    /// A worker may be given work by now, or may not any more.
+    /// Publishes that a worker's readiness changed.
     pub fn worker_changed(&self, worker: &Worker) {
         let now = serde_json::json!({ "ready": worker.is_ready(), "well": worker.is_well(), "hold": worker.hold() });
         self.operator.events.tell(Kind::Worker, worker.name(), now);
     }
 
-    /// NATS, by which replicas hear of each other, came or went.
+    /// Publishes that the NATS connection, which links the replicas, was established or lost.
     pub fn bus_changed(&self, bus: &Bus) {
         let now = serde_json::json!({ "connected": bus.is_up() });
         self.operator.events.tell(Kind::Replicas, &bus.name, now);
     }
 
-    /// A worker's cache events are followed.
+    /// Publishes that a worker's cache events are followed.
     pub fn evidence_live(&self, worker: &Worker) {
         let now = serde_json::json!({ "followed": true });
         self.operator.events.tell(Kind::Evidence, worker.name(), now);
     }
 
-    /// A worker's cache events are not followed any more.
+    /// Publishes that a worker's cache events are lost.
     pub fn evidence_lost(&self, worker: &Worker, error: &dyn std::error::Error) {
         let now = serde_json::json!({ "followed": false, "error": error.to_string() });
         self.operator.events.tell(Kind::Evidence, worker.name(), now);
     }
 
-    /// A worker's breaker has opened.
+    /// Publishes that a worker's breaker opened.
     pub fn breaker_opened(&self, worker: &Worker) {
         self.metrics.breaker_opened(worker.name());
         let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
-    /// A worker's breaker has closed.
+    /// Publishes that a worker's breaker closed.
     pub fn breaker_closed(&self, worker: &Worker) {
         let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);
     }
 
-    /// What a request is told that found no worker: whether they fail, or somebody holds them all.
+    /// The error for a request without a worker: all workers are cordoned, or none is ready.
     #[must_use]
     pub fn nobody_ready(&self) -> ApiError {
         let workers = self.fleet.workers();
@@ -336,7 +334,7 @@ impl App {
         }
     }
 
-    /// Sends a turn to a worker. Dropping what comes back hangs up.
+    /// Sends a turn to a worker. Dropping the reply cancels the request.
     #[must_use]
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
         match &worker.origin {
@@ -351,7 +349,7 @@ impl App {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A place for one more request, if there is one.
+    /// Takes a permit for one more request, if one is free.
     #[must_use]
     pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
         let max = self.live().limits.max_in_flight.get();
@@ -361,7 +359,7 @@ impl App {
             charge: Charge::default(),
             permit: None,
         };
-        // Counted before the check, so that two requests cannot share the last place; `place` takes it back.
+        // Counted before the check, so that two requests cannot share the last permit. Dropping `place` undoes it.
         if self.in_flight.fetch_add(1, Ordering::AcqRel) < max {
             Some(place)
         } else {
@@ -369,13 +367,13 @@ impl App {
         }
     }
 
-    /// Whether a place can be had, for a request whose body is still to be read.
+    /// Whether a permit is free, for a request whose body is still to be read.
     #[must_use]
     pub fn has_place(&self) -> bool {
         self.in_flight() < self.live().limits.max_in_flight.get()
     }
 
-    /// Room for what is going to be read of a client's requests.
+    /// A memory reservation for unread request bytes.
     #[must_use]
     pub fn unread(&self) -> Unread {
         Unread::new(
@@ -384,7 +382,7 @@ impl App {
         )
     }
 
-    /// Room for what is held of a worker's answer as it passes.
+    /// A memory reservation for buffered response bytes.
     #[must_use]
     pub fn copied(&self) -> Unread {
         Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
@@ -396,7 +394,7 @@ impl App {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// From now on the router is not ready, and closes connections as they become idle.
+    /// Starts draining: the router is not ready and closes idle connections.
     pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -407,28 +405,28 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Whether the router has just started, and waits for what other replicas know.
+    /// Whether the router has just started and waits for the state of other replicas.
     #[must_use]
     pub fn is_joining(&self) -> bool {
         let bus = self.bus.as_ref();
         bus.is_some_and(|bus| bus.is_joining(self.clock.now()))
     }
 
-    /// The drain limit is reached: what is still answered ends now.
+    /// Ends all responses, at the drain limit.
     pub fn cut_off(&self) {
         self.cut.send_replace(true);
     }
 
-    /// Ends when what is still answered has to.
+    /// Completes when all responses must end.
     pub fn when_cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut cut = self.cut.subscribe();
         async move {
-            // An error means that the router is gone, and everybody with it.
+            // An error means that the router was dropped.
             let _ = cut.wait_for(|cut| *cut).await;
         }
     }
 
-    /// Records whether a worker is well and acts on the change that it makes, if any.
+    /// Records a probe's result, and acts if the worker's health changes.
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
         let now = self.clock.now();
         let stood = worker.condition(now).breaker;
@@ -450,7 +448,7 @@ impl App {
                     worker = worker.name(),
                     "not ready: it fails its probes or refuses connections"
                 );
-                // It may come back empty, and what it told us cannot be checked.
+                // The worker may return with an empty cache, and its reports cannot be checked.
                 self.knowledge.forget(worker.id);
                 self.knowledge.evidence(worker.id, WorkerEvidence::forget);
             }
@@ -458,14 +456,14 @@ impl App {
         }
     }
 
-    /// Whether a worker takes hints between requests, so that ends are given up when it needs room.
+    /// Whether a worker takes hints between requests, so that tails are trimmed when it needs room.
     #[must_use]
     pub fn makes_room_on(&self, worker: &Worker) -> bool {
         self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
     }
 
-    /// The budget for requests that carry none: the free tail of a second turn. A worker that takes hints between requests
-    /// has no free tail.
+    /// The objective for a worker whose requests carry no hints: the free tail of a second turn. Zero if the worker
+    /// takes hints between requests.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> SentObjective {
         let next_prompt = self.next_prompt();
@@ -481,7 +479,7 @@ impl App {
         }
     }
 
-    /// What is true now, for the metrics page.
+    /// The gauges of the metrics page.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         let habits = {
@@ -515,7 +513,7 @@ impl App {
         }
     }
 
-    /// What is true of a worker now.
+    /// The gauges of one worker.
     #[must_use]
     pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
         let now = self.clock.now();
@@ -554,7 +552,7 @@ impl App {
         })
     }
 
-    /// Q̂ of all traffic.
+    /// The learned or configured next-prompt length (Q̂) of all traffic.
     #[must_use]
     pub fn next_prompt(&self) -> Tokens {
         if self.config.learning.habits {

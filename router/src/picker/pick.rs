@@ -1,4 +1,4 @@
-//! Picks the worker for a request with the stages of the data path: admit, parse, wait, choose.
+//! Picks the worker for a request with the stages of the data path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use protocol::routes::{Endpoint, Route};
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// The request's headers for the worker.
+    /// The request headers for the worker.
     pub(super) headers: HeaderMap,
-    /// Its body for the worker.
+    /// The body for the worker.
     pub(super) body: Bytes,
     /// The state for the rest of the exchange.
     pub(super) served: Served,
@@ -56,7 +56,6 @@ pub(super) async fn pick(
     }
 }
 
-/// Picks a worker for a turn of a conversation.
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
@@ -69,7 +68,7 @@ async fn turn(
     let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
     let (choice, pass) = forward::select_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
-    // First of all, so that a guard holds the breaker's pass from here on.
+    // First: the flight guards the breaker's pass.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
     flight.is_out();
     let request = match turn_request(app, head, body, &turn, &choice) {

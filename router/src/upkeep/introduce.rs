@@ -61,7 +61,7 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     answered
 }
 
-/// Answers of a worker about itself.
+/// A worker's answers about itself.
 #[derive(Default)]
 struct Says {
     capabilities: Option<Bytes>,

@@ -1,4 +1,4 @@
-//! Applies queued observations, and periodically what follows from silence.
+//! Applies queued observations, and periodically sweeps for silent conversations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +119,7 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
         lesson.prefill.is_some(),
     );
     let mut costs = app.feedback.costs.lock();
-    // First, since the prefill ends the time without a response.
+    // First, because the prefill ends the time without a response.
     if let Some(beside) = lesson.beside {
         costs.beside(worker.id, beside);
     }
