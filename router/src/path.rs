@@ -182,8 +182,7 @@ pub(crate) fn enter(
         tenant::permit(app, &route)?;
         protocol::tenant::settle(tenant, head);
     }
-    // The permit is taken after the body is read, so slow senders hold none. Without a free permit the body is not
-    // read.
+    // Permits are taken after the body is read, so slow senders hold none. If none is free, the body is not read.
     if !app.has_place() {
         return Err(ApiError::Overloaded);
     }

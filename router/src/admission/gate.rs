@@ -158,7 +158,6 @@ struct Room {
     unsent: Option<usize>,
     /// Shortest predicted wait of a ready worker.
     wait: Millis,
-    /// Whether a ready worker is idle.
     idle: bool,
 }
 
@@ -227,7 +226,6 @@ impl Pools {
         self.let_in_at.insert(Arc::clone(model), now);
     }
 
-    /// Returns the unsent requests of other models.
     fn unsent_beside(&self, model: &str) -> usize {
         let others = self.of.iter().filter(|(name, _)| &***name != model);
         others.map(|(_, pool)| pool.unsent).sum()

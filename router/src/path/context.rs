@@ -14,13 +14,11 @@ use telemetry::traces::Trace;
 #[derive(Clone, Copy)]
 pub(crate) struct RequestContext<'a> {
     pub(crate) app: &'a Arc<App>,
-    /// The API key of the request.
     pub(crate) caller: &'a Caller,
     /// The endpoint's name in metrics.
     pub(crate) endpoint: &'static str,
     /// When the request head was complete.
     pub(crate) started: Millis,
-    /// The request's deadline.
     pub(crate) deadline: Deadline,
     pub(crate) trace: &'a Trace,
 }

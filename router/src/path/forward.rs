@@ -47,7 +47,6 @@ use tailroute_http::body::Body;
 #[derive(Clone, Copy)]
 pub(crate) struct TurnRequest<'a> {
     pub(crate) context: &'a RequestContext<'a>,
-    /// The client's request head.
     pub(crate) head: &'a Parts,
     /// The request body to send to engines.
     pub(crate) body: &'a Bytes,
@@ -55,10 +54,7 @@ pub(crate) struct TurnRequest<'a> {
 }
 
 /// Sends a turn to workers until one answers, within the [retry policy](super::retry). The response body may still be
-/// streaming.
-///
-/// # Errors
-/// If no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
+/// streaming. Fails if no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
     place: &mut Option<RequestPermit>,
@@ -80,7 +76,7 @@ pub(crate) async fn deliver(
         };
         let worker = sent.worker_name();
         let verdict = sent.judge(&request, head, |failure| {
-            // A request that one worker declined is not sent to unhealthy workers.
+            // A request that one worker declined is not sent to workers outside normal use.
             let has_other = may_go_elsewhere && (has_alternative || !failure.is_declined());
             state.may_retry(app, failure, request.head, || has_other)
         });

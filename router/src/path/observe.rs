@@ -31,7 +31,6 @@ pub struct Observer {
     /// The outcome if the response completes.
     outcome: Outcome,
     span: AttemptSpan,
-    /// The request's identity in logs.
     whose: Option<RequestIdentity>,
 }
 
@@ -174,7 +173,6 @@ impl Observer {
                 .is_some_and(|flight| flight.is_ended_by_done())
     }
 
-    /// Ends the attempt and records it.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
         let seen = flight.believed(self.watch.seen());
         self.span.end(outcome.as_str(), Some(answer_facts(seen)));

@@ -69,7 +69,6 @@ impl Tap {
         tap
     }
 
-    /// Relays a frame.
     fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<Given> {
         frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
         if let Some(data) = frame.data_ref() {

@@ -85,10 +85,7 @@ pub fn note<B>(request: &mut Request<B>) {
     }
 }
 
-/// Opens a tunnel to a worker.
-///
-/// # Errors
-/// If no worker is ready, or the chosen one does not answer.
+/// Opens a tunnel. Fails if no worker is ready or the chosen one does not answer.
 pub(super) async fn open(
     context: &RequestContext<'_>,
     mut request: Request<Incoming>,

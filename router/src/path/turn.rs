@@ -133,7 +133,6 @@ impl Turn {
         })
     }
 
-    /// Whether the turn may go to this worker.
     pub(super) fn may_go_to(&self, worker: &Worker) -> bool {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }

@@ -4,7 +4,7 @@
 //!
 //! | `request_body_mode` | how a worker is named |
 //! |---|---|
-//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered after the whole body; then head and body are sent together |
+//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered after the body; then both are sent together |
 //! | `BUFFERED` | the head is answered at once, and the worker is named in the answer to the body |
 //! | any other | only for requests without a body, or whose body is not parsed |
 //!
@@ -44,7 +44,6 @@ use telemetry::traces::{Stage, Trace};
 
 /// A message to a gateway, with the memory reservation of the message that it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
-/// The channel of answers.
 pub(super) type Outgoing = mpsc::Sender<Going>;
 
 /// Why no worker is named.
@@ -87,10 +86,8 @@ impl Modes {
     }
 }
 
-/// Runs the exchange about one request.
-///
-/// # Errors
-/// If the gateway violates the protocol, or its configuration does not support the request.
+/// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
+/// support the request.
 pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
     let limits = app.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
@@ -155,7 +152,6 @@ struct Asked {
     /// The endpoint's name in metrics.
     endpoint: &'static str,
     started: Millis,
-    /// The eligible workers.
     among: Among,
     has_body: bool,
     /// The headers as sent by the gateway.
@@ -174,7 +170,6 @@ impl Asked {
     }
 }
 
-/// The exchange with a gateway.
 struct Exchange<'a> {
     app: &'a Arc<App>,
     modes: Modes,

@@ -15,7 +15,6 @@ use crate::app::App;
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
 
-/// The received messages.
 pub(super) struct Inbox {
     app: Arc<App>,
     incoming: Streaming<SizedMessage>,
@@ -57,10 +56,8 @@ impl Inbox {
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// Returns the next message; `None` at the end of the stream.
-    ///
-    /// # Errors
-    /// If the stream was reset, or a message is invalid.
+    /// Returns the next message; `None` at the end of the stream. Fails if the stream was reset or a message is
+    /// invalid.
     pub(super) async fn next(&mut self) -> Result<Option<ProcessingRequest>, Status> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }

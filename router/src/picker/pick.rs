@@ -23,7 +23,6 @@ use protocol::error::ApiError;
 use protocol::headers;
 use protocol::routes::{Endpoint, Route};
 
-/// The result of a pick.
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
@@ -39,10 +38,8 @@ pub(super) fn needs_body(route: &Route) -> bool {
     matches!(route, Route::Turn(_) | Route::Upload(_))
 }
 
-/// Picks a worker for a request. The body must be complete if it [is needed](needs_body).
-///
-/// # Errors
-/// If the request is rejected, or no worker is available.
+/// Picks a worker for a request. The body must be complete if it [is needed](needs_body). Fails if the request is
+/// rejected or no worker is available.
 pub(super) async fn pick(
     context: &RequestContext<'_>,
     route: &Route,

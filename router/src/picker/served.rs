@@ -32,7 +32,6 @@ use telemetry::traces::AttemptSpan;
 /// A request with a picked worker.
 pub(super) enum Served {
     Turn(Box<Carried>),
-    /// Any other request.
     Other(Box<Relayed>),
 }
 
@@ -51,10 +50,7 @@ impl Served {
         }
     }
 
-    /// Inspects a piece of the request's body, if it was not parsed before the pick.
-    ///
-    /// # Errors
-    /// If the request must not be forwarded.
+    /// Inspects a piece of a body that was not parsed before the pick. Fails if it must not be forwarded.
     pub(super) fn asks(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         match self {
             Self::Turn(_) => Ok(()),

@@ -61,7 +61,6 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     answered
 }
 
-/// A worker's answers about itself.
 #[derive(Default)]
 struct Says {
     capabilities: Option<Bytes>,

@@ -92,14 +92,12 @@ fn apply(app: &App, lesson: &Observation) {
     room::make(app, worker);
 }
 
-/// Handles a turn that was sent to a worker with little room left.
 fn make_room(app: &App, worker: WorkerId) {
     if let Some(worker) = present(&app.fleet.workers(), worker) {
         room::make(app, worker);
     }
 }
 
-/// Learns from a response whose prefill time is known.
 fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
     let told = match lesson.prefill {
         None => "none",

@@ -48,7 +48,6 @@ async fn keep(app: Arc<App>) {
 /// replaced twice. Workers that change faster wait to join.
 const SLOTS_PER_WORKER: usize = 3;
 
-/// Workers named by sources, and those refused.
 struct Wanted<'a> {
     workers: BTreeMap<&'a str, (Source, &'a Named)>,
     refused: BTreeMap<Source, Refused>,

@@ -63,7 +63,6 @@ impl Head {
     }
 }
 
-/// A response to relay.
 pub(super) struct Answer {
     pub(super) response: Response<upstream::Answer>,
     pub(super) first: Option<Frame<Bytes>>,
@@ -73,7 +72,6 @@ pub(super) struct Answer {
     pub(super) span: AttemptSpan,
 }
 
-/// The verdict on an attempt.
 pub(super) enum Verdict {
     /// Relay this response.
     Answer(Box<Answer>),

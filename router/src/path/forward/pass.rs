@@ -56,10 +56,7 @@ impl Wanted {
     }
 }
 
-/// Relays a request.
-///
-/// # Errors
-/// If no worker is ready, the one chosen does not answer, or the deadline passes.
+/// Relays a request. Fails if no worker is ready, the chosen one does not answer, or the deadline passes.
 pub(crate) async fn pass(
     context: &RequestContext<'_>,
     request: Request<ClientBody>,
@@ -262,7 +259,6 @@ pub(crate) fn some_worker(
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
-/// The client's body.
 enum Upload {
     /// Buffered in full.
     Whole(Received),
