@@ -67,7 +67,7 @@ impl Admission {
         self.settings.load_full()
     }
 
-    /// Returns whether callers have keys. Such keys are not forwarded to workers.
+    /// Returns whether callers have keys. Keys are not forwarded to workers.
     #[must_use]
     pub fn has_keys(&self) -> bool {
         self.keyring.load().is_required()
@@ -85,7 +85,7 @@ impl Admission {
         self.keyring.load().unsettled()
     }
 
-    /// Returns the remaining tokens of the key of this name; `None` if there is no such key or it has no limit.
+    /// Returns the remaining tokens of this key; `None` if it is unknown or unlimited.
     #[must_use]
     pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
         self.keyring.load().left(name, now)
@@ -97,8 +97,7 @@ impl Admission {
         self.keyring.load().left_of_all(now)
     }
 
-    /// Resets the usage of the key of this name. Returns what remained before and after; `None` if there is no such
-    /// key.
+    /// Resets the usage of this key. Returns its remainder before and after; `None` if it is unknown.
     #[must_use]
     pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         self.keyring.load().reset(name, now)

@@ -1,18 +1,18 @@
-//! The life of a request, top to bottom:
+//! The life of a request:
 //!
 //! | stage | what it does | where |
 //! |---|---|---|
-//! | arrive | strips what concerned the client's connection, names the request, opens its trace | [`arrival`] |
+//! | arrive | removes hop-by-hop headers, sets the request id, opens the trace | [`arrival`] |
 //! | receive | checks the head and the caller, reads the body | [`admit`], [`admission`](crate::admission) |
-//! | parse | reads the body and fingerprints its prompt | [`parse`], [`fingerprint`], [`turn::Turn`] |
-//! | admit | charges the key, waits at the gate | [`wait`] |
-//! | select | chooses a worker by [`policy::route::decide`] | [`select`] |
+//! | parse | parses the body and fingerprints its prompt | [`turn::Turn`] |
+//! | admit | charges the API key, waits at the admission gate | [`wait`] |
+//! | select | chooses a worker with [`policy::route::decide`] | [`select`] |
 //! | forward | sends the request, retries or hedges | [`forward`], [`retry`] |
-//! | relay | passes the answer on and observes it | [`tap`], [`observe`] |
+//! | relay | relays the response and observes it | [`tap`], [`observe`] |
 //! | finish | settles, learns, counts and records | [`flight`] |
 //!
-//! Nothing before `forward` waits for anything but the client's own bytes and the gate, and nothing after it holds the
-//! stream up. The endpoint picker ([`picker`](crate::picker)) runs the same stages for requests that a gateway carries.
+//! Before `forward`, a request waits only for the client's body and for the gate. After it, nothing delays the stream.
+//! The endpoint picker ([`picker`](crate::picker)) runs the same stages for requests that a gateway proxies.
 
 pub mod account;
 pub mod admit;
@@ -69,20 +69,20 @@ use crate::app::{App, RequestPermit};
 use tailroute_http::body::Body;
 use telemetry::traces::{Stage, Trace};
 
-/// By when all of an answer has to be there; an extension of the answer.
+/// The deadline of the whole response, as a response extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Due(pub Instant);
 
-/// Answers one request of a client.
+/// Answers one client request.
 pub async fn handle(app: Arc<App>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
     let arrival = Arrival::of(&app, &peer, &mut request);
     let responding = respond(app, request, arrival.trace().clone());
     let responding = arrival.whose().clone().within(responding);
-    // By reference: each async function that it is handed to would hold a copy of it.
+    // Pinned here: each async function that took the future by value would store a copy of it.
     arrival.answer(pin!(responding)).await
 }
 
-/// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own form.
+/// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own format.
 async fn respond(app: Arc<App>, request: Request<Incoming>, trace: Trace) -> Response<Body> {
     let started = app.clock.now();
     let route = admit::route(&app, &request);
@@ -168,10 +168,7 @@ async fn answer(
     }
 }
 
-/// Checks by its head alone whether a request may come in. Returns its route.
-///
-/// # Errors
-/// If it may not.
+/// Runs the checks that need only the request head. Returns the route.
 pub(crate) fn enter(
     context: &RequestContext<'_>,
     head: &mut HeaderMap,
@@ -185,14 +182,14 @@ pub(crate) fn enter(
         tenant::permit(app, &route)?;
         protocol::tenant::settle(tenant, head);
     }
-    // A place is taken once the body is here, so that slow senders hold none. Without a free one the body is not read.
+    // Permits are taken after the body is read, so slow senders hold none. If none is free, the body is not read.
     if !app.has_place() {
         return Err(ApiError::Overloaded);
     }
     Ok(route)
 }
 
-/// A turn of a conversation, stage by stage. The answer's body relays and finishes.
+/// Runs the stages of one turn. The response body relays and finishes.
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
@@ -200,7 +197,7 @@ async fn turn(
     body: Incoming,
 ) -> Result<Response<Body>, ApiError> {
     let receiving = context.trace.begin(Stage::Receive);
-    // The body's room is held until the answer begins.
+    // The body's memory stays reserved until the response begins.
     let Received { bytes, room: _room } = admit::read_body(context.app, head, body).await?;
     drop(receiving);
     let mut place = context.place()?;
@@ -214,17 +211,14 @@ async fn turn(
     let mut place = Some(place);
     let answer = forward::deliver(request, &mut place).await;
     if let Some(place) = &mut place {
-        // No worker answered, so nothing was used. A client that leaves before, or whose deadline passes, does not come
-        // by here, and pays.
+        // No worker answered, so the key is not charged. A client that disconnects or misses its deadline is charged:
+        // its future is dropped before this line.
         place.charge.give_back();
     }
     answer
 }
 
-/// Parses and admits a turn. Returns it with its body as engines get it. `among`: the only workers that it may go to.
-///
-/// # Errors
-/// If it cannot be read, or is turned away.
+/// Parses and admits a turn. Returns it with the body to send to engines. `among` restricts the eligible workers.
 pub(crate) async fn admitted(
     context: &RequestContext<'_>,
     (endpoint, among): (Endpoint, Option<Among>),
@@ -250,7 +244,7 @@ pub(crate) async fn admitted(
     Ok((Arc::new(turn), body))
 }
 
-/// A request that passes unread, by what can be known of it.
+/// Relays a request without parsing it as a turn.
 async fn relay(
     context: &RequestContext<'_>,
     route: &Route,
@@ -276,10 +270,7 @@ async fn relay(
     forward::pass(context, request, &wanted).await
 }
 
-/// The worker that stores a response, as far as that is known.
-///
-/// # Errors
-/// 404 if it may be another tenant's.
+/// The worker that stores a response, if known. Returns 404 if the response may belong to another tenant.
 pub(crate) fn keeper(app: &App, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
     let kept = app.stored.find(caller.seed(), id);
     if kept.is_none() && caller.tenant().is_some() {
@@ -288,7 +279,7 @@ pub(crate) fn keeper(app: &App, id: &str, caller: &Caller) -> Result<Option<Work
     Ok(kept.map(|kept| kept.worker))
 }
 
-/// The answer to `OPTIONS *`: what the server as a whole can do.
+/// Answers `OPTIONS *`.
 fn server_options() -> Response<Body> {
     let mut response = Response::new(tailroute_http::body::full(Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;

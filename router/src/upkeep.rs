@@ -29,7 +29,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     if let Some(snapshot) = &app.config.index.snapshot {
         let (of, snapshot) = (Arc::clone(app), snapshot.clone());
-        // A restarted task does not restore again: what was learned since is newer.
+        // A restarted task does not restore again: newer state was learned since.
         let mut restore = true;
         let keep = move || {
             let restore = std::mem::take(&mut restore);
@@ -59,7 +59,6 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
     tasks
 }
 
-/// Starts a task that needs only the app.
 fn spawn_forever<F>(app: &Arc<App>, tasks: &mut JoinSet<()>, kind: &'static str, start: fn(Arc<App>) -> F)
 where
     F: Future<Output = ()> + Send + 'static,

@@ -8,12 +8,11 @@
 //! An admitted request that is not sent yet is invisible in predicted waits. So while the wait is the bound, no more of
 //! those are admitted than there are workers with a short enough wait.
 //!
-//! Shed turns teach nothing. A cost learned too high while everything was slow would shed every turn and never be
-//! corrected. So if nothing was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of
-//! its prediction.
+//! Shed turns yield no observations, so an overestimated cost would shed every turn and never be corrected. If nothing
+//! was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of its prediction.
 //!
 //! Room appears when a request ends, when a prefill ends, and as time passes. The first admits the next request at
-//! once; for the others [`keep_moving`] polls every few milliseconds, and sleeps while no request waits.
+//! once; for the others [`keep_moving`] polls every few milliseconds while requests wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,11 +32,11 @@ use protocol::error::ApiError;
 /// Interval of polling while requests wait.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Time without an admitted turn after which an idle worker gets one that is predicted to be late.
+/// Time without an admitted turn after which an idle worker gets a turn that is predicted to be late.
 const PROBE_AFTER: Millis = Millis(500.0);
 /// Queue of requests that name no model.
 const NO_MODEL: &str = "";
-/// Models whose last admission is remembered.
+/// Models whose last admission is tracked.
 const MAX_MODELS: usize = 256;
 
 /// The gate.
@@ -159,7 +158,6 @@ struct Room {
     unsent: Option<usize>,
     /// Shortest predicted wait of a ready worker.
     wait: Millis,
-    /// Whether a ready worker is idle.
     idle: bool,
 }
 
@@ -228,7 +226,6 @@ impl Pools {
         self.let_in_at.insert(Arc::clone(model), now);
     }
 
-    /// Returns the unsent requests of other models.
     fn unsent_beside(&self, model: &str) -> usize {
         let others = self.of.iter().filter(|(name, _)| &***name != model);
         others.map(|(_, pool)| pool.unsent).sum()
@@ -303,7 +300,7 @@ impl Gate {
             Ok(Err(_)) => Err(ApiError::Overloaded),
             Err(_) => {
                 drop(queued);
-                // It may have been admitted just now.
+                // The request may have been admitted just now.
                 match told.try_recv() {
                     Ok(answer) => answer.map(Some),
                     Err(_) if sheds && patience < app.admission.settings.load().queue_timeout => {
@@ -374,7 +371,7 @@ impl Gate {
         }
         pools.forget_if_idle(model);
         drop(pools);
-        // A permit whose request is gone is returned outside the lock.
+        // A permit whose request was dropped is released outside the lock.
         drop(refused);
     }
 
@@ -424,7 +421,7 @@ impl Pools {
             if !late && !room.admits(pool, others) {
                 break;
             }
-            // A request that was shed or is gone costs its key no share.
+            // A request that was shed or dropped costs its key no share.
             let gone = late || head.tell.is_closed();
             let waiter = if gone {
                 pool.queue.remove(ticket)

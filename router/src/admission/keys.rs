@@ -25,7 +25,7 @@ use protocol::error::ApiError;
 /// Prefix of keys made by the router, which secret scanners recognise.
 const PREFIX: &str = "tr-";
 const KEY_BYTES: usize = 32;
-/// Name of the caller where there are no keys.
+/// Name of callers without keys.
 const ANONYMOUS: &str = "anonymous";
 
 /// Keys in force.
@@ -35,7 +35,7 @@ pub struct Keyring {
     keys: HashMap<Sealed, Arc<Key>>,
 }
 
-/// A key, and its usage.
+/// A key and its usage.
 #[derive(Debug)]
 pub struct Key {
     /// Configuration of the key.
@@ -71,18 +71,15 @@ impl Keyring {
         }
     }
 
-    /// Returns the number of charges that are not settled yet.
     pub(super) fn unsettled(&self) -> usize {
         self.keys.values().map(|key| key.used.lock().unsettled()).sum()
     }
 
-    /// Returns the remaining tokens of the key of this name.
     pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         key.used.lock().tokens_left(now)
     }
 
-    /// Returns what remains of each key, by name.
     pub(super) fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
         let left = |key: &Arc<Key>| (key.spec.name.clone(), key.used.lock().left(now));
         let mut all: Vec<_> = self.keys.values().map(left).collect();
@@ -90,8 +87,6 @@ impl Keyring {
         all
     }
 
-    /// Resets the usage of the key of this name. Returns what remained before and after; `None` if there is no such
-    /// key.
     pub(super) fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         let mut used = key.used.lock();
@@ -129,7 +124,7 @@ impl Keyring {
 }
 
 impl Caller {
-    /// Returns the caller where there are no keys.
+    /// Returns the caller used without keys.
     #[must_use]
     pub fn anonymous() -> Self {
         Self(None)
@@ -175,7 +170,6 @@ impl Caller {
     }
 }
 
-/// Returns the key of a request.
 fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
 }

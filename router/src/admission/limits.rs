@@ -1,10 +1,10 @@
 //! Rate limits of a key: requests per second, tokens per minute.
 //!
-//! Tokens are charged before they are known: the prompt's estimate when the request arrives, and the difference to the
-//! engine's count of prompt and response at the end. Where the engine reports no count (a stream without usage, or one
-//! that broke off), the router counts what passed. So a key can be overdrawn by the error of its estimates and the
-//! length of its responses, which delays its next request. Requests that were not sent and attempts that brought
-//! nothing are refunded; a request that was sent is not refunded because its client left.
+//! Tokens are charged by estimate when the request arrives, and corrected by the engine's count of prompt and response
+//! at the end. If the engine reports no count (a stream without usage, or one that broke off), the router counts what
+//! passed. A key can be overdrawn by the error of its estimates and the length of its responses, which delays its next
+//! request. Unsent requests and failed attempts are refunded; a request that was sent is not refunded if its client
+//! leaves.
 //!
 //! Counts of an engine are accepted [within limits](protocol::claim), and the bucket bounds the debt from them.
 
@@ -38,7 +38,6 @@ impl Used {
         self.tokens.map(|bucket| bucket.remaining(now))
     }
 
-    /// Returns the remaining requests and tokens, where they are limited.
     pub(super) fn left(&self, now: Millis) -> [Option<Left>; 2] {
         [self.requests, self.tokens].map(|bucket| {
             bucket.map(|bucket| Left {
@@ -114,7 +113,7 @@ impl Charge {
         }
     }
 
-    /// Settles the charge with the estimate plus `answered` response tokens, for lack of a count.
+    /// Settles the charge with the estimate plus `answered` response tokens, if the engine reports no count.
     pub fn add(&mut self, answered: Tokens) {
         let estimated = self.0.as_ref().map_or(Tokens::ZERO, |open| open.estimated);
         self.correct(estimated + answered);

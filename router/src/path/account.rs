@@ -1,7 +1,7 @@
-//! What came of a decision: recorded beside it, and counted.
+//! Records the outcome of a decision and counts it.
 //!
-//! An account is opened when an attempt goes out and closed when it ends. What a violation was caused by is said by
-//! [`policy::slo::Parts`]; here is only what it is told.
+//! An account is opened when an attempt is sent and closed when it ends. [`policy::slo::Parts`] attributes the cause of
+//! a violation.
 
 use policy::cost::PrefillCost;
 use policy::slo::{EngineTimes, FirstToken, Parts};
@@ -20,24 +20,23 @@ use telemetry::traces::Note;
 #[derive(Debug)]
 pub struct Account {
     ticket: Option<Ticket>,
-    /// From the turn's arrival until it was sent.
+    /// Time from the turn's arrival until it was sent.
     held: Millis,
     wait: Millis,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
-    /// Most tokens of the prompt that a worker which could have been chosen held.
+    /// The most prompt tokens cached on any eligible worker.
     held_elsewhere: Tokens,
-    /// Tokens of the prompt that could have been cached, as full blocks.
+    /// Prompt tokens that could have been cached, in full blocks.
     cacheable: Tokens,
     cost: PrefillCost,
     objective: Millis,
     prompt: Tokens,
     first: Option<First>,
-    /// Where the cause is noted as well, if requests are traced.
+    /// Also records the cause on the trace, if requests are traced.
     pub note: Note,
 }
 
-/// The first token that was seen.
 #[derive(Clone, Copy, Debug)]
 struct First {
     ttft: Millis,
@@ -47,20 +46,20 @@ struct First {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// In a word.
+    /// The outcome's metric label.
     pub outcome: &'static str,
-    /// What the worker counted.
+    /// The usage that the worker reported.
     pub usage: Option<Usage>,
-    /// The engine's own times.
+    /// The engine's own timings.
     pub engine: Option<EngineTimes>,
-    /// When, since the turn's arrival.
+    /// Time since the turn's arrival.
     pub took: Millis,
-    /// The class of its objective.
+    /// The class of the turn's objective.
     pub class: &'a str,
 }
 
 impl Account {
-    /// A turn goes out.
+    /// Opens the account of an attempt.
     #[must_use]
     pub fn open(app: &App, turn: &Turn, choice: &Choice) -> Self {
         let (terms, worker) = (choice.decision.chosen(), &choice.worker);
@@ -103,22 +102,21 @@ impl Account {
         }
     }
 
-    /// The first token passed. Returns how much later than predicted it came; below zero, earlier.
+    /// Records the first token. Returns its delay relative to the prediction; negative if it was early.
     pub fn first_token(&mut self, app: &App, ttft: Millis, streamed: bool) -> Millis {
         self.first = Some(First { ttft, streamed });
         self.update(app, |came| came.ttft = Some(ttft));
         ttft - self.held - self.predicted_ttft
     }
 
-    /// What the first token took beside what the engine says of queue and prefill. Of an answer that does not stream the
-    /// whole of it is beside them, so nothing is known.
+    /// Time to first token beyond the engine's queue and prefill times. Unknown if the response does not stream.
     #[must_use]
     pub fn beside(&self, engine: EngineTimes) -> Option<Millis> {
         let first = self.first.filter(|first| first.streamed)?;
         Some(first.ttft - self.held - engine.queue - engine.prefill)
     }
 
-    /// The attempt ended.
+    /// Closes the account.
     pub fn close(&self, app: &App, end: End<'_>) {
         let parts = self.first.map(|first| self.parts(first, &end));
         let late = self.first.is_some_and(|first| first.ttft > self.objective);
@@ -163,8 +161,8 @@ impl Account {
         })
     }
 
-    /// Prompt tokens that were computed although a worker that was passed over held them, and although they were predicted
-    /// to be here. Known where the worker says what it found.
+    /// Prompt tokens computed although another eligible worker held them, and although they were predicted to be cached
+    /// here. Zero if the worker does not report cached tokens.
     fn avoidable(&self, end: &End<'_>) -> [u64; 2] {
         let Some(cached) = end.usage.and_then(|usage| usage.cached).map(Tokens) else {
             return [0; 2];
@@ -176,8 +174,8 @@ impl Account {
     }
 }
 
-/// What a worker was measured or written to cost, and only where nobody did, what was learned since: a worker that has
-/// become slow is to be seen as slow when that has been learned, too.
+/// The cost model to judge a worker by: the measured or configured one if known, else the learned one. The learned
+/// model of a slow worker would hide that it is slow.
 fn fitted(worker: &Worker, learned: &PrefillCost) -> PrefillCost {
     if worker.spec.cost_is_known {
         worker.spec.cost

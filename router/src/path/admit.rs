@@ -1,4 +1,4 @@
-//! May it come in? Path, method and sizes, before anything is read; then the body, bounded in size and time.
+//! Checks a request's path, method and sizes, then reads its body, bounded in size and time.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use protocol::routes;
 use protocol::routes::Route;
 use tailroute_http::unread::Unread;
 
-/// Longest request target that is taken.
+/// Longest request target accepted.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
-/// Most memory that is reserved for the length that a client declares. A body of up to this length is not moved as it grows;
-/// pages that no byte reaches are not resident.
+/// Most memory reserved up front for a declared content length. A body up to this length is not reallocated as it
+/// grows, and untouched pages are not resident.
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request.
@@ -59,19 +59,19 @@ fn header_bytes(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// A body that was read whole.
+/// A complete request body.
 #[derive(Debug)]
 pub struct Received {
-    /// All of it.
+    /// The body.
     pub bytes: Bytes,
-    /// Its room, to be kept for as long as the bytes are.
+    /// The memory reservation for the bytes, held as long as they are.
     pub room: Unread,
 }
 
-/// Reads a whole body.
+/// Reads a complete body.
 ///
 /// # Errors
-/// 413 if it is too large, 408 if it takes too long, 400 if it breaks off, 503 if too much is held at a time.
+/// 413 if it is too large, 408 on timeout, 400 if it is cut short, 503 if the memory for unread bodies is used up.
 pub async fn read_body(
     app: &App,
     head: &http::request::Parts,
@@ -89,7 +89,7 @@ pub async fn read_body(
     }
     let deadline = Instant::now() + limits.body_timeout;
     let mut room = app.unread();
-    // A body in one piece, as most are, is not copied.
+    // A body that arrives in one piece, as most do, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     loop {

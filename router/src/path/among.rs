@@ -1,4 +1,4 @@
-//! To whom a request may go, where somebody else carries it there: a gateway that was told an address.
+//! The workers that a request may go to when a gateway proxies it to an address.
 
 use std::net::SocketAddr;
 
@@ -6,19 +6,19 @@ use policy::ids::WorkerId;
 
 use fleet::Worker;
 
-/// Some of the workers. Only what has an address can be named.
+/// A set of workers. Only workers with an address belong to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Among {
-    /// All that have an address.
+    /// Every worker with an address.
     Anybody,
-    /// Those at one of these addresses.
+    /// The workers at these addresses.
     Listed(Vec<SocketAddr>),
-    /// Nobody but this one.
+    /// One worker.
     One(WorkerId),
 }
 
 impl Among {
-    /// Whether a worker is one of them.
+    /// Whether the set contains a worker.
     #[must_use]
     pub fn has(&self, worker: &Worker) -> bool {
         let Some(endpoint) = worker.endpoint else {

@@ -1,8 +1,8 @@
-//! A request as it comes in and its answer as it leaves: what a proxy has to do to their heads whatever they are about.
+//! Prepares the heads of requests and responses as a proxy must, independent of their content.
 //!
-//! Done once, in place, before anything else looks at the request: what concerned only the client's connection ends here
-//! (RFC 9110, section 7.6.1), and the worker is told who asked ([`forwarded`]), under which name the request is known
-//! ([`telemetry::context`]), and through whom it came (`Via`). The answer is given the request's name and the router's own time.
+//! Runs once, in place, before any other stage. It removes hop-by-hop headers (RFC 9110, section 7.6.1) and adds the
+//! client's address ([`forwarded`]), the request id and trace ([`telemetry::context`]) and `Via`. The response gets the
+//! request id and `Server-Timing`.
 
 pub mod forwarded;
 mod own_time;
@@ -24,25 +24,24 @@ use telemetry::context::{self, TraceId};
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::Trace;
 
-/// Names the request, to the client, in the log and to the worker.
+/// Identifies the request to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Longest name of a request that is taken from a client.
+/// Longest request id accepted from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// What is kept of a request's head until its answer leaves.
+/// State kept from the request head until the response leaves.
 #[derive(Debug)]
 pub struct Arrival {
     id: HeaderValue,
     at: Instant,
     trace: Trace,
-    /// As the log names it.
     whose: RequestIdentity,
 }
 
 impl Arrival {
-    /// Makes a client's request ready to be passed on.
+    /// Prepares a client's request for forwarding.
     pub fn of<B>(app: &App, peer: &Peer, request: &mut Request<B>) -> Self {
         let at = Instant::now();
         let via = via(request.version());
@@ -57,7 +56,7 @@ impl Arrival {
         Self::named(app, request, at)
     }
 
-    /// Makes ready what a gateway tells of a client's request, and carries on itself: it is the proxy, and says so.
+    /// Prepares a request that a gateway reports and proxies itself. The gateway adds the proxy headers.
     pub fn at_gateway<B>(app: &App, request: &mut Request<B>) -> Self {
         tunnel::note(request);
         ask::take(request);
@@ -73,7 +72,7 @@ impl Arrival {
         let mut trace = Trace::default();
         if let Some(traces) = &app.traces {
             context.sampled |= context.parent.is_none() && traces.is_drawn(context.trace);
-            // A trace that begins here has its `traceparent` already, unless workers are told that it is recorded.
+            // A trace that begins here has its `traceparent` already, unless it is sampled.
             if context.parent.is_some() || context.sampled {
                 headers.insert(context::PARENT, context.parent_of(context.span));
             }
@@ -83,31 +82,31 @@ impl Arrival {
         Self { id, at, trace, whose }
     }
 
-    /// The request's name.
+    /// The request id.
     #[must_use]
     pub fn id(&self) -> &HeaderValue {
         &self.id
     }
 
-    /// As the log names it.
+    /// The request's identity in logs.
     #[must_use]
     pub fn whose(&self) -> &RequestIdentity {
         &self.whose
     }
 
-    /// What is written down of it goes there.
+    /// The request's trace.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// As the log names it, and where what happens is written down.
+    /// The request's identity in logs, and its trace.
     #[must_use]
     pub fn told(self) -> (RequestIdentity, Trace) {
         (self.whose, self.trace)
     }
 
-    /// Runs what answers the request, and completes the head of the answer.
+    /// Runs the future that answers the request, and completes the response head.
     pub async fn answer<B>(self, answering: impl Future<Output = Response<B>>) -> Response<B> {
         let (mut response, own) = own_time(answering).await;
         let error = response.headers().get(ERROR_HEADER);
@@ -126,7 +125,7 @@ impl Arrival {
     }
 }
 
-/// The client's name for the request, if it is fit to be one; else the one that was made, which it is given.
+/// The client's request id if it is valid; else the generated one, which is set in the headers.
 fn name(headers: &mut HeaderMap, made: context::Made) -> HeaderValue {
     let fit = |name: &&HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -139,7 +138,7 @@ fn name(headers: &mut HeaderMap, made: context::Made) -> HeaderValue {
     name
 }
 
-/// Says that a message came through here, as its receiver is told (RFC 9110, section 7.6.3).
+/// The `Via` value for a message received in this HTTP version (RFC 9110, section 7.6.3).
 fn via(received: Version) -> HeaderValue {
     HeaderValue::from_static(match received {
         Version::HTTP_09 | Version::HTTP_10 => "1.0 tailroute",
@@ -148,8 +147,8 @@ fn via(received: Version) -> HeaderValue {
     })
 }
 
-/// `Server-Timing`: what the router itself worked on the request until the head of the answer, and all that passed until
-/// then. The rest was waited for: the client's body, a place, the worker.
+/// `Server-Timing`: the router's own processing time until the response head, and the total time. The difference is
+/// waiting: for the client's body, a permit or the worker.
 fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::InvalidHeaderValue> {
     let mut text = String::with_capacity(48);
     let ms = |duration: Duration| (duration.as_micros() / 1000, duration.as_micros() % 1000);
@@ -162,7 +161,7 @@ fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::I
     HeaderValue::try_from(text)
 }
 
-/// What a connection's requests share.
+/// The connection state that its requests share.
 #[must_use]
 pub fn peer(app: &App, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
     Arc::new(Peer::new(&app.config.http, address.ip(), is_secure))

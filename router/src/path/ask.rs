@@ -1,9 +1,8 @@
-//! What a turn asks of the choice: `x-tailroute-policy: NAME`, or weights, as in `x-tailroute-policy: slo=2,locality=0.5`.
+//! Per-request routing: `x-tailroute-policy: NAME`, or weights, as in `x-tailroute-policy: slo=2,locality=0.5`.
 //!
-//! It is for the operator to say what may be asked for (`[routing.requests]`): names of the policy's `named` overrides,
-//! weights of a list, or, unless somebody says otherwise, nothing. Then the header is as good as not there. Where something may be
-//! asked for, a header that cannot be followed to the letter is refused: who asks for a policy measures what it does, and
-//! would measure another one. Either way it ends here: the worker never sees it.
+//! The operator allows names of the policy's `named` overrides or a list of weights (`[routing.requests]`). By default
+//! nothing is allowed and the header is ignored. Where requests may choose, an invalid header is refused: a client that
+//! measures a policy must not measure another one. The header is never forwarded to the worker.
 
 use config::{Requests, WeightName};
 use http::{Extensions, HeaderValue, Request};
@@ -13,23 +12,23 @@ use crate::app::App;
 use protocol::error::ApiError;
 use protocol::headers;
 
-/// Longest value that is read.
+/// Longest value accepted.
 const MAX_BYTES: usize = 256;
 
-/// The header's values, taken off the request.
+/// The header's values, moved from the headers into an extension.
 #[derive(Clone, Debug)]
 struct Carried(Vec<HeaderValue>);
 
-/// What a turn asks for, and may.
+/// The permitted choice of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// As it was written.
+    /// The header's text.
     text: String,
-    /// Weights of its own; without them, the text is a name.
+    /// The request's weights; without them, the text is a name.
     own: Option<Override>,
 }
 
-/// Takes the header off a request that comes in, whatever becomes of it.
+/// Removes the header from a request and keeps its values.
 pub fn take<B>(request: &mut Request<B>) {
     if !request.headers().contains_key(&headers::POLICY) {
         return;
@@ -41,10 +40,10 @@ pub fn take<B>(request: &mut Request<B>) {
 }
 
 impl Asked {
-    /// What the request asks for.
+    /// The choice that the request makes.
     ///
     /// # Errors
-    /// 400 if it may ask, and what it asks for cannot be had.
+    /// 400 if the request may choose and its header is invalid.
     pub fn of(app: &App, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
         let Some(Carried(values)) = extensions.get() else {
             return Ok(None);
@@ -66,7 +65,7 @@ impl Asked {
             .map_err(ApiError::UnfitPolicy)
     }
 
-    /// What the choice is told.
+    /// The choice as a policy input.
     #[must_use]
     pub fn ask(&self) -> Ask<'_> {
         match &self.own {
@@ -75,7 +74,7 @@ impl Asked {
         }
     }
 
-    /// As it was written.
+    /// The header's text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -114,7 +113,7 @@ fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// `slo=2,locality=0.5`: each weight once, of those that may be set.
+/// Parses `slo=2,locality=0.5`. Each allowed weight may appear once.
 fn weights(text: &str, allowed: &Requests) -> Result<Override, String> {
     let mut own = Override::default();
     for pair in text.split(',') {
@@ -139,7 +138,7 @@ fn weights(text: &str, allowed: &Requests) -> Result<Override, String> {
 
 fn number(weight: WeightName, text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
-    // What is no number is in no range either.
+    // NaN is in no range.
     let number = number.filter(|number| (0.0..=weight.spec().most).contains(number));
     number.ok_or_else(|| {
         let (name, most) = (weight.as_str(), weight.spec().most);

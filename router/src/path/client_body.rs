@@ -1,7 +1,8 @@
-//! A client's body that is passed on as it comes, bounded in size and time.
+//! A client's body that is streamed to a worker, bounded in size and time.
 //!
-//! What was read of it to find the model comes first. If it breaks its bounds, or off, it ends with an error, so that what
-//! the worker got is never a whole request; why is kept, so that the client is told and the worker is not blamed.
+//! Bytes read to find the model are sent first. A body that breaks off or exceeds its bounds ends with an error, so the
+//! worker never receives a truncated request as complete. The cause is kept to answer the client and to spare the
+//! worker.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,12 +20,12 @@ use crate::app::App;
 use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 
-/// A body that comes more slowly than this, once `limits.body_timeout_s` has passed, is given up.
+/// A body slower than this after `limits.body_timeout_s` is aborted.
 const LEAST_BYTES_PER_S: u64 = 1024;
 
 /// A client's body.
 pub struct ClientBody {
-    /// What was read of it already.
+    /// Bytes that were read to find the model.
     first: Option<Bytes>,
     inner: Incoming,
     received: usize,
@@ -35,7 +36,6 @@ pub struct ClientBody {
     timer: Option<Pin<Box<Sleep>>>,
     broken: Option<Broken>,
     inspector: Inspector,
-    /// Its end was seen.
     ended: bool,
 }
 
@@ -48,7 +48,7 @@ enum Broken {
 }
 
 impl ClientBody {
-    /// The body behind this head, of which nothing was read yet.
+    /// Wraps the body of a request with this head.
     #[must_use]
     pub fn new(app: &App, head: &HeaderMap, inner: Incoming) -> Self {
         let live = app.live();
@@ -68,7 +68,7 @@ impl ClientBody {
         }
     }
 
-    /// What is wrong with it, if anything is.
+    /// The error that ended the body, if any.
     #[must_use]
     pub fn failure(&self) -> Option<ApiError> {
         self.broken.map(|broken| match broken {
@@ -79,16 +79,16 @@ impl ClientBody {
         })
     }
 
-    /// Whether all of it is here.
+    /// Whether the body is complete.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.ended || self.is_end_stream()
     }
 
-    /// The model that the body asks for in its beginning, if it is a form with parts.
+    /// Reads the beginning of a multipart form to find the model.
     ///
     /// # Errors
-    /// If it breaks its bounds while that is read.
+    /// If the body exceeds its bounds.
     pub async fn model(&mut self, app: &App) -> Result<Option<String>, ApiError> {
         let (mut seen, mut room) = (BytesMut::new(), app.unread());
         while !self.inspector.knows_model() {
@@ -113,7 +113,7 @@ impl ClientBody {
         Poll::Ready(Some(Err("the client's body failed or exceeded its limit".into())))
     }
 
-    /// Whether it is too slow: the time that it may take grows with what has come, but none may pass without anything.
+    /// Whether the body timed out. The time allowed grows with the bytes received, but no pause may exceed the timeout.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
             let grown = Duration::from_secs(self.received as u64 / LEAST_BYTES_PER_S);

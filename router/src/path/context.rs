@@ -1,4 +1,4 @@
-//! What every stage knows of a request.
+//! The context that every stage shares.
 
 use std::sync::Arc;
 
@@ -10,28 +10,21 @@ use crate::app::{App, RequestPermit};
 use protocol::error::ApiError;
 use telemetry::traces::Trace;
 
-/// A request that was let in by its head.
+/// The context of a request whose head was accepted.
 #[derive(Clone, Copy)]
 pub(crate) struct RequestContext<'a> {
-    /// The router.
     pub(crate) app: &'a Arc<App>,
-    /// The key that it came with.
     pub(crate) caller: &'a Caller,
-    /// The name of its endpoint in metrics.
+    /// The endpoint's name in metrics.
     pub(crate) endpoint: &'static str,
-    /// When its head was here.
+    /// When the request head was complete.
     pub(crate) started: Millis,
-    /// By when it has to be answered.
     pub(crate) deadline: Deadline,
-    /// Its trace.
     pub(crate) trace: &'a Trace,
 }
 
 impl RequestContext<'_> {
-    /// Takes a place among the requests in flight.
-    ///
-    /// # Errors
-    /// If `limits.max_in_flight` is reached.
+    /// Takes a permit. Fails if `limits.max_in_flight` is reached.
     pub(crate) fn place(&self) -> Result<RequestPermit, ApiError> {
         self.app.place().ok_or(ApiError::Overloaded)
     }

@@ -1,7 +1,7 @@
-//! One attempt on one worker: what was assumed of it, what it holds, what was seen of its answer.
+//! One attempt on one worker: the prediction, the resources that it holds, and the progress of its response.
 //!
-//! What the next choice has to see at once is applied here. All else is an observation
-//! ([`Observation`](learning::feedback::Lesson)) that is queued for the learner.
+//! State that the next decision must see is updated here. All else is an
+//! [`Observation`](learning::feedback::Observation) that is queued for the learner.
 //!
 //! | module | contents |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `learn` | builds the observation for the learner |
 //! | `report` | metrics, the decision's account, captures, the key's charge |
 //!
-//! A [`Flight`] owns everything that has to be given back. However the attempt ends (answered, failed, timed out,
-//! client gone, panic), it is [finished](Flight::end) exactly once; dropping it unfinished means that the client left.
+//! A [`Flight`] owns every resource to release. However the attempt ends (answered, failed, timed out, client gone,
+//! panic), it is [finished](Flight::end) exactly once; dropping it unfinished means that the client left.
 
 mod finish;
 mod learn;
@@ -54,7 +54,7 @@ use telemetry::traces::Note;
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;
 
-/// Tokens in the full blocks of so many.
+/// Rounds down to full blocks.
 fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
     let block = u64::from(worker.spec.block_size.max(1));
     // Called for each key of a prompt, where a division would dominate.
@@ -77,20 +77,19 @@ pub struct Flight {
     /// The request's permit, once this attempt is the one that is answered.
     place: Option<RequestPermit>,
     charged: Charged,
-    /// What comes of the decision.
     account: Account,
     /// The turn's position in the capture's file.
     slip: Option<Slip>,
     is_finished: bool,
 }
 
-/// What was recorded when the attempt went out.
+/// State recorded when the attempt was sent.
 #[derive(Debug, Default)]
 struct Noted {
     is_out: bool,
-    /// The prompt in the worker's mirror.
+    /// The prompt's hold in the worker's mirror.
     hold: Option<Hold>,
-    /// Tokens of the prompt that were cached, with hints and without.
+    /// Cached tokens of the prompt, with hints and without.
     compared: Option<Compared>,
     /// The message to other replicas.
     told: Option<ReportedTurn>,
@@ -98,31 +97,29 @@ struct Noted {
     blocks_told: Option<u64>,
 }
 
-/// What was seen of the answer so far.
+/// Progress of the response.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The first token passed.
     started: bool,
     streamed: bool,
     ttft: Millis,
-    /// Time of the prefill, if the worker computed nothing else and the first token was seen.
+    /// Prefill time, if it was measured and the worker computed nothing else.
     alone: Option<Millis>,
-    /// The prefill has been learned from.
+    /// The learner was notified of the prefill.
     taught: bool,
-    /// The attempt went out unobserved, so that its times say nothing of the worker.
+    /// The attempt's times do not describe the worker.
     is_unclocked: bool,
-    /// The worker of the conversation's last turn, if it was another.
+    /// The worker of the conversation's last turn, if it was another one.
     left: Option<WorkerId>,
-    /// Bytes and tokens that passed.
     passed: Passed,
-    /// The reply as it passes.
+    /// The reply, as it streams.
     passing: Option<reply::Reply>,
     /// The keys of the whole reply, if the next turn can repeat it.
     reply: Option<ChainBuilder>,
 }
 
 impl Flight {
-    /// Opens the attempt: its work counts from here on. Boxed: it is large and moved often.
+    /// Starts the attempt and counts its work on the worker. Boxed because it is large and moved often.
     #[must_use]
     pub fn start(
         app: &Arc<App>,
@@ -132,7 +129,7 @@ impl Flight {
         charged: Charged,
     ) -> Box<Self> {
         let prediction = Prediction::of(choice);
-        // Counted first: a worker that is leaving stays until it has nothing in flight.
+        // Counted first: a draining worker stays until it has nothing in flight.
         let in_flight = choice.worker.send(app.clock, Some(prediction.prefill), pass);
         let reply = turn.fingerprint.reply.clone();
         Box::new(Self {
@@ -153,7 +150,7 @@ impl Flight {
         })
     }
 
-    /// The request was written: its prefix counts as cached from here on, and other replicas are notified.
+    /// The request was written: its prefix counts as cached, and other replicas are notified.
     pub fn is_out(&mut self) {
         if std::mem::replace(&mut self.noted.is_out, true) {
             return;
@@ -182,12 +179,12 @@ impl Flight {
         self.noted.blocks_told = app.knowledge.stored(worker.id);
     }
 
-    /// Sets the span on which the cause of a late answer is recorded as well.
+    /// Sets the span that also records the cause of a late response.
     pub fn traced(&mut self, note: Note) {
         self.account.note = note;
     }
 
-    /// Marks the attempt's times as unknown: another worker was chosen by a gateway, or the first token cannot be seen.
+    /// Marks the attempt's times as unknown: a gateway chose another worker, or the first token is not visible.
     pub fn is_unclocked(&mut self) {
         self.progress.is_unclocked = true;
     }
@@ -198,7 +195,7 @@ impl Flight {
         self.in_flight.worker()
     }
 
-    /// The first token passed. It is also the last of an answer that is not `streamed`.
+    /// Records the first token, which is also the last unless the response is `streamed`.
     pub fn first_token(&mut self, streamed: bool) {
         if std::mem::replace(&mut self.progress.started, true) {
             return;
@@ -242,7 +239,7 @@ impl Flight {
             .first_token(self.worker().name(), class, times, trace);
     }
 
-    /// Records where the conversation now lives.
+    /// Records the conversation's new worker.
     fn note_move(&mut self) {
         let Some(session) = &self.turn.session else { return };
         let (now, worker) = (self.app.clock.now(), self.in_flight.worker());
@@ -258,7 +255,7 @@ impl Flight {
         }
     }
 
-    /// Remembers that this worker stores the response with this id's key, so that later requests about it go there.
+    /// Records that this worker stores the response with this key.
     pub fn is_kept(&self, key: u64) {
         let kept = Kept {
             worker: self.worker().id,
@@ -267,14 +264,14 @@ impl Flight {
         self.app.stored.keep(self.turn.tenant, key, kept);
     }
 
-    /// A piece of the reply passed.
+    /// Adds a piece of the reply.
     pub fn reply(&mut self, piece: Piece<'_>) {
         if let Some(passing) = &mut self.progress.passing {
             passing.push(piece);
         }
     }
 
-    /// Returns what can be true of the answer's own figures. Counts the rest, and logs it now and then.
+    /// Returns the plausible part of the response's own figures. Counts the rest, and logs it at a limited rate.
     #[must_use]
     pub fn believed(&self, seen: Seen) -> Seen {
         let (worker, now) = (self.worker(), self.app.clock.now());
@@ -295,23 +292,23 @@ impl Flight {
         believed
     }
 
-    /// Notes how much of the answer has passed.
+    /// Updates how much of the response has passed.
     pub fn passed(&mut self, passed: Passed) {
         self.progress.passed = passed;
     }
 
-    /// Whether a stream of it ends with `[DONE]`.
+    /// Whether the endpoint's streams end with `[DONE]`.
     #[must_use]
     pub fn is_ended_by_done(&self) -> bool {
         matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
     }
 
-    /// Takes over the request's permit: this attempt is the one that is answered.
+    /// Takes over the request's permit once this attempt is the one that is answered.
     pub fn keep(&mut self, place: Option<RequestPermit>) {
         self.place = place;
     }
 
-    /// Frees the permit: the answer is whole, so the next request may come in.
+    /// Releases the permit. The response is complete.
     pub fn free_place(&mut self) {
         if let Some(place) = &mut self.place {
             place.free();

@@ -1,12 +1,12 @@
-//! To a worker and back: the same bytes out, the answer streamed through, another worker while that can do no harm.
+//! Forwards a turn to a worker and streams the response back. Retries on another worker while that is safe.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `request` | a turn as it goes out: the client's bytes, and what the router adds |
-//! | `attempt` | one attempt on one worker, and what its end means |
-//! | `deadline` | how long a request may take |
-//! | `hedge` | a second worker beside one that is late |
-//! | `pass` | requests that pass unread |
+//! | `request` | the outgoing request: the client's bytes and the router's headers |
+//! | `attempt` | one attempt on one worker, and its verdict |
+//! | `deadline` | time limits of a request |
+//! | `hedge` | a second attempt beside a late one |
+//! | `pass` | requests relayed unparsed |
 
 mod attempt;
 mod deadline;
@@ -43,24 +43,18 @@ use protocol::headers;
 use protocol::watch::Watch;
 use tailroute_http::body::Body;
 
-/// A turn to be answered by some worker.
+/// A turn to forward.
 #[derive(Clone, Copy)]
 pub(crate) struct TurnRequest<'a> {
-    /// What every stage knows of it.
     pub(crate) context: &'a RequestContext<'a>,
-    /// The client's request head.
     pub(crate) head: &'a Parts,
-    /// The request body as engines get it.
+    /// The request body to send to engines.
     pub(crate) body: &'a Bytes,
-    /// The turn.
     pub(crate) turn: &'a Arc<Turn>,
 }
 
-/// Sends a turn until a worker takes it, as far as the [retry policy](super::retry) allows. Returns the answer, whose
-/// body is still on its way.
-///
-/// # Errors
-/// If no worker is ready or none is reached. A worker that fails on it, and a deadline that passes, are answers.
+/// Sends a turn to workers until one answers, within the [retry policy](super::retry). The response body may still be
+/// streaming. Fails if no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
     place: &mut Option<RequestPermit>,
@@ -76,13 +70,13 @@ pub(crate) async fn deliver(
         }
         state.tried.push(choice.worker.id);
         let (sent, head) = match app.config.failure.hedge_after {
-            // Boxed, as few configurations hedge: the common future has no room for a second attempt.
+            // Boxed to keep the common future small: few configurations hedge.
             Some(after) if has_alternative => Box::pin(hedge::race(&request, sent, after, &mut state)).await,
             _ => sent.wait().await,
         };
         let worker = sent.worker_name();
         let verdict = sent.judge(&request, head, |failure| {
-            // What one worker declines does not go to those that fail by themselves.
+            // A request that one worker declined is not sent to workers outside normal use.
             let has_other = may_go_elsewhere && (has_alternative || !failure.is_declined());
             state.may_retry(app, failure, request.head, || has_other)
         });
@@ -94,7 +88,7 @@ pub(crate) async fn deliver(
             }
             Verdict::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
-                    // The worker may have computed until then: the key pays.
+                    // The worker may have computed until then, so the key is charged.
                     drop(place.take());
                 }
                 return Ok(error.response_for(request.turn.endpoint.family()));
@@ -104,10 +98,7 @@ pub(crate) async fn deliver(
     }
 }
 
-/// Chooses a worker that was not tried, and gets past its breaker.
-///
-/// # Errors
-/// If no worker is ready.
+/// Selects a worker that was not tried and whose breaker admits the request.
 pub(crate) fn select_admitted(
     app: &App,
     turn: &Turn,
@@ -119,7 +110,7 @@ pub(crate) fn select_admitted(
         let choice = match select::select(app, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
-                // All others are being probed by another request: one of them is better than none.
+                // Every other worker is being probed. One of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
                 let pass = choice.worker.admit(app.clock.now(), true);
@@ -135,7 +126,7 @@ pub(crate) fn select_admitted(
     }
 }
 
-/// The outcome that an answer's status means, if all of it passes.
+/// The outcome of a response with this status, if it is relayed completely.
 pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
     let outcome = match status.as_u16() {
         500.. => Outcome::WorkerError,
@@ -148,7 +139,6 @@ pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
     outcome
 }
 
-/// The answer as the client gets it.
 fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPermit>) -> Response<Body> {
     let Answer {
         response,
@@ -181,8 +171,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPerm
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 
-/// Makes a worker's answer ready for the client: removes the headers of the worker's connection and those that only the
-/// router may set, then names the worker and the decision.
+/// Removes hop-by-hop headers and those that only the router may set, then adds the worker's name and the decision.
 pub(crate) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);

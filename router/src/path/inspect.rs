@@ -1,4 +1,4 @@
-//! Bodies that pass as they come, looked at as they pass: the model that a form asks for, and what no client may say.
+//! Inspects bodies as they stream: finds the model of a form, and refuses fields that clients may not set.
 
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -9,19 +9,19 @@ use protocol::multipart::{self, Parts, Seen};
 use protocol::names;
 use protocol::steering::{self, Keys};
 
-/// How much of a body is waited for to find its model: clients write fields before files.
+/// Bytes searched for the model. Clients write fields before files.
 pub const LOOKED_AT: usize = 64 * 1024;
-/// Longest value of the field `model` that is taken; a longer one is no name.
+/// Longest accepted value of the field `model`.
 const MAX_MODEL_BYTES: usize = 2 * names::MAX_BYTES;
 
 /// Why a body may not be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It steers an engine by this field.
+    /// This field steers an engine.
     Steering(&'static str),
-    /// It is a form that cannot be read in one way.
+    /// The form is ambiguous.
     Form,
-    /// It is JSON in another encoding than UTF-8, which some engines read all the same.
+    /// The body is JSON in an encoding other than UTF-8, which some engines accept.
     Encoding,
 }
 
@@ -35,25 +35,25 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// Looks at a body.
+/// Inspects one body.
 #[derive(Debug)]
 pub struct Inspector {
     form: Option<Parts>,
     keys: Keys,
-    /// What is found is refused.
+    /// Whether findings are refused.
     refuses: bool,
-    /// The first bytes, where they tell the encoding of JSON.
+    /// The first bytes, which show the encoding of JSON.
     first: Option<Vec<u8>>,
     is_model: bool,
-    /// The value of the field `model`, as far as it has come.
+    /// The value of the field `model`, as far as received.
     model: Vec<u8>,
-    /// Some of the field behind it has come.
+    /// Whether the value is complete.
     is_whole: bool,
     seen: usize,
 }
 
 impl Inspector {
-    /// Looks at a body with this head, of which nothing has come yet.
+    /// Inspects the body of a request with this head.
     #[must_use]
     pub fn new(app: &App, head: &HeaderMap) -> Self {
         let kind = head
@@ -73,10 +73,10 @@ impl Inspector {
         }
     }
 
-    /// Looks at the next piece.
+    /// Inspects the next piece.
     ///
     /// # Errors
-    /// If the body may not be passed on.
+    /// If the body must not be forwarded.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Refused> {
         self.seen += piece.len();
         let mut found = None;
@@ -115,13 +115,13 @@ impl Inspector {
         }
     }
 
-    /// Whether the model is known, or will not be.
+    /// Whether the search for the model is over.
     #[must_use]
     pub fn knows_model(&self) -> bool {
         self.form.is_none() || self.is_whole || self.seen >= LOOKED_AT
     }
 
-    /// The model that it asks for, if that has come.
+    /// The model that the form requests, if found.
     #[must_use]
     pub fn model(&self) -> Option<String> {
         let model = std::str::from_utf8(&self.model).ok().filter(|_| self.is_whole)?;

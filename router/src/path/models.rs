@@ -1,4 +1,4 @@
-//! `/v1/models`: what the workers list, merged; and which models there are.
+//! `/v1/models`: the workers' model lists, merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use protocol::error::ApiError;
 use protocol::names;
 use tailroute_http::body::{self, Body};
 
-/// Longest part of a model's name that an error repeats.
+/// Longest part of a model's name repeated in an error.
 const SHOWN_CHARS: usize = 128;
-/// Most models that an error names.
+/// Most models listed in an error.
 const SHOWN_MODELS: usize = 16;
 
-/// Every model that some ready worker serves, once, ordered by name, with all that is said of it.
+/// Lists the models of all ready workers, merged and sorted by name.
 pub fn list(app: &Arc<App>) -> Response<Body> {
     let models: Vec<Value> = merged(app).into_values().collect();
     answer(app, &json!({ "object": "list", "data": models }))
 }
 
-/// One of them.
+/// Describes one model.
 ///
 /// # Errors
 /// 404 if no ready worker serves it.
@@ -33,10 +33,10 @@ pub fn one(app: &Arc<App>, name: &str) -> Result<Response<Body>, ApiError> {
     Ok(answer(app, &card))
 }
 
-/// Checks that a model's name may be kept, and that some worker may serve the model.
+/// Checks that a model's name is valid and that a worker may serve it.
 ///
 /// # Errors
-/// 400 if it has no fit name; 404, naming the models that there are, if surely no worker serves it.
+/// 400 for an invalid name; 404, with the known models, if no worker can serve it.
 pub fn check(app: &App, name: &str) -> Result<(), ApiError> {
     if !names::is_fit(name) {
         return Err(ApiError::UnfitName("model"));
@@ -67,7 +67,6 @@ fn unknown(app: &App, name: &str) -> ApiError {
     }
 }
 
-/// The names of a worker's models.
 fn named(worker: &Worker) -> Vec<String> {
     if !worker.spec.models.is_empty() {
         return worker.spec.models.clone();
@@ -79,7 +78,7 @@ fn named(worker: &Worker) -> Vec<String> {
         .collect()
 }
 
-/// The models of the workers that are ready.
+/// The models of all ready workers.
 fn merged(app: &App) -> BTreeMap<String, Value> {
     let mut models = BTreeMap::new();
     for worker in app.fleet.workers().iter().filter(|worker| worker.is_ready()) {
@@ -101,8 +100,8 @@ fn merged(app: &App) -> BTreeMap<String, Value> {
     models
 }
 
-/// Adds what a worker says of a model. Where workers differ on how long its prompts may be, the least is what holds for a
-/// request that may go to any of them; of anything else the first is as good as the others.
+/// Merges a worker's model card. Where workers differ on the context length, the shortest holds for a request that may
+/// go to any of them. For other fields the first card wins.
 fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
     let Some(known) = models.get_mut(name) else {
         models.insert(name.to_owned(), card);

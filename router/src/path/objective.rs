@@ -1,8 +1,7 @@
-//! What a turn is to meet: its own time, its class's, or everybody's.
+//! A turn's time-to-first-token objective.
 //!
-//! A header with a time comes first (`x-slo-ttft-ms`, and llm-d's name for it), then the class that `x-slo-class` names,
-//! then the class of the model, then the configured objective. A header that makes no sense is passed over: a turn is
-//! not refused for a wish.
+//! The first that applies: the time in a header (`x-slo-ttft-ms`, or llm-d's name for it), the class that `x-slo-class`
+//! names, the model's class, the configured objective. Invalid headers are ignored.
 
 use config::Objective;
 use http::HeaderMap;
@@ -10,29 +9,29 @@ use policy::units::Millis;
 
 use protocol::headers;
 
-/// Longest objective that a client can ask for, as in the configuration.
+/// Longest objective a client can request, as in the configuration.
 const LONGEST_MS: f64 = 1e9;
 
-/// The name of turns whose request brought their objective along.
+/// The metric label of objectives set by header.
 pub const OF_HEADER: &str = "header";
 
-/// Where a turn's objective comes from. A bounded set: it is a metric label.
+/// The source of a turn's objective. A bounded set, used as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The configured one.
+    /// The configured objective.
     Default,
-    /// The request's own.
+    /// The request's header.
     Header,
-    /// The class at this place of the configuration.
+    /// The class with this index in the configuration.
     Class(usize),
 }
 
 /// A turn's objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
-    /// Time to first token to be met.
+    /// The time to first token to meet.
     pub ttft: Millis,
-    /// Who says so.
+    /// The source.
     pub origin: Origin,
 }
 
@@ -71,7 +70,7 @@ impl Goal {
 }
 
 impl Origin {
-    /// Its name in a capture, where turns with the configured objective have none.
+    /// The name in captures; empty for the configured objective.
     #[must_use]
     pub fn named(self, objective: &Objective) -> &str {
         match self {
@@ -80,7 +79,7 @@ impl Origin {
         }
     }
 
-    /// Its name in metrics.
+    /// The name in metrics.
     #[must_use]
     pub fn name(self, objective: &Objective) -> &str {
         match self {

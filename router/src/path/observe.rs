@@ -1,8 +1,8 @@
-//! A turn's answer as it is seen to pass, and who is told: whoever carries it, this router or a gateway.
+//! Observes a turn's response as this router or a gateway relays it.
 //!
-//! What a stream says after its first token is asked for when it is over, or breaks off. So its events are put aside and read
-//! ten at a time: what reading takes of the processor's caches, its code above all, would be fetched anew for each token
-//! otherwise, since whatever runs between two tokens of a stream has filled them with its own.
+//! What a stream says after its first token is needed only at its end, so events are buffered and parsed some ten at a
+//! time. Parsing each token alone would reload the parser into the processor's caches each time, because other work
+//! evicts it between two tokens.
 
 use std::sync::Arc;
 
@@ -15,28 +15,27 @@ use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;
 use telemetry::traces::Stage;
 
-/// Most bytes of a stream that are put aside: some ten tokens' events.
+/// Most stream bytes buffered: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
 
-/// Looks at an answer that passes. Dropping it before the end counts as the client having left.
+/// Observes a response. Dropping it before the end counts as a client disconnect.
 #[derive(Debug)]
 pub struct Observer {
     watch: Watch,
-    /// What passed and was not read yet.
+    /// Bytes that passed and were not parsed yet.
     aside: Vec<u8>,
-    /// What passes can be read later.
+    /// Whether parsing may be deferred.
     is_flowing: bool,
     worker: Arc<Worker>,
     flight: Option<Box<Flight>>,
-    /// The outcome if all of it passes.
+    /// The outcome if the response completes.
     outcome: Outcome,
     span: AttemptSpan,
-    /// As the log names the request.
     whose: Option<RequestIdentity>,
 }
 
 impl Observer {
-    /// Looks at the answer of this attempt.
+    /// Observes the response of this attempt.
     #[must_use]
     pub fn new(watch: Watch, (flight, span): (Box<Flight>, AttemptSpan), outcome: Outcome) -> Self {
         Self {
@@ -51,25 +50,25 @@ impl Observer {
         }
     }
 
-    /// The attempt, as long as it goes on.
+    /// The attempt, until it ends.
     #[must_use]
     pub fn flight(&self) -> Option<&Flight> {
         self.flight.as_deref()
     }
 
-    /// Whose clients read the answer.
+    /// The API family of the response.
     #[must_use]
     pub fn family(&self) -> Family {
         self.watch.family()
     }
 
-    /// Where the event stream stands, as far as it was read; `None` if it is none.
+    /// The parsed position in the event stream; `None` for other responses.
     #[must_use]
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         self.watch.standing()
     }
 
-    /// Some of it passes.
+    /// Records bytes that pass.
     pub fn passed(&mut self, data: &[u8]) {
         if self.flight.is_none() {
             return;
@@ -86,7 +85,7 @@ impl Observer {
         self.read(data);
     }
 
-    /// Reads what was put aside.
+    /// Parses the buffered bytes.
     pub fn catch_up(&mut self) {
         if self.aside.is_empty() {
             return;
@@ -111,8 +110,8 @@ impl Observer {
         self.is_flowing = self.watch.first_token && self.watch.is_stream();
     }
 
-    /// All of it is here and is about to go out. What its client may act on as soon as it has it is done now, and not when it
-    /// has [ended](Self::ended): another request gets in, and an answer that is kept can be named.
+    /// The response is complete and about to be sent. Does what its client may rely on at once, before
+    /// [`ended`](Self::ended): releases the permit and records a stored response.
     pub fn is_whole(&mut self) {
         self.catch_up();
         let Some(flight) = &mut self.flight else { return };
@@ -125,7 +124,7 @@ impl Observer {
         }
     }
 
-    /// All of it has passed.
+    /// The response has passed completely.
     pub fn ended(&mut self) {
         self.catch_up();
         let Some(mut flight) = self.flight.take() else {
@@ -141,7 +140,7 @@ impl Observer {
         self.settle(flight, outcome, complete);
     }
 
-    /// All of it has passed, and nothing of it was seen but its head.
+    /// The response has passed completely, but only its head was observed.
     pub fn ended_unseen(&mut self) {
         let Some(mut flight) = self.flight.take() else {
             return;
@@ -152,7 +151,7 @@ impl Observer {
         self.settle(flight, self.outcome, false);
     }
 
-    /// It broke off. `say` is told of the attempt first.
+    /// The response broke off. `say` is called with the attempt first.
     pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
@@ -160,9 +159,8 @@ impl Observer {
         self.settle(flight, outcome, false);
     }
 
-    /// Whether a stream has ended as HTTP ends one, but not as the API does: an engine whose generator failed. A client that
-    /// does not wait for `[DONE]` would take what came for the whole reply. Nobody knows before it was [read](Self::catch_up)
-    /// to its end.
+    /// Whether a stream ended in HTTP but not in its API, as when an engine's generator fails. A client that does not
+    /// wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
     #[must_use]
     pub fn stops_short(&self) -> bool {
         let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
@@ -175,7 +173,6 @@ impl Observer {
                 .is_some_and(|flight| flight.is_ended_by_done())
     }
 
-    /// What happened is applied, and written down.
     fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
         let seen = flight.believed(self.watch.seen());
         self.span.end(outcome.as_str(), Some(answer_facts(seen)));
@@ -189,7 +186,7 @@ impl Observer {
         });
     }
 
-    /// What is logged meanwhile is the request's.
+    /// Runs work within the request's log scope.
     fn within(&self, work: impl FnOnce()) {
         match &self.whose {
             Some(whose) => whose.in_scope(work),
@@ -199,7 +196,7 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// The client left: what is still in flight is given back, and the log says of which request it was.
+    /// The client left: releases what is in flight, within the request's log scope.
     fn drop(&mut self) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };

@@ -1,26 +1,26 @@
-//! When a request goes to another worker. One policy for turns, hedges and requests that pass unread.
+//! The retry policy, shared by turns, hedges and relayed requests.
 //!
-//! A generation that is tried twice is work done twice, and tool calls and stored responses made twice. RFC 9110, section
-//! 9.2.2, forbids a proxy to repeat a request that is not idempotent, unless it knows that the first was not applied.
+//! Retrying a generation repeats its work, its tool calls and its stored responses. RFC 9110, section 9.2.2, forbids a
+//! proxy to retry a request that is not idempotent, unless it knows that the first was not applied.
 //!
-//! | failure of the attempt | may have begun | tried elsewhere | counts against the worker |
+//! | failure of the attempt | may have begun | retried | counts against the worker |
 //! |---|---|---|---|
 //! | no connection: refused, unreachable, timed out | no | yes | as a failed probe |
-//! | not a byte was written on a connection that had been closed | no | yes, after another connection to the same worker | no |
+//! | a closed connection, before any byte was written | no | yes, after another connection to the same worker | no |
 //! | 429 | no | yes | no |
 //! | 503 | no | yes | yes |
-//! | the connection is lost after the first byte of the request was written | yes | if idempotent | yes |
-//! | no answer in time | yes | no: the worker may still be computing | yes |
+//! | connection lost after the first byte of the request | yes | if idempotent | yes |
+//! | no response in time | yes | no: the worker may still be computing | yes |
 //! | the request's own deadline passes | yes | no | no |
-//! | any other answer, 5xx too | yes | no: the answer is passed on | 5xx but 501 |
-//! | anything after the first byte of an answer was passed on | yes | no | yes |
+//! | any other response, 5xx too | yes | no: it is relayed | 5xx but 501 |
+//! | failure after the first byte of a response was relayed | yes | no | yes |
 //!
-//! A connection that is used again may be closed by the worker in the very moment when the request is written. That
-//! cannot be told from a worker that died over it, so it counts as begun. To make it rare, idle connections are closed
-//! before engines do so (uvicorn, which serves vLLM and SGLang, closes them after five seconds).
+//! A worker may close a reused connection just as the request is written. This looks like a worker that failed on the
+//! request, so it counts as begun. To make it rare, idle connections are closed before engines close them (uvicorn,
+//! which serves vLLM and SGLang, waits five seconds).
 //!
-//! A retry needs another worker, and is bounded three times: by `limits.retries` for the request, by the retry budget
-//! ([`fleet::retry_budget`]) for all requests together, and by the request's deadline.
+//! A retry needs another worker, and is bounded by `limits.retries` per request, by the retry budget
+//! ([`fleet::retry_budget`]) for all requests, and by the request's deadline.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use super::flight::Charged;
 use crate::app::App;
 use tailroute_http::upstream;
 
-/// Endpoints that compute something of their input and keep nothing.
+/// Endpoints that compute a result from their input and store nothing.
 pub const COMPUTES: [&str; 16] = [
     "/classify",
     "/detokenize",
@@ -53,7 +53,7 @@ pub const COMPUTES: [&str; 16] = [
     "/v2/rerank",
 ];
 
-/// By this header a client declares its request idempotent.
+/// A client declares its request idempotent with this header.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// How an attempt failed.
@@ -61,24 +61,24 @@ pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key
 pub enum Failure {
     /// There was no connection.
     NoConnection,
-    /// The request was given back unwritten.
+    /// The request was returned unwritten.
     Unsent,
-    /// The worker declined it: 429.
+    /// The worker declined with 429.
     Busy,
-    /// The worker declined it: 503.
+    /// The worker declined with 503.
     Unavailable,
     /// The connection was lost after the first byte of the request was written.
     Lost,
-    /// No answer came in time.
+    /// No response came in time.
     TimedOut,
     /// The request's own deadline passed.
     DeadlinePassed,
-    /// No request could be made for the worker.
+    /// The request could not be built for the worker.
     Unaddressable,
 }
 
 impl Failure {
-    /// What an error of the HTTP client means.
+    /// Classifies an error of the HTTP client.
     #[must_use]
     pub fn of(error: &upstream::Error) -> Self {
         match error {
@@ -90,7 +90,7 @@ impl Failure {
     }
 
     fn of_hyper(error: &legacy::Error) -> Self {
-        // hyper calls a request "canceled" only when it gives it back.
+        // hyper reports a request as "canceled" only if it was not sent.
         let unsent = |error: &(dyn Error + 'static)| {
             error
                 .downcast_ref::<hyper::Error>()
@@ -105,7 +105,7 @@ impl Failure {
         }
     }
 
-    /// Whether an answer with this status declines the request; `None` if it is passed on.
+    /// The failure that a status means; `None` if the response is relayed.
     #[must_use]
     pub fn of_status(status: StatusCode) -> Option<Self> {
         match status {
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// Whether the worker may have begun on the request.
+    /// Whether the worker may have begun the request.
     #[must_use]
     pub fn may_have_begun(self) -> bool {
         matches!(self, Self::Lost | Self::TimedOut | Self::DeadlinePassed)
@@ -144,10 +144,10 @@ impl Failure {
     }
 }
 
-/// What a request has cost so far.
+/// Retry state of one request.
 #[derive(Debug)]
 pub struct RetryState {
-    /// Workers that the request is not sent to again.
+    /// Workers not to try again.
     pub tried: Vec<WorkerId>,
     retries: u32,
     /// Whether the request has been counted as a failure of a worker.
@@ -155,7 +155,7 @@ pub struct RetryState {
 }
 
 impl RetryState {
-    /// A request that has not been sent. It adds to the retry budget.
+    /// The state of a new request, which adds to the retry budget.
     #[must_use]
     pub fn new(app: &App) -> Self {
         app.retries.lock().request(app.clock.now());
@@ -166,7 +166,7 @@ impl RetryState {
         }
     }
 
-    /// Whether the request is sent to another worker after this failure. If so, the retry is paid for.
+    /// Whether to retry on another worker. If so, charges the retry budget.
     pub fn may_retry(
         &mut self,
         app: &App,
@@ -186,7 +186,7 @@ impl RetryState {
         true
     }
 
-    /// Whether a second request may be sent beside one that is late. If so, it is paid for.
+    /// Whether to hedge a late request. If so, charges the retry budget.
     pub fn may_hedge(&self, app: &App) -> bool {
         let paid = app.retries.lock().take(app.clock.now());
         if !paid {
@@ -196,7 +196,7 @@ impl RetryState {
     }
 }
 
-/// Whether there was no connection because the worker did not accept it in time, as a busy worker may not.
+/// Whether the connect timed out, as it may on a busy worker.
 #[must_use]
 pub fn is_slow_to_connect(error: &upstream::Error) -> bool {
     error.is_connect()
@@ -211,14 +211,14 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
-/// Whether an answer with this status counts against the worker. 501 does not: the client asked for what it does not do.
+/// Whether a response with this status counts against the worker. 501 does not: the worker lacks the feature.
 #[must_use]
 pub fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
 }
 
-/// Whether a request may be done twice: its method is idempotent by RFC 9110, its endpoint only
-/// [computes](COMPUTES), or its client says so ([`IDEMPOTENCY_KEY`]).
+/// Whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only [computes](COMPUTES), or
+/// its client declares it ([`IDEMPOTENCY_KEY`]).
 #[must_use]
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)

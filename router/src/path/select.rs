@@ -1,4 +1,4 @@
-//! Select: which worker gets a turn. Matches its prompt, views the fleet, decides, and describes the choice.
+//! Selects a worker for a turn: matches the prompt, views the fleet, and decides.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,32 +30,32 @@ const EVERYTHING: Tokens = Tokens(1_000_000_000);
 pub struct Choice {
     /// The worker.
     pub worker: Arc<Worker>,
-    /// Every term that led to it.
+    /// The decision, with every term.
     pub decision: Decision,
-    /// The prompt's length, and what was known of it there.
+    /// The prompt's match on the worker.
     pub matched: Matched,
-    /// Tokens at the end of the conversation that the worker may drop first.
+    /// Tokens at the end of the conversation that the worker may evict first.
     pub evict_first: Tokens,
-    /// What the worker was like when it was chosen.
+    /// The view of the worker at the decision.
     pub view: WorkerView,
-    /// Its breaker is open, but too few others are left.
+    /// Whether the worker was chosen although its breaker is open, because too few others remain.
     pub regardless: bool,
-    /// Whether another worker, not tried yet, could take it, even if nothing goes there by itself.
+    /// Whether another untried worker could serve the turn, even one that is not in normal use.
     pub may_go_elsewhere: bool,
-    /// When choosing began, the resident tokens were known, and the worker was; where requests are traced.
+    /// When selection began, when residency was known and when the worker was chosen; if requests are traced.
     pub timed: Option<[Instant; 3]>,
 }
 
-/// What a [`Match`] says of the chosen worker.
+/// The chosen worker's part of a [`Match`].
 #[derive(Debug)]
 pub struct Matched {
-    /// Tokens of the prompt, as far as they can be told.
+    /// Tokens of the prompt, counted or estimated.
     pub prompt: Tokens,
-    /// Where the resident tokens are known from.
+    /// The source of the resident tokens.
     pub source: Source,
-    /// Leading keys that the mirror holds.
+    /// Leading keys in the mirror.
     pub mirrored: usize,
-    /// Where in tokens the chain's ends are.
+    /// Token offsets of the chain's keys.
     pub scale: Scale,
 }
 
@@ -72,7 +72,7 @@ impl Matched {
     }
 }
 
-/// What a choice looks at, used again from turn to turn.
+/// Buffers reused across turns.
 #[derive(Default)]
 struct Scratch {
     found: Match,
@@ -86,7 +86,7 @@ thread_local! {
 }
 
 impl Choice {
-    /// What choosing consisted of, where requests are traced.
+    /// The stages of the selection, if requests are traced.
     pub fn timed(&self) -> impl Iterator<Item = (Stage, [Instant; 2])> {
         let stages = |[began, matched, chosen]: [Instant; 3]| {
             [
@@ -97,14 +97,14 @@ impl Choice {
         self.timed.map(stages).into_iter().flatten()
     }
 
-    /// Whether another worker could have been chosen, of those that are in use.
+    /// Whether another worker in normal use could have been chosen.
     #[must_use]
     pub fn has_alternative(&self) -> bool {
         self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
     }
 }
 
-/// What the turn's prefill takes on the worker where it takes least; `None` if none is ready.
+/// The turn's shortest prefill time on any ready worker; `None` if none is ready.
 #[must_use]
 pub fn least_prefill(app: &App, turn: &Turn) -> Option<Millis> {
     SCRATCH.with_borrow_mut(|scratch| {
@@ -124,7 +124,7 @@ pub fn least_prefill(app: &App, turn: &Turn) -> Option<Millis> {
     })
 }
 
-/// Chooses among the workers that were not tried yet.
+/// Selects an untried worker.
 ///
 /// # Errors
 /// If no worker is ready.
@@ -187,7 +187,7 @@ fn select_with(
 }
 
 impl Scratch {
-    /// Views every worker as this turn finds it: ready or not, and what it holds of the prompt.
+    /// Views every worker for this turn: readiness and resident tokens.
     fn view(&mut self, app: &App, turn: &Turn, workers: &[Arc<Worker>], now: Millis) {
         let Self {
             found,
@@ -216,7 +216,7 @@ impl Scratch {
         });
         if is_possible {
             ready[home.index()] = true;
-            // Whatever its breaker says: no other worker can answer the turn.
+            // The breaker is ignored: no other worker can answer the turn.
             for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
                 *ready &= view.id == home;
                 view.ready = *ready;
@@ -224,8 +224,8 @@ impl Scratch {
         }
     }
 
-    /// Takes out the workers that were tried. If no other is in use, those that are ready in spite of their failures may
-    /// try: a worker that fails often, or has just come back, is better than none.
+    /// Excludes the tried workers. If that leaves none, ready workers with an open breaker or in recovery are allowed:
+    /// they are better than none.
     fn leave_out(&mut self, tried: &[WorkerId]) {
         if tried.is_empty() {
             return;
@@ -238,7 +238,7 @@ impl Scratch {
     }
 }
 
-/// Decides by the policy in force, and lets the shadow policy see the same snapshot; `None` if no worker is ready.
+/// Decides by the active policy, and shows the shadow policy the same snapshot; `None` if no worker is ready.
 fn decide(app: &App, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
     let policy = app.policy.load();
     let snapshot = Snapshot {
@@ -273,7 +273,7 @@ fn decide(app: &App, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option
     Some(decision)
 }
 
-/// Takes workers out that fail or have just come back, as far as there are others.
+/// Excludes failing and recovering workers, as long as others remain.
 pub(super) fn narrow(
     app: &App,
     workers: &[Arc<Worker>],
@@ -290,8 +290,8 @@ pub(super) fn narrow(
     app.metrics.breakers_passed_over(passed_over);
 }
 
-/// The evict-first tail of this request: what it says, or what the worker's own rule takes. Zero where the worker takes hints
-/// between requests.
+/// The evict-first tail of this request: hinted, or by the worker's own rule. Zero if the worker takes hints between
+/// requests.
 fn evict_first(app: &App, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&app.config.hints, worker.dialect());
     let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());

@@ -1,9 +1,9 @@
-//! Which conversation a turn belongs to.
+//! Identifies the conversation of a turn.
 //!
-//! The client's own name for it, where it gives one: `X-Session-ID`, body `session_id` or `prompt_cache_key`. Else the
-//! conversation is found by its prompt: it begins with the whole prompt of its last turn, whose last key is remembered.
-//! Two conversations that began alike share that key; the first to go on takes it along, and the other is found to be
-//! one of its own, named after where its prompt left the first.
+//! The client's own name is used if there is one: `X-Session-ID`, body `session_id` or `prompt_cache_key`. Otherwise
+//! the prompt identifies it: a turn begins with the whole prompt of the last one, whose last key is stored.
+//! Conversations with the same beginning share that key. The first to continue keeps it; the others are named after the
+//! point where their prompts diverge.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use protocol::headers;
 use protocol::tenant::Tenant;
 use telemetry::context::hex_of_half;
 
-/// Longest name that is passed on as it is; longer ones are hashed.
+/// Longest name forwarded unchanged; longer ones are hashed.
 const MAX_NAME_BYTES: usize = 256;
 
 /// A conversation.
 #[derive(Clone, Debug)]
 pub struct Session {
-    /// Its name, as workers are told: visible ASCII, bounded.
+    /// The name sent to workers: visible ASCII, bounded.
     pub name: Arc<str>,
     /// The name, hashed.
     pub key: u64,
-    /// Whether the request already carries the name in a header of its own.
+    /// Whether the request already carries the name in a header.
     pub in_header: bool,
 }
 
 impl Session {
-    /// Finds the conversation of a turn; `None` if it has no name and no prompt that is understood. A name in the head is the
-    /// tenant's already ([`super::tenant::settle`]).
+    /// Finds the conversation of a turn; `None` without a name and a known prompt. A name in the head is already scoped
+    /// to the tenant ([`protocol::tenant::settle`]).
     #[must_use]
     pub fn of(
         tenant: Option<&Tenant>,
@@ -77,7 +77,7 @@ impl Session {
         })
     }
 
-    /// The name as a header's value.
+    /// The name as a header value.
     #[must_use]
     pub fn header_value(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.name).ok()

@@ -1,10 +1,9 @@
-//! Which worker keeps which response.
+//! Tracks which worker stores which response.
 //!
-//! `/v1/responses` has a state: a request may go on from an earlier response by its id (`previous_response_id`), or ask for
-//! it again. Engines keep responses in their own memory, so only the worker that made one has it, and its cache is where
-//! the conversation lives. So the ids of passing answers are remembered, by their hashes, as many as the table holds; of
-//! the oldest the worker is forgotten. A request that names such a one goes where any other would; where there are tenants
-//! it is answered 404, because the response may be another's.
+//! `/v1/responses` is stateful: a request may continue an earlier response (`previous_response_id`) or fetch it.
+//! Engines keep responses in memory, so only the worker that made one has it. The table maps hashed response ids to
+//! workers and evicts the least recently used. A request for an unknown id is routed like any other; with tenants it is
+//! answered 404, because the response may be another tenant's.
 
 use std::num::NonZeroUsize;
 
@@ -16,19 +15,19 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::session::Session;
 
-/// Responses that are remembered: about 8 MB with their conversations' names.
+/// Responses tracked: about 8 MB with their conversations' names.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
-/// Where a response is, and what it is a turn of.
+/// The worker and conversation of a response.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// The worker that made it.
+    /// The worker that made the response.
     pub worker: WorkerId,
-    /// Its conversation, if it has one.
+    /// The response's conversation, if any.
     pub conversation: Option<Session>,
 }
 
-/// The responses of late.
+/// The recent responses.
 #[derive(Debug)]
 pub struct Stored(Mutex<LruCache<u64, Kept>>);
 
@@ -39,14 +38,14 @@ impl Default for Stored {
 }
 
 impl Stored {
-    /// A response with this key was made for a tenant, which is known by [its seed](crate::admission::keys::Caller::seed).
+    /// Records a response of a tenant, identified by [its seed](crate::admission::keys::Caller::seed).
     pub fn keep(&self, tenant: u64, key: u64, kept: Kept) {
         self.0
             .lock()
             .put(xxh3_64_with_seed(&key.to_le_bytes(), tenant), kept);
     }
 
-    /// A worker is gone, and with it what it made.
+    /// Removes the responses of a worker that is gone.
     pub fn left(&self, worker: WorkerId) {
         let mut kept = self.0.lock();
         let its: Vec<u64> = kept
@@ -59,7 +58,7 @@ impl Stored {
         }
     }
 
-    /// Where a tenant's response of this id is. No tenant finds another's.
+    /// Finds a tenant's response. Tenants cannot find each other's.
     #[must_use]
     pub fn find(&self, tenant: u64, id: &str) -> Option<Kept> {
         let key = xxh3_64_with_seed(&response_key(id).to_le_bytes(), tenant);

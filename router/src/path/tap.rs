@@ -1,8 +1,7 @@
-//! The answer on its way to the client: each chunk leaves as it came, and is looked at in passing.
+//! The response body on its way to the client: relays each chunk unchanged and observes it.
 //!
-//! Dropping the body, as happens when the client leaves, drops the connection to the worker with it. A stream that
-//! breaks off must not look complete: an event stream is given a last event that says what happened ([`mend`], wherever
-//! it broke off), and then the connection is cut instead of being ended.
+//! Dropping the body, as when the client leaves, closes the connection to the worker. A stream that breaks off must not
+//! look complete: an event stream gets a last event with the error ([`mend`]), then the connection is cut.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -22,32 +21,32 @@ use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
 use telemetry::traces::AttemptSpan;
 
-/// A worker's answer on its way to the client.
+/// The response body sent to the client.
 pub struct Tap {
-    /// Before the answer itself: dropped first, so that what was in flight is given back before the worker is hung up on.
+    /// First field, so that it is dropped first: in-flight state is released before the worker's connection closes.
     observer: Observer,
-    /// What was read of it already.
+    /// The piece that was read before the body.
     first: Option<Frame<Bytes>>,
     inner: Answer,
     watchdog: Watchdog,
     failing: Failing,
-    /// All of it has been handed on. What it teaches is worked out when the body is dropped, which is once it was written if
-    /// the client's socket takes it (over HTTP/2 before).
+    /// Whether the whole body was handed to hyper. Learning runs when the body is dropped, which is after the write if
+    /// the socket accepts it (before it, over HTTP/2).
     is_over: bool,
 }
 
-/// The end of a stream that broke off.
+/// How a broken stream ends.
 #[derive(Debug)]
 enum Failing {
     No,
-    /// The last event has been handed out; let it be flushed.
+    /// The last event was sent and must be flushed.
     Said(BodyError),
     /// Cut the connection.
     Cut(BodyError),
 }
 
 impl Tap {
-    /// Taps an answer, of which `first` was read already.
+    /// Wraps a response, of which `first` was already read.
     #[must_use]
     pub fn new(
         (first, inner): (Option<Frame<Bytes>>, Answer),
@@ -70,7 +69,6 @@ impl Tap {
         tap
     }
 
-    /// A frame leaves.
     fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<Given> {
         frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
         if let Some(data) = frame.data_ref() {
@@ -86,7 +84,7 @@ impl Tap {
         Poll::Ready(Some(Ok(frame)))
     }
 
-    /// What the worker's body gives.
+    /// Handles the next item of the worker's body.
     fn came(&mut self, cx: &mut Context<'_>, given: Given) -> Poll<Given> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
@@ -103,19 +101,17 @@ impl Tap {
         }
     }
 
-    /// Nothing comes.
+    /// Polls the watchdog while no data comes.
     fn waits(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
         let overrun = ready!(self.watchdog.poll(cx));
         self.overran(cx, overrun)
     }
 
-    /// All of it is handed on.
     fn is_over(&mut self) {
         self.is_over = true;
         self.observer.is_whole();
     }
 
-    /// Its time is up.
     fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<Given> {
         let outcome = match overrun {
             Overrun::Silent(_) => Outcome::Broken,
@@ -125,7 +121,7 @@ impl Tap {
         self.broke(cx, outcome, overrun.cause(), &self.watchdog.told(overrun))
     }
 
-    /// The stream broke: say so where there is a way to, then cut it.
+    /// Ends a broken stream: sends an error event if possible, then cuts the connection.
     fn broke(
         &mut self,
         cx: &mut Context<'_>,
@@ -138,7 +134,7 @@ impl Tap {
         });
         let family = self.observer.family();
         let Some(standing) = self.observer.standing() else {
-            // The answer's head may have come just before: it is flushed first, so that there is something that breaks off.
+            // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
             self.failing = Failing::Cut(error);
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -187,7 +183,7 @@ impl HttpBody for Tap {
         match std::mem::replace(&mut tap.failing, Failing::No) {
             Failing::No => {}
             Failing::Said(error) => {
-                // One turn of the loop without a frame makes the server flush what it has.
+                // Returning pending once makes the server flush its buffer.
                 tap.failing = Failing::Cut(error);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -1,18 +1,18 @@
-//! What a tenant may ask for. Where callers are told apart, everything that a prompt or a conversation could be recognised
-//! by is [the tenant's own](protocol::tenant).
+//! Restricts tenants' requests. With tenants, every identifier of a prompt or conversation is [scoped to its
+//! tenant](protocol::tenant).
 //!
-//! What has no place for a salt is refused, unless the configuration allows it: engines know no salt for Anthropic's
-//! messages, for forms and for WebSockets.
+//! Requests that cannot carry a cache salt are refused, unless the configuration allows them: engines accept no salt in
+//! Anthropic messages, forms and WebSockets.
 
 use protocol::error::ApiError;
 use protocol::routes::{Endpoint, Route};
 
 use crate::app::App;
 
-/// Whether a tenant's body may be passed on.
+/// Checks a tenant's body.
 ///
 /// # Errors
-/// 403 if it names what others may have left in an engine.
+/// 403 if it names an object in an engine that may be another tenant's.
 pub fn permit_body(app: &App, foreign: Option<&'static str>) -> Result<(), ApiError> {
     match foreign {
         Some(what) if app.admission.settings().salt_requests => Err(ApiError::Unsalted {
@@ -23,10 +23,10 @@ pub fn permit_body(app: &App, foreign: Option<&'static str>) -> Result<(), ApiEr
     }
 }
 
-/// Whether a tenant may ask for this.
+/// Checks a tenant's route.
 ///
 /// # Errors
-/// 403 if what it leaves in an engine's cache could be found by other tenants.
+/// 403 if other tenants could detect its entries in an engine's cache.
 pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
     let settings = app.admission.settings();
     let (allowed, what, instead) = match route {
@@ -52,14 +52,14 @@ pub fn permit(app: &App, route: &Route) -> Result<(), ApiError> {
         ),
         _ => return Ok(()),
     };
-    // Without salts nothing is kept apart in engines anyway.
+    // Without salts, engines isolate nothing.
     if allowed || !settings.salt_requests {
         return Ok(());
     }
     Err(ApiError::Unsalted { what, instead })
 }
 
-/// Whether some worker that may be given work caches inputs without a salt, or has not said that it does not.
+/// Whether a healthy worker caches inputs without a salt, or may do so.
 fn shares_inputs(app: &App) -> bool {
     app.fleet
         .workers()

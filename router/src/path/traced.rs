@@ -1,4 +1,4 @@
-//! How the pipeline's types describe themselves in a request's trace.
+//! Trace descriptions of the pipeline's types.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,7 +42,7 @@ impl DescribeChoice for Choice {
     }
 }
 
-/// What a request's trace records of an answer.
+/// The trace's facts about a response.
 pub(super) fn answer_facts(seen: Seen) -> AnswerFacts {
     AnswerFacts {
         usage: seen.usage.map(|usage| Usage {

@@ -1,12 +1,11 @@
-//! WebSockets (RFC 6455), as realtime endpoints speak them: once both sides have agreed, bytes pass both ways as they come.
+//! WebSocket tunnels (RFC 6455) for realtime endpoints: after the handshake, bytes are relayed both ways.
 //!
-//! A client asks with `Upgrade` in HTTP/1.1 or with an extended `CONNECT` in HTTP/2 (RFC 8441); a worker is asked with
-//! `Upgrade`. A worker's refusal is an answer like any other. While it is open a tunnel counts as a request in flight, in
-//! the router and on the worker. It ends when either side does: what that side had still to say is passed on first. It is
-//! also ended when neither has said anything for `http.tunnel_idle_timeout_s`, and at the drain limit: then both sides are
-//! told so by a Close frame ([`frames`]), between two of the other side's. In what a client sends, fields that
-//! [steer](protocol::steering) an engine are looked for, and end the tunnel; so that they can be seen, extensions (which compress)
-//! are not negotiated.
+//! Clients ask with `Upgrade` in HTTP/1.1 or extended `CONNECT` in HTTP/2 (RFC 8441); workers are asked with `Upgrade`.
+//! A worker's refusal is relayed as its response. An open tunnel counts as in flight in the router and on the worker.
+//! It ends when either side closes, after pending data is relayed, when both sides are idle for
+//! `http.tunnel_idle_timeout_s`, and at the drain limit. In the last two cases both sides get a Close frame
+//! ([`frames`]) at a frame boundary. Client frames with fields that [steer](protocol::steering) an engine end the
+//! tunnel. Extensions, which compress, are not negotiated, so that these fields are visible.
 
 mod frames;
 #[cfg(test)]
@@ -45,18 +44,18 @@ const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
 
-/// Bytes that are read at once in each direction.
+/// Read buffer size of each direction.
 const BUFFER_BYTES: usize = 16 * 1024;
-/// Time for one side to end after the other has.
+/// Time for one side to close after the other.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Time for both to take a goodbye: less than a drain waits for what it has cut.
+/// Time to deliver both Close frames: shorter than the drain's wait for requests that it cut.
 const GOODBYE: Duration = Duration::from_millis(700);
 
-/// A request asked for a WebSocket, before the fields that say so were taken off it.
+/// Extension that marks a WebSocket request after its upgrade headers were removed.
 #[derive(Clone, Copy, Debug)]
 struct Asked;
 
-/// Whether a request asks for a WebSocket: noted by [`note`], or by the protocol of HTTP/2.
+/// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
 #[must_use]
 pub fn is_asked<B>(request: &Request<B>) -> bool {
     request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
@@ -67,7 +66,7 @@ fn is_extended_connect<B>(request: &Request<B>) -> bool {
     *request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
 }
 
-/// Notes that a request asks for a WebSocket, while its head still says so.
+/// Marks a WebSocket request before its upgrade headers are removed.
 pub fn note<B>(request: &mut Request<B>) {
     let lists = |name: HeaderName, wanted: &str| {
         let values = request.headers().get_all(name);
@@ -86,10 +85,7 @@ pub fn note<B>(request: &mut Request<B>) {
     }
 }
 
-/// Opens a tunnel to some worker.
-///
-/// # Errors
-/// If no worker is ready, or the one chosen does not answer.
+/// Opens a tunnel. Fails if no worker is ready or the chosen one does not answer.
 pub(super) async fn open(
     context: &RequestContext<'_>,
     mut request: Request<Incoming>,
@@ -159,7 +155,7 @@ pub(super) async fn open(
     Ok(Response::from_parts(parts, body::full(Bytes::new())))
 }
 
-/// The model that a tunnel is for: `?model=`, as OpenAI's realtime endpoint has it.
+/// The tunnel's model: `?model=`, as in OpenAI's realtime endpoint.
 fn model(uri: &http::Uri) -> Option<String> {
     let value = uri
         .query()?
@@ -173,7 +169,7 @@ fn switched(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
 }
 
-/// The request to the worker, in HTTP/1.1 whatever the client's was.
+/// Builds the worker's request, always HTTP/1.1.
 fn ask(
     app: &App,
     head: &http::request::Parts,
@@ -186,7 +182,7 @@ fn ask(
         headers.remove(EXTENSIONS);
     }
     if is_h2 {
-        // RFC 8441 has no key; the worker wants one, and what it makes of it stays here.
+        // RFC 8441 has no key, but the worker requires one. Its answer to the key is not relayed.
         headers.insert(KEY, key(app));
         headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
     }
@@ -197,13 +193,13 @@ fn ask(
     Ok(request)
 }
 
-/// Sixteen bytes in base64 that need be no secret (RFC 6455, section 10.3, guards browsers with them).
+/// Sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
 fn key(app: &App) -> HeaderValue {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits = xxh3_128_with_seed(app.ids.next().hex().as_bytes(), 1);
     let mut text: String = (0..22)
         .map(|digit| {
-            // 21 digits of six bits and one of the two that are left.
+            // 21 digits of six bits and one of two bits.
             let six = if digit < 21 {
                 bits >> (122 - 6 * digit)
             } else {
@@ -216,7 +212,7 @@ fn key(app: &App) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("dGFpbHJvdXRlLXR1bm5lbA=="))
 }
 
-/// Passes bytes both ways until the tunnel ends. Returns what ended it.
+/// Relays bytes both ways until the tunnel ends. Returns the reason.
 async fn join(app: &App, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'static str, io::Error> {
     let both = async { tokio::try_join!(client, worker) };
     let (client, worker) = tokio::time::timeout(LAST_WORDS, both)
@@ -238,7 +234,7 @@ async fn join(app: &App, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'s
     .await
 }
 
-/// What passed last, as milliseconds since the tunnel began, and why it is to end, if it is.
+/// The time of the last activity, in milliseconds since the tunnel began, and the end signal.
 struct Activity {
     began: Instant,
     last_ms: AtomicU64,
@@ -251,7 +247,7 @@ impl Activity {
             .store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Ends when nothing has passed for so long.
+    /// Completes when the tunnel was idle for `limit`.
     async fn idle(&self, limit: Duration) {
         loop {
             let quiet = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed)) + limit;
@@ -304,13 +300,13 @@ async fn relay(
         () = &mut cut => "cut",
     };
     activity.ending.send_replace(true);
-    // A side that takes nothing, or does not come to the end of a frame, is not waited for.
+    // A side that does not read, or does not finish its frame, is not waited for.
     let _ = tokio::time::timeout(GOODBYE, async { tokio::join!(up, down) }).await;
     Ok(why)
 }
 
-/// Passes bytes one way until their end, which is passed on too; or, where the tunnel is to end, until the end of the
-/// frame that is under way, which the goodbye then follows.
+/// Relays bytes one way until their end, and relays the end. When the tunnel is to end, stops at the end of the current
+/// frame and sends the Close frame.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -326,7 +322,7 @@ async fn pump(
         }
         let read = tokio::select! {
             read = from.read(&mut buffer) => read?,
-            // Whoever would say so outlives this.
+            // The sender outlives this task.
             _ = ending.changed(), if !is_ending => continue,
         };
         if read == 0 {
@@ -348,7 +344,7 @@ async fn pump(
     }
 }
 
-/// Says goodbye, unless the other side has, and takes what still comes, so that no reset overtakes the goodbye.
+/// Sends the Close frame, unless one was sent, then drains the input, so that no reset overtakes the Close frame.
 async fn part(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! A turn: a request's body, read and fingerprinted, with the conversation that it belongs to and the objective it has.
+//! A turn: a parsed and fingerprinted request body, with its conversation and objective.
 
 use std::sync::Arc;
 
@@ -25,52 +25,53 @@ use protocol::tenant::Edit;
 use protocol::{headers, parse, steering};
 use telemetry::context::TraceId;
 
-/// A turn, read and fingerprinted.
+/// A parsed and fingerprinted turn.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// Where it came in.
+    /// The endpoint.
     pub endpoint: Endpoint,
-    /// When its last byte was here.
+    /// When the body was complete.
     pub arrived: Millis,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub body_bytes: usize,
-    /// What it allows its answer's count to be.
+    /// The bounds that the request sets on its usage.
     pub allowed: Allowed,
-    /// The model it asks for; empty if it names none.
+    /// The requested model; empty if none is named.
     pub model: Arc<str>,
-    /// Its prompt's keys.
+    /// The prompt's keys.
     pub fingerprint: Fingerprint,
-    /// What its body says otherwise when a worker gets it, if there are tenants.
+    /// Edits to the body before it is sent to a worker, for tenants.
     pub edits: Vec<Edit>,
-    /// The conversation it belongs to; `None` if its prompt is not understood.
+    /// The conversation; `None` if the prompt is not known.
     pub session: Option<Session>,
-    /// What it is to meet.
+    /// The objective.
     pub goal: Goal,
-    /// What is expected of it and of the turn after it.
+    /// Expectations for this turn and the next.
     pub expected: Expected,
-    /// Its client says that it is the conversation's last.
+    /// Whether the client marks it as the conversation's last turn.
     pub last: bool,
-    /// Whose it is: [`Caller::seed`].
+    /// The tenant: [`Caller::seed`].
     pub tenant: u64,
-    /// The only worker that has what it goes on from.
+    /// The only worker that stores the response which the turn continues.
     pub home: Option<WorkerId>,
-    /// The request's name.
+    /// The request id.
     pub request: HeaderValue,
-    /// Its trace.
+    /// The trace id.
     pub trace: Option<TraceId>,
-    /// Its client asks for the terms of the choice, and may.
+    /// Whether the client asks for the terms of the decision, and may.
     pub explain: bool,
-    /// The policy or weights that its client asks for, and may.
+    /// The permitted policy or weights of the request.
     pub asked: Option<Box<Asked>>,
-    /// The workers that it may go to; `None`: all.
+    /// The eligible workers; `None`: all.
     pub among: Option<Among>,
 }
 
 impl Turn {
-    /// Reads a turn's body.
+    /// Parses a turn's body.
     ///
     /// # Errors
-    /// 400 if it is not JSON; 404 if no worker serves its model, or it goes on from a response that its tenant does not have.
+    /// 400 if it is not JSON; 404 if no worker serves its model, or its tenant does not have the response that it
+    /// continues.
     pub fn read(
         app: &App,
         endpoint: Endpoint,
@@ -132,13 +133,12 @@ impl Turn {
         })
     }
 
-    /// Whether it may go to this worker at all.
     pub(super) fn may_go_to(&self, worker: &Worker) -> bool {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
-    /// Tokens of its prompt, as far as they can be told without looking for it. Where no prompt was understood (several
-    /// prompts in one, a response gone on from, what is not generated from) the body is taken for one: it is not free.
+    /// Tokens of the prompt, counted or estimated, without a lookup. If no prompt was recognised (several prompts, a
+    /// continued response, no generation), the whole body is counted, so that it is not free.
     #[must_use]
     pub fn tokens(&self, app: &App) -> Tokens {
         let bytes = match self.fingerprint.extent {
@@ -151,7 +151,7 @@ impl Turn {
     }
 }
 
-/// What is expected of a turn, as far as habits are learned.
+/// Expectations for a turn, from learned habits.
 fn expect(
     app: &App,
     arrived: Millis,

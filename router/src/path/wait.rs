@@ -1,4 +1,4 @@
-//! Admission of a turn: the charge to its key, and the wait at the gate.
+//! Admits a turn: charges its key and waits at the gate.
 
 use policy::units::{Millis, Tokens};
 
@@ -9,10 +9,8 @@ use crate::admission::gate::{self, Ask, Gate, Shed};
 use crate::app::RequestPermit;
 use protocol::error::ApiError;
 
-/// Charges a turn to its key, and waits until the engines have room for it.
-///
-/// # Errors
-/// If its key's tokens are used up, or there is no room in time.
+/// Charges a turn to its key, and waits until the engines have room. Fails if the key's tokens are used up, or no room
+/// is free in time.
 pub(super) async fn turn(
     context: &RequestContext<'_>,
     turn: &Turn,
@@ -20,7 +18,7 @@ pub(super) async fn turn(
 ) -> Result<(), ApiError> {
     let RequestContext { app, caller, .. } = *context;
     let tokens = turn.tokens(app);
-    // Held by a guard from here on: a turn that is turned away, or whose client leaves while it waits, gets it back.
+    // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
     place.charge = caller.charge(app.clock, tokens)?;
     place.permit = enter(context, turn, tokens).await?;
     let waited = (app.clock.now() - turn.arrived).0 / 1e3;
@@ -43,7 +41,7 @@ async fn enter(
         model: gate::model(app, &turn.model).into(),
         flow: caller.flow(),
         standing: caller.standing(),
-        // A permit is held for prefill and answer: a long prompt counts for more, a short one not for nothing.
+        // A permit is held for prefill and response, so the cost includes an assumed reply.
         cost: (tokens + REPLY).as_f64(),
         patience: gate::patience(app, shed),
         shed,
@@ -51,10 +49,9 @@ async fn enter(
     Gate::enter(app, ask).await
 }
 
-/// Share of the objective that is kept for what predictions leave out: the way to the worker and back. Under overload
-/// every turn that is served has waited for as long as it could, so that without this margin some would be late by a few
-/// milliseconds.
+/// Share of the objective reserved for what predictions omit, such as the network. Under overload every admitted turn
+/// has waited as long as it could; without the margin some would be late by a few milliseconds.
 const MARGIN: f64 = 0.05;
 
-/// Tokens that an answer is assumed to cost beside its prompt.
+/// Tokens of the assumed reply.
 const REPLY: Tokens = Tokens(256);

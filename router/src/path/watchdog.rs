@@ -1,7 +1,6 @@
-//! Until when an answer may go on: while it is not silent for too long, its deadline has not passed and the router stays.
+//! Ends a response that is idle for too long, whose deadline passes, or that outlasts the drain limit.
 //!
-//! The timer is not set anew for each piece that passes, of which there are many: a piece leaves the time, and the timer,
-//! when it fires, looks whether it came too early.
+//! Pieces pass often, so they do not reset the timer: each records its time, and the timer checks this when it fires.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,30 +15,30 @@ use protocol::error::ApiError;
 use tailroute_http::body::BodyError;
 use tailroute_http::rare_waker::RareWaker;
 
-/// Watches over one answer.
+/// The watchdog of one response.
 pub struct Watchdog {
     timer: Pin<Box<Sleep>>,
     idle: Duration,
     last: Instant,
     deadline: Deadline,
-    /// Rung by the timer and by the cut: nothing else asks for either to be polled.
+    /// Woken by the timer and the cut. Otherwise neither needs a poll.
     bell: RareWaker,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Why an answer may not go on.
+/// Why a response must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overrun {
-    /// The worker has said nothing for too long.
+    /// The worker was silent for too long.
     Silent(Duration),
-    /// The request's own time is up.
+    /// The request's deadline passed.
     Late,
-    /// The router has to go.
+    /// The drain limit was reached.
     Cut,
 }
 
 impl Overrun {
-    /// What the log says.
+    /// The cause in logs.
     #[must_use]
     pub fn cause(self) -> BodyError {
         match self {
@@ -50,7 +49,7 @@ impl Overrun {
         .into()
     }
 
-    /// Whether it is held against the worker.
+    /// Whether the overrun counts as a failure of the worker.
     #[must_use]
     pub fn is_the_workers(self) -> bool {
         matches!(self, Self::Silent(_))
@@ -75,12 +74,12 @@ impl Watchdog {
         watchdog
     }
 
-    /// A piece passed.
+    /// Records that a piece passed.
     pub fn saw(&mut self) {
         self.last = Instant::now();
     }
 
-    /// Ready when the answer may not go on. Asked whenever nothing came.
+    /// Ready when the response must end. Polled whenever no data is available.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overrun> {
         if !self.bell.has_rung(cx) {
             return Poll::Pending;
@@ -100,7 +99,7 @@ impl Watchdog {
         self.cut.as_mut().poll(cx).map(|()| Overrun::Cut)
     }
 
-    /// What a client is told.
+    /// The error sent to the client.
     #[must_use]
     pub fn told(&self, overrun: Overrun) -> ApiError {
         match overrun {

@@ -35,7 +35,6 @@ const GATEWAYS_OWN: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Returns an answer to this part.
 fn part(
     part: impl FnOnce(PartResponse) -> AnswerPart,
     response: Option<CommonResponse>,
@@ -51,7 +50,6 @@ pub(super) fn go_on(of: impl FnOnce(PartResponse) -> AnswerPart) -> ProcessingRe
     part(of, None)
 }
 
-/// Returns an answer with a piece of a body.
 pub(super) fn piece(
     of: impl FnOnce(PartResponse) -> AnswerPart,
     body: Bytes,
@@ -126,7 +124,7 @@ pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> Proces
     part(AnswerPart::ResponseHeaders, Some(response))
 }
 
-/// Returns an error response to the client.
+/// Returns a message that sends an error to the client.
 pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> ProcessingResponse {
     let response = error.response_for(family);
     let mut headers = response.headers().clone();

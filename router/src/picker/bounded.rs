@@ -27,7 +27,6 @@ const DECODED_BYTES: usize = 48;
 /// Flag and length before each message.
 const PREFIX_BYTES: usize = 5;
 
-/// Returns the error of an exceeded bound.
 pub(super) fn overloaded() -> Status {
     Status::resource_exhausted("what clients and gateways have sent exceeds limits.max_unread_bytes")
 }
@@ -106,7 +105,6 @@ impl HttpBody for Counted {
     }
 }
 
-/// A message and the bytes that it takes.
 pub(super) struct SizedMessage {
     pub(super) message: ProcessingRequest,
     pub(super) bytes: usize,

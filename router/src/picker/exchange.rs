@@ -4,12 +4,12 @@
 //!
 //! | `request_body_mode` | how a worker is named |
 //! |---|---|
-//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered once the whole body is here; then head and body are sent together |
+//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered after the body; then both are sent together |
 //! | `BUFFERED` | the head is answered at once, and the worker is named in the answer to the body |
 //! | any other | only for requests without a body, or whose body is not parsed |
 //!
-//! The response is observed and passed on. The gateway may close or reset its stream at any moment: then this future
-//! is dropped, and the request's accounting with it.
+//! The response is observed and relayed. The gateway may close or reset its stream at any time: this drops the future,
+//! which ends the request's accounting.
 
 use std::sync::Arc;
 
@@ -42,9 +42,8 @@ use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
-/// A message to a gateway, with the room of the message that it came from.
+/// A message to a gateway, with the memory reservation of the message that it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
-/// The channel of answers.
 pub(super) type Outgoing = mpsc::Sender<Going>;
 
 /// Why no worker is named.
@@ -53,7 +52,7 @@ enum No {
     Refused(ApiError),
     /// The gateway's configuration does not support the request.
     Protocol(Status),
-    /// The gateway has hung up.
+    /// The gateway closed the stream.
     Gone,
 }
 
@@ -71,7 +70,7 @@ struct Modes {
 }
 
 impl Modes {
-    /// Returns the modes of the first message. A gateway that sends none is one made for endpoint pickers.
+    /// Returns the modes of the first message. A gateway that sends none is built for endpoint pickers.
     fn of(first: &ProcessingRequest) -> Self {
         let duplex = BodyMode::FullDuplexStreamed;
         first.protocol_config.map_or(
@@ -87,10 +86,8 @@ impl Modes {
     }
 }
 
-/// Runs the exchange about one request.
-///
-/// # Errors
-/// If the gateway violates the protocol, or its configuration does not support the request.
+/// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
+/// support the request.
 pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
     let limits = app.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
@@ -148,17 +145,16 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     whose.within(talking).await
 }
 
-/// What a request's head says.
+/// The parsed head of a request.
 struct Asked {
     caller: Result<Caller, ApiError>,
     family: Family,
-    /// The name of its endpoint in metrics.
+    /// The endpoint's name in metrics.
     endpoint: &'static str,
     started: Millis,
-    /// The eligible workers.
     among: Among,
     has_body: bool,
-    /// Its headers as sent by the gateway.
+    /// The headers as sent by the gateway.
     given: HeaderMap,
     trace: Trace,
 }
@@ -174,7 +170,6 @@ impl Asked {
     }
 }
 
-/// The exchange with a gateway.
 struct Exchange<'a> {
     app: &'a Arc<App>,
     modes: Modes,
@@ -219,7 +214,7 @@ impl Exchange<'_> {
             500.. => "unavailable",
             _ => "refused",
         });
-        // The gateway may have hung up.
+        // The gateway may have closed the stream.
         let _ = self
             .out
             .send((answers::refused(error, family, &marks), None))
@@ -303,7 +298,7 @@ impl Exchange<'_> {
         Ok((read, body.ended_by_trailers))
     }
 
-    /// Names the worker in the answer to the body, and passes the body on.
+    /// Names the worker in the answer to the body, and relays the body.
     async fn name(
         &self,
         pick: Pick,
@@ -334,7 +329,7 @@ impl Exchange<'_> {
         Ok(served)
     }
 
-    /// Passes everything on and observes it until the end.
+    /// Relays and observes everything until the end.
     async fn until_it_ends(
         &self,
         inbox: &mut Inbox,

@@ -24,10 +24,7 @@ const UPSTREAM: &str = "upstream.address";
 /// Most fields of a head: the data port's hundred, and HTTP/2's pseudo-headers.
 const MOST_FIELDS: usize = 104;
 
-/// Parses the head of a request.
-///
-/// # Errors
-/// If it is invalid, or has more fields or bytes than the data port accepts.
+/// Parses the head of a request. Fails if it is invalid or exceeds the data port's limits on fields and bytes.
 pub(super) fn request(said: &wire::HttpHeaders, max_bytes: usize) -> Result<Request<()>, ApiError> {
     let all = said.headers.iter().flat_map(|headers| &headers.headers);
     let (mut fields, mut bytes) = (0, 0);

@@ -15,13 +15,12 @@ use crate::app::App;
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
 
-/// The received messages.
 pub(super) struct Inbox {
     app: Arc<App>,
     incoming: Streaming<SizedMessage>,
-    /// Room of the latest message, until the next one comes or it is taken.
+    /// The memory reservation of the latest message, until the next one comes or it is taken.
     room: Option<Unread>,
-    /// A message received while waiting for the gateway to hang up.
+    /// A message received while waiting for the gateway to close.
     kept: Option<ProcessingRequest>,
 }
 
@@ -35,7 +34,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the room of the latest message, to be kept as long as the message is.
+    /// Takes the memory reservation of the latest message, to hold as long as the message is.
     pub(super) fn take_room(&mut self) -> Option<Unread> {
         self.room.take()
     }
@@ -57,16 +56,14 @@ impl Inbox {
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// Returns the next message; `None` if the gateway has finished with the request.
-    ///
-    /// # Errors
-    /// If the stream was reset, or a message is invalid.
+    /// Returns the next message; `None` at the end of the stream. Fails if the stream was reset or a message is
+    /// invalid.
     pub(super) async fn next(&mut self) -> Result<Option<ProcessingRequest>, Status> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Waits until the gateway has finished with the request, or has reset it. If a message comes instead, it is kept
-    /// and this pends forever: only one message is read ahead.
+    /// Waits until the gateway closes or resets the stream. If a message comes instead, it is kept and this pends
+    /// forever: only one message is read ahead.
     pub(super) async fn hung_up(&mut self) {
         std::future::poll_fn(|cx| {
             if self.kept.is_some() {
@@ -100,7 +97,7 @@ pub(super) struct RequestBody<'a> {
     /// The first message contains the whole body, even if it does not say that it is the end: trailers may follow.
     is_one_piece: bool,
     is_over: bool,
-    /// The body was ended by trailers, which must be answered.
+    /// Trailers, which must be answered, ended the body.
     pub(super) ended_by_trailers: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Picks the worker for a request with the stages of the data path: admit, parse, wait, choose.
+//! Picks the worker for a request with the stages of the data path.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,13 +23,12 @@ use protocol::error::ApiError;
 use protocol::headers;
 use protocol::routes::{Endpoint, Route};
 
-/// The result of a pick.
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// The request's headers for the worker.
+    /// The request headers for the worker.
     pub(super) headers: HeaderMap,
-    /// Its body for the worker.
+    /// The body for the worker.
     pub(super) body: Bytes,
     /// The state for the rest of the exchange.
     pub(super) served: Served,
@@ -39,10 +38,8 @@ pub(super) fn needs_body(route: &Route) -> bool {
     matches!(route, Route::Turn(_) | Route::Upload(_))
 }
 
-/// Picks a worker for a request. The body must be complete if it [is needed](needs_body).
-///
-/// # Errors
-/// If the request is rejected, or no worker is available.
+/// Picks a worker for a request. The body must be complete if it [is needed](needs_body). Fails if the request is
+/// rejected or no worker is available.
 pub(super) async fn pick(
     context: &RequestContext<'_>,
     route: &Route,
@@ -56,7 +53,6 @@ pub(super) async fn pick(
     }
 }
 
-/// Picks a worker for a turn of a conversation.
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
@@ -69,7 +65,7 @@ async fn turn(
     let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
     let (choice, pass) = forward::select_admitted(app, &turn, &mut Vec::new())?;
     let charged = Charged::default();
-    // First of all, so that a guard holds the breaker's pass from here on.
+    // First: the flight guards the breaker's pass.
     let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
     flight.is_out();
     let request = match turn_request(app, head, body, &turn, &choice) {

@@ -208,7 +208,6 @@ impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Process
     }
 }
 
-/// The future of a running exchange.
 type ExchangeFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// The response stream of one request. The exchange advances as the stream is polled, and ends when the stream is

@@ -1,9 +1,8 @@
-//! The response to a request that a gateway carries: its observation and its accounting.
+//! Observation and accounting of the response to a request that a gateway proxies.
 //!
-//! The accounting is the same as for requests that the router carries itself ([`Flight`]). It begins when an endpoint
-//! is named, and ends when the response has passed or the gateway gives up the request for whatever reason. If the
-//! gateway reports that it used another endpoint, the first worker's account is closed as not reached and the other's
-//! is opened.
+//! The accounting is that of proxied requests ([`Flight`]). It begins when an endpoint is named, and ends when the
+//! response is complete or the gateway abandons the request. If the gateway reports another endpoint, the first
+//! worker's account is closed as not reached and the other's is opened.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +32,6 @@ use telemetry::traces::AttemptSpan;
 /// A request with a picked worker.
 pub(super) enum Served {
     Turn(Box<Carried>),
-    /// Any other request.
     Other(Box<Relayed>),
 }
 
@@ -52,10 +50,7 @@ impl Served {
         }
     }
 
-    /// Inspects a piece of the request's body, if it was not parsed before the pick.
-    ///
-    /// # Errors
-    /// If the request must not be passed on.
+    /// Inspects a piece of a body that was not parsed before the pick. Fails if it must not be forwarded.
     pub(super) fn asks(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         match self {
             Self::Turn(_) => Ok(()),
@@ -72,7 +67,7 @@ impl Served {
         }
     }
 
-    /// Ends the response. `unseen` if only its head passed here.
+    /// Ends the response. `unseen` if only its head was observed.
     pub(super) fn ended(&mut self, unseen: bool) {
         if let Self::Turn(turn) = self
             && let Some(observer) = &mut turn.observer
@@ -107,7 +102,7 @@ fn at(app: &App, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
         .map(Arc::clone)
 }
 
-/// A turn that a gateway carries.
+/// A turn that a gateway proxies.
 pub(super) struct Carried {
     app: Arc<App>,
     turn: Arc<Turn>,
@@ -196,7 +191,7 @@ impl Carried {
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
         let choice = select::select(&self.app, &self.turn, &[]).ok()?;
-        // It has answered already, whatever its breaker's state.
+        // The worker has answered already, whatever its breaker's state.
         let pass = worker.admit(self.app.clock.now(), true)?;
         let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.is_out();
@@ -220,7 +215,7 @@ impl Drop for Carried {
     }
 }
 
-/// Any other request that a gateway carries.
+/// Any other request that a gateway proxies.
 pub(super) struct Relayed {
     app: Arc<App>,
     in_flight: Option<InFlight>,

@@ -1,7 +1,7 @@
 //! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), limited to the fields in use.
 //!
-//! Written by hand from the published field numbers: generated code would need `protoc` at build time, or all of
-//! Envoy's API. Unknown fields are skipped, as protobuf specifies.
+//! Written by hand from the published field numbers: generated code needs `protoc` at build time, or all of Envoy's
+//! API. Unknown fields are skipped, as protobuf specifies.
 
 use std::collections::HashMap;
 
@@ -254,7 +254,7 @@ pub struct CommonResponse {
     /// Changes of the body.
     #[prost(message, optional, tag = "3")]
     pub body_mutation: Option<BodyMutation>,
-    /// The gateway has to choose the route again.
+    /// The gateway must choose the route again.
     #[prost(bool, tag = "5")]
     pub clear_route_cache: bool,
 }

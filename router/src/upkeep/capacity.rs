@@ -58,7 +58,6 @@ pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>
     answered
 }
 
-/// Sets the capacity of the worker's mirror.
 fn take(app: &App, worker: &Worker, told: Tokens) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {

@@ -1,4 +1,4 @@
-//! Health probes of a worker, and what follows from them.
+//! Probes the health of a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::control;
 use fleet::Worker;
 use fleet::health::Probe;
 
-/// Probes one worker for as long as the task lives.
+/// Probes one worker until the task is cancelled.
 pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     let settings = &app.config.health;
     let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
@@ -45,7 +45,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         };
         let again = worker.is_well();
         if probe == Probe::Well && (!again || pause.is_over()) {
-            // Before the first turn: models and dialect decide what the worker is sent.
+            // Before the first turn, because models and dialect affect requests.
             pause.asked(introduce(&app, &worker).await, again);
         }
         app.note_health(&worker, probe);

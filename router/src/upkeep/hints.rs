@@ -12,7 +12,7 @@ use fleet::Worker;
 use fleet::dialect::Terms;
 use fleet::hints::Hint;
 
-/// Sends a worker its queued hints for as long as the task lives.
+/// Sends a worker its queued hints until the task is cancelled.
 pub async fn deliver(app: Arc<App>, worker: Arc<Worker>) {
     loop {
         worker.hints.queued().await;

@@ -61,7 +61,6 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
     answered
 }
 
-/// Answers of a worker about itself.
 #[derive(Default)]
 struct Says {
     capabilities: Option<Bytes>,

@@ -1,4 +1,4 @@
-//! Applies queued observations, and periodically what follows from silence.
+//! Applies queued observations, and periodically sweeps for silent conversations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,14 +92,12 @@ fn apply(app: &App, lesson: &Observation) {
     room::make(app, worker);
 }
 
-/// Handles a turn that was sent to a worker with little room left.
 fn make_room(app: &App, worker: WorkerId) {
     if let Some(worker) = present(&app.fleet.workers(), worker) {
         room::make(app, worker);
     }
 }
 
-/// Learns from a response whose prefill time is known.
 fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
     let told = match lesson.prefill {
         None => "none",
@@ -119,7 +117,7 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
         lesson.prefill.is_some(),
     );
     let mut costs = app.feedback.costs.lock();
-    // First, since the prefill ends the time without a response.
+    // First, because the prefill ends the time without a response.
     if let Some(beside) = lesson.beside {
         costs.beside(worker.id, beside);
     }

@@ -1,4 +1,4 @@
-//! Applies what discovery finds to the fleet.
+//! Applies discovery results to the fleet.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -13,10 +13,9 @@ use crate::supervise::{Task, forever};
 use fleet::hold::Hold;
 use fleet::{JoinError, Worker};
 
-/// The pause between two attempts while a worker waits to join.
+/// Interval between attempts while a worker waits to join.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Starts the tasks of discovery, if a source is configured.
 pub(super) fn spawn(app: &Arc<App>, tasks: &mut JoinSet<()>) {
     let settings = &app.config.discovery;
     if !settings.is_on() {
@@ -29,10 +28,10 @@ pub(super) fn spawn(app: &Arc<App>, tasks: &mut JoinSet<()>) {
     super::spawn_forever(app, tasks, "discovery_members", keep);
 }
 
-/// Keeps the fleet as sources have it. Does not end.
+/// Keeps the fleet in agreement with the sources. Does not end.
 async fn keep(app: Arc<App>) {
     loop {
-        // What is said meanwhile is for the next round.
+        // Reports that arrive meanwhile are handled in the next round.
         let all_said = app.discovery.all_said();
         let waits = agree(&app);
         if all_said {
@@ -45,18 +44,17 @@ async fn keep(app: Arc<App>) {
     }
 }
 
-/// Slots for each worker that may be found. A worker that has left keeps its slot for some seconds, and within these all
-/// workers may be replaced twice. Workers that come and go faster wait to join.
+/// Slots per discoverable worker. A removed worker keeps its slot for some seconds, in which all workers may be
+/// replaced twice. Workers that change faster wait to join.
 const SLOTS_PER_WORKER: usize = 3;
 
-/// The workers that sources name, and those that are refused.
 struct Wanted<'a> {
     workers: BTreeMap<&'a str, (Source, &'a Named)>,
     refused: BTreeMap<Source, Refused>,
 }
 
-/// Has workers join, leave, and be given work or not, as sources have it. Returns whether a worker waits to join until
-/// another one has left.
+/// Adds, removes and updates workers as the sources require. Returns whether a worker waits to join until another one
+/// has left.
 fn agree(app: &App) -> bool {
     let all = app.discovery.all();
     let present = app.fleet.present();
@@ -94,7 +92,7 @@ impl Wanted<'_> {
     }
 }
 
-/// Applies what its source names now to a worker of the fleet.
+/// Updates a worker of the fleet as its source requires.
 fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
     match wanted {
         Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {
@@ -108,7 +106,7 @@ fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
                 app.worker_changed(worker);
             }
         }
-        // Its source does not name it, or names it with other settings.
+        // The source removed the worker or changed its settings.
         _ => {
             app.leave(worker);
         }
@@ -159,7 +157,7 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
                     found += 1;
                     addresses.insert(address(&named.spec), name);
                 }
-                // The name was taken meanwhile, or the slots of those that left are not free yet.
+                // The name was taken meanwhile, or the slots of removed workers are not free yet.
                 Err(JoinError::NameTaken | JoinError::Leaving | JoinError::Full) => waits = true,
             }
         }
@@ -170,7 +168,6 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
     waits
 }
 
-/// The fleet's name for a discovery source.
 fn of(source: Source) -> fleet::source::Source {
     match source {
         Source::Kubernetes => fleet::source::Source::Kubernetes,

@@ -45,7 +45,7 @@ struct Counts {
     prefills: Option<Counted>,
 }
 
-/// Queries one worker for as long as the task lives.
+/// Queries one worker until the task is cancelled.
 pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     let Some(interval) = app.config.health.queue_interval else {
         return;

@@ -1,4 +1,4 @@
-//! Makes room in workers' caches just in time, and learns from turns what that needs.
+//! Trims workers' caches just in time, and learns the value of their contents from turns.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use fleet::Worker;
 use fleet::hints::Kind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
 
-/// Copies trimmed in a row.
+/// Most copies trimmed in a row.
 const MOST: usize = 64;
 
 /// Records the start of a stream: its conversation is active and has nothing to trim.
@@ -136,7 +136,7 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
     true
 }
 
-/// Removes a conversation's copy on a worker, of which nothing can be trimmed.
+/// Forgets a conversation's copy on a worker that cannot be trimmed.
 pub(super) fn forget(app: &App, worker: WorkerId, conversation: u64) {
     app.feedback.tail.lock().forget(worker, conversation);
 }

@@ -1,4 +1,4 @@
-//! Starts each worker's tasks when it joins and ends them when it has left.
+//! Runs each worker's tasks while the worker is in the fleet.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use fleet::hold::Hold;
 /// Interval at which leaving workers are checked for remaining requests.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A task of one worker.
 type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs every worker's tasks for as long as this task lives.
@@ -31,7 +30,7 @@ pub(super) async fn keep(app: Arc<App>) {
                 crews.push((worker, crew));
             }
         }
-        // The tasks end first, since whatever they learn has to be removed with the rest.
+        // The tasks end first, because the state that they learn is removed with the worker.
         for (worker, crew) in &mut crews {
             if worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0 {
                 crew.shutdown().await;
@@ -41,7 +40,7 @@ pub(super) async fn keep(app: Arc<App>) {
         crews.retain(|(worker, _)| worker.hold() != Hold::Gone);
         let leaving = crews.iter().any(|(worker, _)| worker.hold() == Hold::Leaving);
         tokio::select! {
-            // The sender is in the app, which outlives this task.
+            // The app holds the sender and outlives this task.
             _ = changes.changed() => {}
             () = tokio::time::sleep(LOOK), if leaving => {}
         }

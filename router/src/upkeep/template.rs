@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_the_template_puts_between_reply_and_user_is_counted() {
-        // As vLLM tokenised them with a ChatML template: one token of reply, then seven of the template.
+        // As vLLM tokenised them with a ChatML template: one reply token, then seven template tokens.
         let chat = |reply, next: &[u64]| {
             let head: &[u64] = &[
                 1, 87, 311, 84, 201, 67, 2, 201, 1, 67, 85, 331, 85, 357, 80, 86, 201,

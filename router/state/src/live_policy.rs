@@ -1,5 +1,5 @@
-//! Another policy in force: by the admin port, by a file that has changed, by the end of a change that was for a time, or
-//! because all replicas have it.
+//! Changes of the active policy: through the admin port, by a reload, at the end of a temporary change, or adopted from
+//! other replicas.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use operator::events::Kind;
 use operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
 
 impl State {
-    /// Puts another policy in force here, if `expected` is the revision that it changes or none is expected.
+    /// Applies a change, if `expected` is the active revision or `None`.
     ///
     /// # Errors
-    /// If another revision is in force.
+    /// If another revision is active.
     pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
         let made = self.policy.apply(self.clock.now(), change, expected)?;
         self.policy_changed(&made.after);
         Ok(made)
     }
 
-    /// Puts an earlier policy in force again, if that is due. Returns what was in force and what is.
+    /// Restores an earlier policy if that is due. Returns the policy before and after.
     pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let changed = self.policy.revert(self.clock.now())?;
         self.policy_changed(&changed.1);
@@ -36,7 +36,7 @@ impl State {
         Some(changed)
     }
 
-    /// A revision that all replicas have in common is in force, if it is news. Returns what was in force and what is.
+    /// Activates the revision shared by all replicas, if it is new. Returns the policy before and after.
     pub fn adopt_policy(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let (before, after) = self.policy.adopt(adopted)?;
         info!(
@@ -49,7 +49,7 @@ impl State {
         Some((before, after))
     }
 
-    /// Writes down that another replica has changed the policy.
+    /// Audits a policy change made on another replica.
     pub async fn policy_changed_elsewhere(&self, before: &Revision, after: &Revision) {
         let mut happened = AuditRecord::by_router("policy.adopt", before, after);
         happened.who.name.clone_from(&after.by);
@@ -57,7 +57,7 @@ impl State {
     }
 
     fn policy_changed(&self, now: &Revision) {
-        // What is configured is no change, whoever wrote it into the bucket.
+        // The configured policy is no change, whichever replica wrote it to the bucket.
         if now.source != Source::Start {
             self.metrics.policy_changed(now.source.as_str());
         }

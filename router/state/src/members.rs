@@ -1,8 +1,8 @@
-//! Workers that join, leave and are measured while the router serves.
+//! Workers that join, leave and are calibrated while the router serves.
 //!
-//! Everything that is kept by worker is kept by its slot. Who joins takes an empty one, and whatever goes by slots is told
-//! before any request can see the worker. Who leaves gets nothing more and ends what it has; then all that was known under
-//! its slot is forgotten, and the slot waits for its next holder.
+//! State is indexed by a worker's slot. A new worker takes an empty slot, and every user of slots is notified before a
+//! request can see the worker. A leaving worker gets no new requests and finishes those in flight. Then the state of
+//! its slot is removed, and the slot is free.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use fleet::{JoinError, Worker};
 use operator::events::Kind;
 
 impl State {
-    /// A worker joins the fleet. It is probed from now on, and given work when it is well.
+    /// Adds a worker to the fleet. It is probed at once, and gets work when it is healthy.
     ///
     /// # Errors
     /// If its name is taken, or the fleet is full.
@@ -25,7 +25,7 @@ impl State {
         self.join_named(spec, Source::Operator, true)
     }
 
-    /// The same, named by this source, which says whether it may be given work.
+    /// Adds a worker found by this source, which also says whether the worker may get work (`offered`).
     ///
     /// # Errors
     /// If its name is taken, or the fleet is full.
@@ -59,15 +59,14 @@ impl State {
         Ok(worker)
     }
 
-    /// Somebody has measured what a worker costs: learning begins anew from there.
+    /// Applies a measured cost. Learning restarts from it.
     pub fn calibrate(&self, worker: &Worker, measured: Measured) {
         self.feedback.costs.lock().calibrate(worker.id, measured.cost);
         worker.calibrated(measured);
         info!(worker = worker.name(), cost = ?measured.cost, "worker calibrated");
     }
 
-    /// A worker is to leave the fleet: it ends what it has. Returns what was said of it before; `None` if it is leaving
-    /// already.
+    /// Starts a worker's removal: it finishes its requests. Returns its previous hold; `None` if it is leaving already.
     pub fn leave(&self, worker: &Worker) -> Option<Hold> {
         let before = self.fleet.leave(worker)?;
         info!(worker = worker.name(), "worker is leaving the fleet");
@@ -75,7 +74,7 @@ impl State {
         Some(before)
     }
 
-    /// If a worker that is to leave has nothing left, all that is known of it is forgotten. Returns whether it is gone.
+    /// Removes a leaving worker and its state once it has no requests in flight. Returns whether it is gone.
     pub fn forget_if_done(&self, worker: &Worker) -> bool {
         let done = worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0;
         if done {

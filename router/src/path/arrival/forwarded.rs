@@ -1,7 +1,7 @@
-//! Who asks, as workers are told: `Forwarded` (RFC 7239), and the `X-Forwarded-…` that most programs read instead.
+//! Sets `Forwarded` (RFC 7239) and the `X-Forwarded-*` headers.
 //!
-//! Anybody can write these fields, and what reads them (a worker's log, its limits per client) believes them. So they are
-//! taken from trusted proxies alone; of anybody else the worker is told what the router sees itself, in their place.
+//! Workers trust these headers for logs and per-client limits, and any client can forge them. They are accepted from
+//! trusted proxies only; for other peers they are replaced with what the router sees.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ const FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// All that speak of where a request came from.
+/// Every header that describes a request's origin.
 static ALL: [HeaderName; 8] = [
     FORWARDED,
     FOR,
@@ -27,18 +27,18 @@ static ALL: [HeaderName; 8] = [
     HeaderName::from_static("x-real-ip"),
 ];
 
-/// The other end of a connection. Made once, shared by its requests.
+/// The peer of a connection. Created once per connection.
 #[derive(Debug)]
 pub struct Peer {
     is_trusted: bool,
     address: HeaderValue,
     proto: HeaderValue,
-    /// Both, as `Forwarded` has them.
+    /// The address and scheme in the syntax of `Forwarded`.
     element: HeaderValue,
 }
 
 impl Peer {
-    /// Who connected from this address, with TLS or without.
+    /// A peer with this address, with TLS or without.
     #[must_use]
     pub fn new(settings: &Http, address: IpAddr, is_secure: bool) -> Self {
         let address = address.to_canonical();
@@ -47,7 +47,7 @@ impl Peer {
             IpAddr::V4(address) => format!("for={address};proto={proto}"),
             IpAddr::V6(address) => format!("for=\"[{address}]\";proto={proto}"),
         };
-        // Addresses are ASCII; the stand-in is RFC 7239's.
+        // Addresses are ASCII, so the conversion succeeds. `unknown` is defined by RFC 7239.
         let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("unknown"));
         Self {
             is_trusted: settings
@@ -60,7 +60,7 @@ impl Peer {
         }
     }
 
-    /// Says in a request's head who asks for `host`.
+    /// Sets the forwarding headers of a request for `host`.
     pub fn tell(&self, how: Forwarded, host: Option<HeaderValue>, headers: &mut HeaderMap) {
         if how == Forwarded::Append && self.is_trusted {
             return self.append(host, headers);
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// The trusted proxy goes to the end of the list that it sent; what it says of the client's scheme and host stays.
+    /// Appends the trusted proxy to the list that it sent. Its scheme and host are kept.
     fn append(&self, host: Option<HeaderValue>, headers: &mut HeaderMap) {
         let list = |name: &HeaderName, last: &HeaderValue| {
             let mut list = Vec::new();
@@ -83,7 +83,7 @@ impl Peer {
                 list.extend_from_slice(b", ");
             }
             list.extend_from_slice(last.as_bytes());
-            // Of values that were values.
+            // Valid values joined by a comma are a valid value.
             HeaderValue::try_from(list).unwrap_or_else(|_| last.clone())
         };
         let (chain, elements) = (list(&FOR, &self.address), list(&FORWARDED, &self.element));

@@ -1,10 +1,10 @@
-//! How long a future worked, as opposed to waited: the time within its polls.
+//! Measures how long a future runs, without its waiting: the time within its polls.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// What a future comes to, and the time within its polls.
+/// Returns a future's output and the time within its polls.
 pub(super) async fn own_time<F: Future>(inner: F) -> (F::Output, Duration) {
     let mut inner = pin!(inner);
     let mut own = Duration::ZERO;

@@ -1,5 +1,5 @@
-//! The end of an attempt: the worker's breaker, what its cache holds, the key's charge, the decision's account, the
-//! observation for the learner, the request's metrics; in that order.
+//! Finishes an attempt: breaker, cache state, the key's charge, the decision's account, the observation for the
+//! learner, and metrics, in this order.
 
 use std::sync::atomic::Ordering;
 
@@ -14,14 +14,14 @@ use protocol::watch::Seen;
 pub struct End {
     /// The outcome.
     pub outcome: Outcome,
-    /// What the answer said, as far as it was read.
+    /// Figures read from the response.
     pub seen: Option<Seen>,
-    /// The next turn can repeat the reply as it passed.
+    /// Whether the next turn can repeat the reply.
     pub keeps_reply: bool,
 }
 
 impl From<Outcome> for End {
-    /// An attempt of whose answer nothing was read.
+    /// The end of an attempt whose response was not read.
     fn from(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -56,7 +56,7 @@ impl Flight {
         self.count_request(end.outcome);
     }
 
-    /// Tells the worker's breaker. An attempt that the client gave up is evidence of neither.
+    /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
     fn note_breaker(&mut self, outcome: Outcome) {
         if outcome == Outcome::Ok {
             self.answered();
@@ -65,8 +65,8 @@ impl Flight {
         }
     }
 
-    /// Closes the reply's keys. A stream reports its usage with each token and the cached tokens with the last, so a cut
-    /// stream's silence about them means nothing.
+    /// Closes the reply's keys. A stream reports its cached tokens with the last event, so their absence from a cut
+    /// stream means nothing.
     fn close_reply(&mut self, end: &mut End) {
         if !end.keeps_reply {
             self.progress.passing = None;
@@ -76,19 +76,19 @@ impl Flight {
         self.progress.reply = self.progress.passing.take().and_then(reply::Reply::finish);
     }
 
-    /// The worker answers as it should.
+    /// Reports a success to the breaker.
     pub fn answered(&mut self) {
         if self.in_flight.answered() {
             self.app.breaker_closed(self.worker());
         }
     }
 
-    /// Excuses the worker from what comes.
+    /// Excuses the worker from later failures of this request.
     pub fn spare(&mut self) {
         self.charged.store(true, Ordering::Relaxed);
     }
 
-    /// Counts the request as a failure of the worker, unless an earlier attempt of it was counted.
+    /// Counts the request as a failure of the worker, unless an earlier attempt was counted.
     pub fn charge(&mut self) {
         if !self.charged.swap(true, Ordering::Relaxed) && self.in_flight.failed() {
             self.app.breaker_opened(self.worker());
@@ -109,7 +109,7 @@ impl Flight {
 }
 
 impl Drop for Flight {
-    /// An attempt that was not ended was abandoned: the client left, and may go on from what it got.
+    /// An unfinished attempt was abandoned by the client, which may continue from the partial reply.
     fn drop(&mut self) {
         if !self.is_finished {
             self.finish(End {

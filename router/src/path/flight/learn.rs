@@ -1,4 +1,4 @@
-//! The observation that an attempt leaves for the learner.
+//! Builds the observations for the learner.
 
 use std::sync::Arc;
 
@@ -10,13 +10,12 @@ use learning::feedback::{Late, Observation, Sample};
 use protocol::fingerprint::Extent;
 use protocol::watch::Seen;
 
-/// A prefill this many times longer than that of the whole prompt, uncached, shows that the worker has become slow.
+/// A prefill this many times longer than that of the whole uncached prompt marks a slow worker.
 const LATE: f64 = 2.0;
 
 impl Flight {
-    /// Reports a worker that has become slow at its first token, long before the answer is complete. Whether it is late
-    /// does not depend on what the worker will report of its cache: the bound assumes that nothing was cached. Times
-    /// beside the prefill are no part of it.
+    /// Reports a slow worker at the first token, before the response is complete. The bound assumes that nothing was
+    /// cached, so it does not depend on the usage report. Overhead beside the prefill is excluded.
     pub(super) fn teach_late(&mut self) {
         let prediction = &self.prediction;
         let all = prediction.cost.prefill(prediction.prompt, Tokens::ZERO);
@@ -37,7 +36,7 @@ impl Flight {
         });
     }
 
-    /// Time to first token. Of an answer that did not stream, the predicted one of the prompt as it was counted.
+    /// Time to first token. If the response did not stream, the time predicted for the counted prompt.
     fn ttft_to_learn(&self, prompt: Tokens) -> Millis {
         if self.progress.started && self.progress.streamed {
             return self.progress.ttft;

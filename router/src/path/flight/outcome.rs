@@ -1,30 +1,30 @@
-//! How attempts end.
+//! Outcomes of attempts.
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The whole answer passed.
+    /// The response is complete.
     Ok,
-    /// The worker refused the request: 4xx.
+    /// The worker rejected the request: 4xx.
     ClientError,
-    /// The worker failed: 5xx, no answer, none in time.
+    /// The worker failed: 5xx, no response, or a timeout.
     WorkerError,
-    /// The answer broke off.
+    /// The response was cut short.
     Broken,
     /// The client left.
     Aborted,
-    /// The request's own time was up.
+    /// The request's deadline passed.
     Deadline,
-    /// The router had to go.
+    /// The drain limit passed.
     Cut,
-    /// The worker did not begin; the request may go elsewhere.
+    /// The worker did not begin. The request may be retried.
     NotReached,
-    /// Another worker, asked as well, was faster.
+    /// A hedged attempt was faster.
     Outrun,
 }
 
 impl Outcome {
-    /// Its name in metrics and traces.
+    /// The name in metrics and traces.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -40,12 +40,12 @@ impl Outcome {
         }
     }
 
-    /// Whether it is the request's end, and not only an attempt's.
+    /// Whether the outcome ends the request, and not only the attempt.
     pub(super) fn is_final(self) -> bool {
         !matches!(self, Self::NotReached | Self::Outrun)
     }
 
-    /// Whether it is held against the worker.
+    /// Whether the outcome counts as a failure of the worker.
     pub(super) fn is_the_workers(self) -> bool {
         matches!(self, Self::WorkerError | Self::Broken)
     }

@@ -1,4 +1,4 @@
-//! What the router believed of a worker when it chose it.
+//! The router's estimates when it chose a worker.
 
 use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
@@ -6,26 +6,23 @@ use policy::units::{Millis, Tokens};
 use super::super::select::Choice;
 use learning::knowledge::{Scale, Source};
 
-/// The estimates behind one attempt, kept to be compared with what happened.
+/// The estimates behind one attempt, to compare with what happened.
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
-    /// Tokens of the prompt.
     pub(super) prompt: Tokens,
-    /// Tokens of the prompt in the worker's cache.
+    /// Prompt tokens in the worker's cache.
     pub(super) cached: Tokens,
-    /// Where `cached` comes from.
+    /// The source of `cached`.
     pub(super) source: Source,
     /// Leading keys of the prompt in the worker's mirror.
     pub(super) mirrored: usize,
     /// Token offsets of the prompt's keys.
     pub(super) scale: Scale,
-    /// Time to first token, from when the request is sent.
+    /// Time to first token after sending.
     pub(super) ttft: Millis,
-    /// Time in the worker's queue.
     pub(super) wait: Millis,
-    /// Time for which the worker computes nothing else.
+    /// Time during which the worker computes nothing else.
     pub(super) prefill: Millis,
-    /// The worker's cost model.
     pub(super) cost: PrefillCost,
     /// Time to first token beside queue and prefill.
     pub(super) overhead: Millis,
@@ -52,8 +49,8 @@ impl Prediction {
         }
     }
 
-    /// Cached tokens of a prompt that turned out to have `prompt` tokens. A mirror counts in estimated tokens, so its
-    /// prediction is scaled; other sources count in the engine's.
+    /// Cached tokens of a prompt that has `prompt` tokens by the engine's count. A mirror counts in estimated tokens,
+    /// so its prediction is scaled.
     pub(super) fn cached_of(&self, prompt: Tokens) -> Tokens {
         let share = match self.source {
             Source::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),

@@ -1,4 +1,4 @@
-//! What is published of an attempt when it ends: metrics, the decision's account, captures, and the charge of its key.
+//! Publishes a finished attempt: metrics, the decision's account, captures, and the key's charge.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use telemetry::capture::Record;
 use telemetry::context::TraceId;
 
 impl Flight {
-    /// Charges the key for what was used.
+    /// Charges the key for the tokens used.
     pub(super) fn settle_charge(&mut self, outcome: Outcome, usage: Option<Usage>) {
         let Some(place) = &mut self.place else { return };
         match (usage, outcome) {
@@ -26,12 +26,12 @@ impl Flight {
                 let ratio = self.app.knowledge.ratio(&self.turn.model);
                 place.charge.add(self.progress.passed.tokens(ratio));
             }
-            // Answers of other endpoints are not tokens of a model.
+            // Other endpoints return no model tokens.
             (None, _) => {}
         }
     }
 
-    /// The turn as the capture keeps it. Where the worker counted nothing, lengths are estimates.
+    /// The turn's capture record. Lengths that the worker did not report are estimates.
     fn record(&self, end: &End) -> Record<'_> {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
@@ -61,7 +61,7 @@ impl Flight {
         }
     }
 
-    /// Counts a complete answer by the GenAI semantic conventions.
+    /// Counts a complete response by the GenAI semantic conventions.
     pub(super) fn count_answered(&self, outcome: Outcome, seen: &Seen) {
         let (turn, progress) = (&self.turn, &self.progress);
         if outcome != Outcome::Ok || !progress.started || !turn.endpoint.generates() {
@@ -82,13 +82,12 @@ impl Flight {
         });
     }
 
-    /// The trace that serves as an exemplar of the attempt's measurements, if it is kept.
+    /// The trace id to attach as an exemplar, if the trace is kept.
     pub(super) fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
         let is_late = self.progress.ttft > self.turn.goal.ttft;
         self.account.note.exemplar(self.turn.trace, is_late, outcome)
     }
 
-    /// Closes the decision's account.
     pub(super) fn close_account(&self, outcome: Outcome, seen: &Seen) {
         let live = self.app.live();
         self.account.close(
@@ -103,7 +102,7 @@ impl Flight {
         );
     }
 
-    /// Writes the turn to the captures, in memory and on disk, if it was load on its worker.
+    /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.
     pub(super) fn write_down(&mut self, end: &End) {
         let slip = self.slip.take();
         let recent = self.app.operator.recent.open();

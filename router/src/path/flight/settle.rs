@@ -1,4 +1,4 @@
-//! What the worker's cache holds after an attempt, the token offsets of its keys, and what it said of its cache.
+//! Updates the worker's cache state and token offsets after an attempt.
 
 use policy::estimate::Finish;
 use policy::fingerprint::{CHUNK_BYTES, ChainBuilder};
@@ -29,8 +29,8 @@ impl Flight {
         }
     }
 
-    /// The worker holds the prompt, and the reply as far as it came. `offsets` are those of the prompt's keys, if they
-    /// were counted.
+    /// The worker holds the prompt and the received part of the reply. `offsets` are those of the prompt's keys, if
+    /// counted.
     fn settle_computed(&mut self, hold: Hold, seen: &Seen, offsets: Option<Scale>) {
         let turn = &self.turn;
         let chain = &turn.fingerprint.chain;
@@ -39,7 +39,7 @@ impl Flight {
         let told = self.noted.told.take();
         let reply = self.progress.reply.as_ref();
         let end = reply.map_or(prompt, ChainBuilder::bytes);
-        // A count of one reply is exact. Without one, the reply goes on at the prompt's rate.
+        // A count of a single reply is exact. Without one, the prompt's rate applies to the reply.
         let counted = seen
             .usage
             .filter(|_| !seen.several)
@@ -53,7 +53,7 @@ impl Flight {
             open: reply.goes_on() && !reply.bytes().is_multiple_of(CHUNK_BYTES as u64),
         });
         let worker = self.worker();
-        // An engine caches full blocks, and never computes the last token of an answer.
+        // An engine caches full blocks, and never computes the last token of a response.
         let held = |tokens: u64| full_blocks(worker, tokens.min(total.0.saturating_sub(1)));
         if let Some(told) = told {
             let tokens = scale.rising();
@@ -70,7 +70,7 @@ impl Flight {
         });
     }
 
-    /// Learns from what the worker counted. Returns the token offsets of the prompt's keys, now that they are counted.
+    /// Learns from the worker's token counts. Returns the token offsets of the prompt's keys.
     pub(super) fn learn_usage(&self, usage: Usage, seen: &Seen) -> Option<Scale> {
         let (worker, model) = (self.worker(), &self.turn.model);
         let predicted = self.prediction.cached.0;
@@ -87,7 +87,6 @@ impl Flight {
         self.locate(usage, seen)
     }
 
-    /// Compares the cached tokens that the worker reports with the prediction, and corrects its mirror.
     fn compare_cached(&self, cached: u64) {
         let (worker, prediction) = (self.worker(), &self.prediction);
         let predicted = prediction.cached.0;
@@ -120,7 +119,6 @@ impl Flight {
         }
     }
 
-    /// Returns the token offsets of the prompt's keys, from the worker's counts of prompt and reply.
     fn locate(&self, usage: Usage, seen: &Seen) -> Option<Scale> {
         if !matches!(self.turn.fingerprint.extent, Extent::Bytes(_)) {
             return None;

@@ -1,4 +1,4 @@
-//! One attempt to have a turn answered by one worker, and what its end means.
+//! One attempt to answer a turn, and its verdict.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -27,43 +27,42 @@ use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 use telemetry::traces::AttemptSpan;
 
-/// A turn that was sent to a worker. Dropping it cancels it there at once.
+/// A turn sent to a worker. Dropping it cancels the request.
 pub(super) struct Sent {
     flight: Box<Flight>,
     reply: Reply,
-    /// The head of the answer, while its first piece is waited for.
+    /// The response head, while its first piece is awaited.
     head: Option<Response<upstream::Answer>>,
     sequence: u64,
-    /// The terms of the choice, if they were asked for.
+    /// The terms of the decision, if the client asked for them.
     explained: Option<HeaderValue>,
-    /// The head of the answer has to be there.
+    /// Deadline of the response head.
     until: Instant,
     limit: Duration,
-    /// An answer counts as there when its first piece is, not when its head is.
+    /// The response counts as started at its first piece, not at its head.
     peeks: bool,
     span: AttemptSpan,
 }
 
-/// What came of waiting.
+/// The result of waiting for a response.
 pub(super) enum Head {
-    /// The head of an answer, and its first piece if that was waited for.
+    /// The response head, and its first piece if that was awaited.
     Answer(Response<upstream::Answer>, Option<Frame<Bytes>>),
-    /// No head.
+    /// The connection failed before a head.
     Lost(upstream::Error),
-    /// A head, and then nothing.
+    /// The body failed after the head.
     Broke(BodyError),
-    /// Nothing in time.
+    /// The time limit passed.
     Late,
 }
 
 impl Head {
-    /// Whether it is an answer that can be passed on, rather than a worker that failed or would not.
+    /// Whether it is a response to relay, rather than a failure or refusal.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Answer(response, _) if Failure::of_status(response.status()).is_none())
     }
 }
 
-/// An answer that goes to the client.
 pub(super) struct Answer {
     pub(super) response: Response<upstream::Answer>,
     pub(super) first: Option<Frame<Bytes>>,
@@ -73,23 +72,19 @@ pub(super) struct Answer {
     pub(super) span: AttemptSpan,
 }
 
-/// What an attempt's end means.
 pub(super) enum Verdict {
-    /// There is an answer.
+    /// Relay this response.
     Answer(Box<Answer>),
-    /// It is tried elsewhere, which has been paid for.
+    /// Retry on another worker. The retry budget was charged.
     Again(&'static str),
-    /// The client is told so; the request has been counted.
+    /// Answer with this error. The request was counted.
     Failed(ApiError),
-    /// The same, of a request that reached no worker.
+    /// Answer with this error. The request reached no worker.
     NotReached(ApiError),
 }
 
 impl Sent {
-    /// Sends a turn to the worker that was chosen.
-    ///
-    /// # Errors
-    /// If no request can be made for it.
+    /// Sends a turn to the chosen worker. Fails if the request cannot be built.
     pub(super) fn start(
         request: &TurnRequest<'_>,
         choice: &Choice,
@@ -100,7 +95,7 @@ impl Sent {
             context, head, turn, ..
         } = *request;
         let app = context.app;
-        // First: from here on the breaker's pass is held by a guard.
+        // First: the flight guards the breaker's pass.
         let mut flight = Flight::start(app, turn, choice, pass, Arc::clone(charged));
         let outgoing = request::turn_request(app, head, request.body.clone(), turn, choice);
         let mut outgoing = match outgoing {
@@ -135,13 +130,13 @@ impl Sent {
         self.flight.worker().name().into()
     }
 
-    /// Waits for the head of the answer.
+    /// Waits for the response head.
     pub(super) async fn wait(mut self) -> (Self, Head) {
         let head = self.head().await;
         (self, head)
     }
 
-    /// The same; may be given up and taken up again.
+    /// Waits for the response head. Cancel safe.
     pub(super) async fn head(&mut self) -> Head {
         let mut answer = pin!(answer(&mut self.reply, &mut self.head, self.peeks));
         let sent_first = poll_fn(|cx| {
@@ -152,13 +147,13 @@ impl Sent {
         timeout_at(self.until, sent_first).await.unwrap_or(Head::Late)
     }
 
-    /// Another worker was faster: this one is told to stop, by hanging up.
+    /// Cancels the attempt. Another worker was faster.
     pub(super) fn outrun(self) {
         self.span.end(Outcome::Outrun.as_str(), None);
         self.flight.end(Outcome::Outrun);
     }
 
-    /// Decides what becomes of the request. `may_retry` is asked where the attempt failed, and pays for a retry.
+    /// Decides how the request proceeds. `may_retry` is called if the attempt failed, and charges the retry budget.
     pub(super) fn judge(
         self,
         request: &TurnRequest<'_>,
@@ -192,7 +187,7 @@ impl Sent {
                 warn!(worker, %error, "the response ended before its first byte");
                 self.broke(Failure::Lost, may_retry(Failure::Lost))
             }
-            // The request's own deadline passed, whatever the worker does.
+            // The request's own deadline passed.
             Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
                 let worker = &*self.worker_name();
                 debug!(worker, "no response before the request's deadline");
@@ -208,7 +203,7 @@ impl Sent {
         }
     }
 
-    /// The connection was not there, or broke.
+    /// Handles a connection that failed or broke.
     fn broke(self, failure: Failure, again: bool) -> Verdict {
         let begun = failure.may_have_begun();
         self.lost(
@@ -226,7 +221,7 @@ impl Sent {
         }
     }
 
-    /// Ends an attempt that brought no answer for the client.
+    /// Ends an attempt without a response to relay.
     fn lost(mut self, failure: Failure, outcome: Outcome) {
         if failure.is_the_workers() {
             self.flight.charge();
@@ -249,7 +244,7 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     if !peeks || !response.status().is_success() {
         return Head::Answer(response, None);
     }
-    // Kept outside while it waits, so that it is not lost if the waiting is given up.
+    // Stored in `head` while it waits, so that cancellation does not lose it.
     match head.insert(response).frame().await {
         Some(Err(error)) => Head::Broke(error),
         first => match head.take() {
@@ -262,7 +257,7 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-/// Logs why no answer came. A connection that did not come up counts as a failed probe.
+/// Logs why no response came. A failed connection counts as a failed probe.
 pub(super) fn note(app: &App, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {

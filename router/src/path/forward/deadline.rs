@@ -1,17 +1,16 @@
-//! How long a request may take: the operator's limits, and what its client says it will wait for.
+//! Time limits of a request: the operator's, and the client's.
 //!
-//! | header | who sends it | bounds |
+//! | header | sent by | limits |
 //! |---|---|---|
-//! | `x-request-timeout-ms` | anybody who wants to | the whole request |
+//! | `x-request-timeout-ms` | any client | the whole request |
 //! | `grpc-timeout` (`10S`, `500m`) | gRPC and Connect gateways | the whole request |
 //! | `x-envoy-expected-rq-timeout-ms` | an Envoy in front | the whole request |
-//! | `x-stainless-timeout`, seconds | OpenAI's and Anthropic's client libraries | until the head of the answer is there |
-//! | `x-stainless-read-timeout`, seconds | the same, in Python | until the head of the answer is there |
+//! | `x-stainless-timeout`, seconds | OpenAI's and Anthropic's client libraries | the response head |
+//! | `x-stainless-read-timeout`, seconds | the same, in Python | the response head |
 //!
-//! The clients' libraries stop their clock when the head of the answer is there (Node) or start it anew with every piece
-//! (Python), so theirs must not cut a stream. A header can shorten what the configuration allows and never lengthen it;
-//! one that makes no sense, and zero, say nothing. Time counts from the request's head, so that waiting for the body, a
-//! queue and attempts that failed are all within it.
+//! The client libraries stop their timer at the response head (Node) or restart it with every piece (Python), so their
+//! timeouts must not cut a stream. A header can shorten the configured limit, not extend it. Zero and invalid values
+//! are ignored. Time counts from the request head, so it includes the body, the queue and failed attempts.
 
 use std::time::Duration;
 
@@ -26,10 +25,10 @@ const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-t
 const CLIENT_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-timeout");
 const CLIENT_READ_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-read-timeout");
 
-/// What is longer is no limit: clocks need not reach that far.
+/// Longer limits are ignored.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// When a request has to have been answered.
+/// The deadlines of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     began: Instant,
@@ -38,7 +37,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of a request whose head has just come.
+    /// The deadline of a request whose head has just arrived.
     #[must_use]
     pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
         let text = |name: &HeaderName| headers.get(name)?.to_str().ok();
@@ -61,25 +60,25 @@ impl Deadline {
         }
     }
 
-    /// When the head of the answer has to be there.
+    /// Deadline of the response head.
     #[must_use]
     pub fn head(&self) -> Option<Instant> {
         earlier(self.head, self.whole)
     }
 
-    /// When all of the answer has to be there.
+    /// Deadline of the whole response.
     #[must_use]
     pub fn whole(&self) -> Option<Instant> {
         self.whole
     }
 
-    /// What to say when it has passed.
+    /// The error for a passed deadline.
     #[must_use]
     pub fn exceeded(&self) -> ApiError {
         ApiError::DeadlineExceeded(self.began.elapsed())
     }
 
-    /// Ends when the head of the answer has to be there; never if that has no limit.
+    /// Completes when the deadline of the head passes; never if there is none.
     pub async fn head_passed(self) {
         match self.head() {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -88,12 +87,11 @@ impl Deadline {
     }
 }
 
-/// The earlier of two moments, either of which may be never.
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-/// `grpc-timeout`: up to eight digits and a unit.
+/// Parses `grpc-timeout`: up to eight digits and a unit.
 fn grpc(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if number.len() > 8 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -119,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Head and whole limit, in milliseconds.
+    /// Limits of head and whole response, in milliseconds.
     fn limits(total_s: Option<u64>, headers: &[(&'static str, &'static str)]) -> [Option<u128>; 2] {
         let overrides = config::Overrides {
             workers: vec!["http://127.0.0.1:1".to_owned()],

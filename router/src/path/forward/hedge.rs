@@ -1,10 +1,9 @@
-//! A second worker beside one that is late: the first to answer is passed on, the other is cancelled.
+//! Hedged requests: sends a late turn to a second worker, relays the first response and cancels the other.
 //!
-//! Off unless `failure.hedge_after_ms` says otherwise, for it has work done twice just when there may be too much of it
-//! (Dean and Barroso, "The Tail at Scale", 2013, who hedge after the 95th percentile for that reason). It pays where some
-//! workers stall now and then and there is room. The second request draws on the retry budget, goes out once for a
-//! request, and only before the first byte: an engine sends the head of a stream before its first token, so an answer
-//! counts from its first piece.
+//! Off by default (`failure.hedge_after_ms`), because it doubles work when load may already be high; Dean and Barroso
+//! hedge after the 95th percentile for that reason ("The Tail at Scale", 2013). It helps where workers stall
+//! occasionally and have spare capacity. A request hedges at most once, charges the retry budget, and only before the
+//! first byte. Engines send the head of a stream before its first token, so a response counts from its first piece.
 
 use std::time::Duration;
 
@@ -14,16 +13,15 @@ use super::super::retry::RetryState;
 use super::attempt::{Head, Sent};
 use super::{TurnRequest, select_admitted};
 
-/// The attempt that came first.
 enum First {
-    /// The one that was asked first.
+    /// The original attempt.
     Asked(Head),
-    /// The one beside it.
+    /// The hedged attempt.
     Beside(Head),
 }
 
-/// Waits for a turn that was sent, and after a while for a second one beside it. Returns the one that is answered, or
-/// the last one to fail, and what came of it.
+/// Waits for a turn, and after a delay hedges it. Returns the attempt that is answered, or the last to fail, and its
+/// result.
 pub(super) async fn race(
     request: &TurnRequest<'_>,
     mut asked: Sent,
@@ -66,11 +64,11 @@ pub(super) async fn race(
     }
 }
 
-/// Sends the turn to another worker, if there is one and it may be paid for.
+/// Sends the turn to another worker, if there is one and the retry budget allows it.
 fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
     let app = request.context.app;
     let (choice, pass) = select_admitted(app, request.turn, &mut state.tried).ok()?;
-    // Paid for once there is a worker for it. A breaker's pass that is not used goes back.
+    // Charged only if there is a worker. An unused breaker pass is released.
     if !state.may_hedge(app) {
         return None;
     }

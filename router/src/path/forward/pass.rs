@@ -1,5 +1,5 @@
-//! Requests that pass unread. They go to the worker that stores what they are about, or to the conversation's if they name
-//! one, else to the least busy of those that serve their model.
+//! Relays requests unparsed. They go to the worker that stores their object, or to the conversation's worker if they
+//! name a session, else to the least busy worker that serves their model.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,17 +36,17 @@ use tailroute_http::body::{self, Body, BodyError};
 use tailroute_http::upstream;
 use telemetry::traces::Trace;
 
-/// A body that may be needed twice is kept if it is no longer than this.
+/// Longest body buffered for retries.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// What is known of a request that is passed on.
+/// Routing constraints of a relayed request.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// The model that it is for.
+    /// The requested model.
     pub model: Option<String>,
-    /// The worker that keeps what it is about.
+    /// The worker that stores the requested object.
     pub home: Option<WorkerId>,
-    /// The workers that it may go to; `None`: all.
+    /// The eligible workers; `None`: all.
     pub among: Option<Among>,
 }
 
@@ -56,10 +56,7 @@ impl Wanted {
     }
 }
 
-/// Passes a request on as it is.
-///
-/// # Errors
-/// If no worker is ready, the one chosen does not answer, or the deadline passes.
+/// Relays a request. Fails if no worker is ready, the chosen one does not answer, or the deadline passes.
 pub(crate) async fn pass(
     context: &RequestContext<'_>,
     request: Request<ClientBody>,
@@ -79,13 +76,13 @@ pub(crate) async fn pass(
         let worker = Arc::clone(in_flight.worker());
         let ended = pass_once(context, &head, upload.body(), &worker).await;
         if let Some(error) = upload.failure() {
-            // The client's own doing: no worker is charged.
+            // The client's body failed: no worker is charged.
             return Err(error);
         }
         if let Ended::Failed(_, ApiError::WorkerTimeout(limit)) = &ended
             && !upload.is_here()
         {
-            // The worker cannot answer what it has not received.
+            // The worker cannot answer a request that it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
         if ended.is_the_workers() && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed() {
@@ -108,7 +105,7 @@ pub(crate) async fn pass(
     }
 }
 
-/// Whether another worker, not tried yet, could take it: one that is ready and serves its model.
+/// Whether an untried worker is ready and serves the model.
 fn is_other_free(app: &App, tried: &[WorkerId], wanted: &Wanted) -> bool {
     let (workers, now) = (app.fleet.workers(), app.clock.now());
     let model = wanted.model.as_deref();
@@ -116,7 +113,6 @@ fn is_other_free(app: &App, tried: &[WorkerId], wanted: &Wanted) -> bool {
     others.any(|other| other.view(now, model, Tokens::ZERO, 0.0).ready)
 }
 
-/// A worker's answer as the client gets it.
 pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
     response: Response<Incoming>,
@@ -143,7 +139,7 @@ pub(in crate::path) fn answered(
     Response::from_parts(parts, body::streaming(passing))
 }
 
-/// A worker has answered: reports it to the breaker, and counts the request.
+/// Reports a worker's response to the breaker, and counts the request.
 pub(crate) fn settled(
     app: &App,
     status: StatusCode,
@@ -164,7 +160,6 @@ pub(crate) fn settled(
         .request(endpoint, outcome, (app.clock.now() - started).0 / 1e3);
 }
 
-/// How an attempt ended.
 enum Ended {
     Answer(Response<Incoming>),
     Failed(Failure, ApiError),
@@ -178,7 +173,7 @@ impl Ended {
         }
     }
 
-    /// Whether it counts against the worker.
+    /// Whether it counts as a failure of the worker.
     fn is_the_workers(&self) -> bool {
         match self {
             Self::Answer(response) => retry::is_failure(response.status()),
@@ -217,7 +212,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
     }
 }
 
-/// Some worker that the request has not been tried on, let past its breaker.
+/// An untried worker whose breaker admits the request.
 pub(crate) fn some_worker(
     app: &App,
     headers: &HeaderMap,
@@ -260,15 +255,14 @@ pub(crate) fn some_worker(
     let taken = free
         .iter()
         .find_map(|&at| let_through(at, conditions[at].breaker == BreakerState::Open));
-    // All of them are being probed by other requests: one of them is better than none.
+    // Every one is being probed. One of them is better than none.
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
-/// The client's body on its way to a worker.
 enum Upload {
-    /// All of it is here.
+    /// Buffered in full.
     Whole(Received),
-    /// It is still coming.
+    /// Still streaming.
     Coming(Arc<Coming>),
 }
 
@@ -278,7 +272,7 @@ struct Coming {
 }
 
 impl Upload {
-    /// A body that may be needed again is kept, if it is short; any other passes as it comes.
+    /// Buffers a short body that a retry may need; streams any other.
     async fn of(app: &App, head: &Parts, mut incoming: ClientBody) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
             return Ok(Self::Whole(Received {
@@ -310,7 +304,7 @@ impl Upload {
         }
     }
 
-    /// What is wrong with it, if it was that which ended an attempt.
+    /// The error of the client's body, if it ended the attempt.
     fn failure(&self) -> Option<ApiError> {
         match self {
             Self::Whole(..) => None,
@@ -318,7 +312,7 @@ impl Upload {
         }
     }
 
-    /// Whether all of it has come.
+    /// Whether the body arrived in full.
     fn is_here(&self) -> bool {
         match self {
             Self::Whole(..) => true,
@@ -326,7 +320,7 @@ impl Upload {
         }
     }
 
-    /// Whether none of it is lost.
+    /// Whether no attempt has consumed any of it.
     fn is_whole(&self) -> bool {
         match self {
             Self::Whole(..) => true,
@@ -335,7 +329,7 @@ impl Upload {
     }
 }
 
-/// A body that is lent to one attempt after the other, until one has read of it.
+/// A body lent to one attempt after another, until one reads from it.
 struct Lent(Arc<Coming>);
 
 impl HttpBody for Lent {
@@ -359,13 +353,13 @@ impl HttpBody for Lent {
     }
 }
 
-/// An answer that passes through, with what must be given back when it ends.
+/// A relayed response, with the resources to release at its end.
 struct Passing {
     inner: Incoming,
     watchdog: Watchdog,
     in_flight: InFlight,
     place: RequestPermit,
-    /// It is over when the answer is.
+    /// Ends with the response.
     _trail: Trace,
 }
 

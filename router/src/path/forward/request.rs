@@ -1,4 +1,4 @@
-//! A turn as it goes to a worker: the client's bytes, and what the router adds.
+//! The outgoing request of a turn: the client's bytes, and what the router adds.
 
 use bytes::Bytes;
 use config::Priority;
@@ -13,7 +13,7 @@ use crate::app::App;
 use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};
 
-/// The client's request, addressed to the worker, with what the router adds in headers.
+/// The client's request addressed to the worker, with the router's headers.
 pub(crate) fn turn_request(
     app: &App,
     head: &http::request::Parts,
@@ -28,7 +28,7 @@ pub(crate) fn turn_request(
         headers.insert(headers::SESSION, name);
     }
     if !turn.edits.is_empty() {
-        // The client spoke of the body as it was.
+        // The client's value describes the unedited body.
         headers.remove(CONTENT_LENGTH);
     }
     let body = carry_hint(app, &mut headers, body, turn, choice);
@@ -41,7 +41,7 @@ pub(crate) fn turn_request(
     Ok(request)
 }
 
-/// Puts the hint about its own conversation where the worker reads it, if it reads it at all.
+/// Adds the conversation's hint to the request, if the worker accepts hints there.
 fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let hints = &app.config.hints;
     let is_heard = hints.enabled && hints.in_request && turn.endpoint.generates();
@@ -63,14 +63,14 @@ fn carry_hint(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choi
         Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
     };
     let Some(spliced) = spliced else { return body };
-    // The client spoke of the body as it was.
+    // The client's value describes the body without the hint.
     headers.remove(CONTENT_LENGTH);
     Bytes::from(spliced)
 }
 
-/// Says how urgent a turn is to an engine that takes priorities: when it is [due](policy::route::Patience), in milliseconds on
-/// everybody's clock, so that the requests of several routers compare. Short turns overtake, and nobody waits for ever. A
-/// client's own priority stays.
+/// Sets a turn's priority, for engines that accept one: the time when it is [due](policy::route::Patience), in
+/// milliseconds of wall-clock time, so that several routers' requests compare. Short turns overtake and no turn
+/// starves. A client's own priority is kept.
 fn carry_priority(app: &App, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let sign = match choice.worker.spec.priority {
         _ if !turn.endpoint.takes_fields() => return body,

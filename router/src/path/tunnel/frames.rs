@@ -1,13 +1,13 @@
-//! Where WebSocket frames end (RFC 6455, section 5.2), in bytes that pass: a frame of one's own may stand only between two
-//! others. Nothing but their lengths is looked at, and in what a client sends the keys of JSON ([`Keys`]).
+//! Tracks WebSocket frame boundaries (RFC 6455, section 5.2) in relayed bytes, because the router may insert its own
+//! frame only between two others. Reads frame lengths, and in client frames the keys of JSON ([`Keys`]).
 
 use protocol::steering::Keys;
 
-/// Says goodbye to a client: a Close frame, status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1). What servers
-/// send is not masked.
+/// Close frame for a client: status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1). Server frames are
+/// unmasked.
 pub(super) const GOODBYE_TO_CLIENT: [u8; 4] = [0x88, 2, GOING_AWAY[0], GOING_AWAY[1]];
-/// The same to a worker, masked as what clients send has to be. The mask guards caches in between from what scripts in
-/// browsers write (section 10.3), and no script has a say in these bytes.
+/// Close frame for a worker. Client frames must be masked, to protect intermediate caches from scripts in browsers
+/// (section 10.3). No script influences these bytes, so the mask is constant.
 pub(super) const GOODBYE_TO_WORKER: [u8; 8] = {
     let mask = [0x37, 0xfa, 0x21, 0x3d];
     let [high, low] = GOING_AWAY;
@@ -26,32 +26,32 @@ pub(super) const GOODBYE_TO_WORKER: [u8; 8] = {
 const GOING_AWAY: [u8; 2] = 1001_u16.to_be_bytes();
 const OPCODE: u8 = 0x0f;
 const CLOSE: u8 = 0x8;
-/// Opcodes from here on are of control frames, which may stand between the frames of one message.
+/// Lowest opcode of control frames, which may stand between the frames of one message.
 const CONTROL: u8 = 0x8;
-/// The frame goes on with the message of the one before it.
+/// Opcode of frames that continue a message.
 const CONTINUATION: u8 = 0x0;
 const MASKED: u8 = 0x80;
 /// The longest head: two bytes, a length of eight, a mask of four.
 const LONGEST_HEAD: usize = 14;
 
-/// Follows one direction of a connection.
+/// Tracks one direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     head: [u8; LONGEST_HEAD],
-    /// Bytes of a head that have come.
+    /// Bytes of the head received.
     has: usize,
-    /// Bytes of the frame's payload that are to come.
+    /// Bytes of the payload still to come.
     left: u64,
     closed: bool,
-    /// Looks at what a client sends.
+    /// Inspects client frames.
     keys: Option<Keys>,
-    /// The mask of the frame's payload, as it goes on from here.
+    /// The mask at the current position in the payload.
     mask: [u8; 4],
     steering: Option<&'static str>,
 }
 
 impl Frames {
-    /// Follows what a client sends, and looks for fields that steer an engine.
+    /// Tracks client frames, and searches them for fields that steer an engine.
     pub(super) fn looked_at() -> Self {
         Self {
             keys: Some(Keys::default()),
@@ -59,29 +59,28 @@ impl Frames {
         }
     }
 
-    /// The first field that steers an engine.
+    /// The first field found that steers an engine.
     pub(super) fn steering(&self) -> Option<&'static str> {
         self.steering
     }
 
-    /// Whether no frame is under way.
+    /// Whether the position is at a frame boundary.
     pub(super) fn at_end(&self) -> bool {
         self.has == 0 && self.left == 0
     }
 
-    /// Whether a Close frame has passed: nothing may follow it.
+    /// Whether a Close frame has passed. No frame may follow it.
     pub(super) fn closed(&self) -> bool {
         self.closed
     }
 
-    /// Follows all of these bytes.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             bytes = &bytes[self.rest_of_one(bytes)..];
         }
     }
 
-    /// Follows the frame that is under way, or the next one, to its end. Returns how many of these bytes are of it.
+    /// Advances to the end of the current or next frame. Returns the number of bytes that belong to it.
     pub(super) fn rest_of_one(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         if self.left == 0 {
@@ -103,7 +102,7 @@ impl Frames {
         at + here
     }
 
-    /// The head of a frame is whole.
+    /// Starts a frame whose head is complete.
     fn begins(&mut self) {
         let opcode = self.head[0] & OPCODE;
         self.closed |= opcode == CLOSE;
@@ -121,7 +120,7 @@ impl Frames {
         }
     }
 
-    /// Looks at some of a frame's payload.
+    /// Inspects part of a frame's payload.
     fn look_at(&mut self, payload: &[u8]) {
         let Some(keys) = &mut self.keys else { return };
         if self.head[0] & OPCODE >= CONTROL {
@@ -133,7 +132,7 @@ impl Frames {
         self.steering = self.steering.or(keys.push(&plain));
     }
 
-    /// The length of the payload, once the head is whole.
+    /// The payload's length, once the head is complete.
     fn payload(&self) -> Option<u64> {
         let [_, second, rest @ ..] = &self.head;
         let mask = if second & MASKED == 0 { 0 } else { 4 };
@@ -155,7 +154,6 @@ mod tests {
 
     use super::*;
 
-    /// A frame as its sender writes it.
     fn frame(opcode: u8, payload: usize, masked: bool) -> Vec<u8> {
         let mask = if masked { MASKED } else { 0 };
         let mut frame = vec![0x80 | opcode];

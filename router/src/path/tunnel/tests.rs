@@ -1,4 +1,4 @@
-//! How tunnels end, on a clock of their own.
+//! Tests of how tunnels end, with paused time.
 
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::oneshot;
@@ -8,7 +8,7 @@ use super::*;
 
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Both far ends of a tunnel, what cuts it, and what becomes of it.
+/// Both far ends of a tunnel, its cut signal and its result.
 struct Stage {
     client: DuplexStream,
     worker: DuplexStream,

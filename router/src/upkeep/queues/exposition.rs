@@ -68,7 +68,6 @@ fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
     }
 }
 
-/// Parses a label and returns the text after it.
 fn label(rest: &str) -> Option<(&str, &str, &str)> {
     let (name, value) = rest.split_once("=\"")?;
     let end = end_of_value(value)?;
