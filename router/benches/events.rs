@@ -23,7 +23,7 @@ use protocol::fingerprint::Fingerprint;
 use protocol::parse::parse;
 use protocol::routes::Endpoint;
 use serde_json::{Value, json};
-use tailroute::evidence::wire::decode;
+use evidence::wire::decode;
 
 const BLOCKS: u64 = 64;
 const PROMPTS: u64 = 400;

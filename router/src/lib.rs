@@ -6,12 +6,10 @@
 pub mod admin;
 pub mod admission;
 pub mod budget;
-pub mod bus;
 pub mod cli;
 pub mod cmd;
 pub mod decisions;
 pub mod demo;
-pub mod evidence;
 pub mod path;
 pub mod picker;
 pub mod reload;

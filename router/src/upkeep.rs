@@ -52,7 +52,7 @@ pub fn spawn(app: &Arc<App>) -> JoinSet<()> {
         tasks.spawn(forever(Arc::clone(app), Task::only("learner"), learn));
     }
     if app.bus.is_some() {
-        spawn_forever(app, &mut tasks, "bus", crate::bus::run);
+        spawn_forever(app, &mut tasks, "bus", replicas::run);
     }
     spawn_forever(app, &mut tasks, "roster", roster::keep);
     members::spawn(app, &mut tasks);

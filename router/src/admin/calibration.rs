@@ -10,7 +10,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
-use crate::bus::calibrations::Calibration;
+use replicas::calibrations::Calibration;
 use fleet::hold::Measured;
 
 /// What was measured.

@@ -15,8 +15,8 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Reason;
 use crate::app::App;
-use crate::bus::bucket::BucketError;
-use crate::bus::live_policy::ChangeError;
+use replicas::bucket::BucketError;
+use replicas::live_policy::ChangeError;
 use crate::path::objective::OF_HEADER;
 use operator::revisions::{Change, Pending, Revision, Source, Stale};
 

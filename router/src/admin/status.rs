@@ -16,7 +16,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::admin::slo::explain;
 use crate::app::App;
-use crate::bus::BusState;
+use replicas::BusState;
 use crate::reload;
 use fleet::hold::Hold;
 use metrics::Format;

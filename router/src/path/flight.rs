@@ -40,7 +40,7 @@ use super::select::Choice;
 use super::stored::Kept;
 use super::turn::Turn;
 use crate::app::{App, RequestPermit};
-use crate::bus::turns::ReportedTurn;
+use replicas::turns::ReportedTurn;
 use fleet::breaker::BreakerPass;
 use fleet::{InFlight, Worker};
 use learning::feedback::Begun;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::{health, hints, queues};
 use crate::app::App;
-use crate::evidence::follow::follow;
+use evidence::follow::follow;
 use crate::supervise::{Task, forever};
 use fleet::Worker;
 use fleet::hold::Hold;

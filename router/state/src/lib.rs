@@ -14,6 +14,7 @@
 //! | [`control`] | calls to workers outside of requests |
 //! | [`snapshot`] | what was learned, kept over a restart |
 //! | [`supervise`] | restarts of long-lived tasks |
+//! | [`turn_reports`] | what other replicas are told of turns |
 
 mod announce;
 pub mod control;
@@ -24,6 +25,7 @@ mod live_policy;
 mod members;
 pub mod snapshot;
 pub mod supervise;
+pub mod turn_reports;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

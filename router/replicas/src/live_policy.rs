@@ -28,9 +28,9 @@ use tracing::{debug, info, warn};
 use self::document::Document;
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, Standing};
-use crate::app::App;
 use operator::audit::AuditRecord;
 use operator::revisions::{Adopted, Change, Made, Revision, Stale};
+use state::State;
 
 /// The key in the bucket.
 const KEY: &str = "policy";
@@ -124,12 +124,12 @@ impl Bus {
     /// If another revision is in force, or the bucket cannot be reached.
     pub async fn change_policy(
         &self,
-        app: &App,
+        state: &State,
         change: &Change,
         expected: Option<u64>,
     ) -> Result<Made, ChangeError> {
         if self.has_own_policy() {
-            let made = app.change_policy(change.clone(), expected);
+            let made = state.change_policy(change.clone(), expected);
             return made.map_err(|Stale(revision)| ChangeError::Stale(revision));
         }
         let Some(bucket) = self.bucket.get().filter(|_| self.is_up()) else {
@@ -140,7 +140,7 @@ impl Bus {
         };
         let changing = async {
             let _turn = self.live_policy.turn.lock().await;
-            self.change_in_turn(app, bucket, change, expected).await
+            self.change_in_turn(state, bucket, change, expected).await
         };
         let made = tokio::time::timeout(LIMIT, changing).await;
         made.unwrap_or_else(|_| Err(ChangeError::Unwritten(bucket.is_late())))
@@ -148,48 +148,48 @@ impl Bus {
 
     async fn change_in_turn(
         &self,
-        app: &App,
+        state: &State,
         bucket: &Bucket,
         change: &Change,
         expected: Option<u64>,
     ) -> Result<Made, ChangeError> {
         for _ in 0..ATTEMPTS {
-            let sequence = self.look(app, bucket).await.map_err(ChangeError::Unread)?;
-            let (before, pending) = app.policy.now();
+            let sequence = self.look(state, bucket).await.map_err(ChangeError::Unread)?;
+            let (before, pending) = state.policy.now();
             if expected.is_some_and(|expected| expected != before.revision) {
                 return Err(ChangeError::Stale(before.revision));
             }
-            let document = Document::next(app, self, change, (&before, pending.as_ref()));
+            let document = Document::next(state, self, change, (&before, pending.as_ref()));
             let written = bucket.put(KEY, document.bytes(), sequence).await;
             if written.map_err(ChangeError::Unwritten)?.is_none() {
                 continue;
             }
             let adopted = document
-                .adopted(app)
+                .adopted(state)
                 .map_err(|why| ChangeError::Unwritten(bucket.unreadable(KEY, &why)))?;
             let pending = adopted.pending.clone();
-            let made = app.adopt_policy(adopted).map(|(before, after)| Made {
+            let made = state.adopt_policy(adopted).map(|(before, after)| Made {
                 before,
                 after,
                 pending,
             });
-            return made.ok_or_else(|| ChangeError::Stale(app.policy.now().0.revision));
+            return made.ok_or_else(|| ChangeError::Stale(state.policy.now().0.revision));
         }
-        Err(ChangeError::Stale(app.policy.now().0.revision))
+        Err(ChangeError::Stale(state.policy.now().0.revision))
     }
 
     /// Reverts a temporary change on all replicas, if it is due and no other replica has done so.
-    pub async fn revert_policy(&self, app: &App) -> Option<(Arc<Revision>, Arc<Revision>)> {
+    pub async fn revert_policy(&self, state: &State) -> Option<(Arc<Revision>, Arc<Revision>)> {
         if self.has_own_policy() {
-            return app.revert_policy();
+            return state.revert_policy();
         }
-        let (now, _) = app.policy.now();
+        let (now, _) = state.policy.now();
         let patience = if self.leads() { Millis::ZERO } else { OVERDUE };
-        let Some(change) = app.policy.due(app.clock.now().saturating_sub(patience)) else {
+        let Some(change) = state.policy.due(state.clock.now().saturating_sub(patience)) else {
             tokio::time::sleep(AGAIN).await;
             return None;
         };
-        match self.change_policy(app, &change, Some(now.revision)).await {
+        match self.change_policy(state, &change, Some(now.revision)).await {
             Ok(made) => Some((made.before, made.after)),
             Err(ChangeError::Stale(_)) => None,
             Err(error) => {
@@ -201,37 +201,37 @@ impl Bus {
     }
 
     /// Reads the bucket and applies its policy. Writes this replica's policy if there is none. Returns the sequence.
-    async fn look(&self, app: &App, bucket: &Bucket) -> Result<u64, BucketError> {
+    async fn look(&self, state: &State, bucket: &Bucket) -> Result<u64, BucketError> {
         loop {
             let Standing { sequence, value } = bucket.get(KEY).await?;
             let Some(value) = value else {
-                let first = Document::first(app, self);
+                let first = Document::first(state, self);
                 if let Some(sequence) = bucket.put(KEY, first.bytes(), sequence).await? {
-                    let adopted = first.adopted(app).map_err(|why| bucket.unreadable(KEY, &why))?;
-                    app.adopt_policy(adopted);
+                    let adopted = first.adopted(state).map_err(|why| bucket.unreadable(KEY, &why))?;
+                    state.adopt_policy(adopted);
                     return Ok(sequence);
                 }
                 continue;
             };
             let document = Document::read(&value).map_err(|why| bucket.unreadable(KEY, &why))?;
             let mut adopted = document
-                .adopted(app)
+                .adopted(state)
                 .map_err(|why| bucket.unreadable(KEY, &why))?;
-            let is_known = app.policy.are_of(adopted.lineage);
-            let (now, _) = app.policy.now();
+            let is_known = state.policy.are_of(adopted.lineage);
+            let (now, _) = state.policy.now();
             if !is_known || adopted.revision.revision > now.revision + 1 {
-                adopted.earlier = self.earlier(app, bucket, &adopted).await?;
+                adopted.earlier = self.earlier(state, bucket, &adopted).await?;
             }
             let newest = adopted.revision.revision;
             let is_missed = |known: &&Revision| known.revision > now.revision && known.revision < newest;
             let missed: Vec<Revision> = adopted.earlier.iter().filter(is_missed).cloned().collect();
-            if let Some((before, after)) = app.adopt_policy(adopted)
+            if let Some((before, after)) = state.adopt_policy(adopted)
                 && (is_known || before.settings != after.settings)
             {
                 let missed = missed.into_iter().filter(|_| is_known).map(Arc::new);
                 let mut before = before;
                 for after in missed.chain([after]) {
-                    app.policy_changed_elsewhere(&before, &after).await;
+                    state.policy_changed_elsewhere(&before, &after).await;
                     before = after;
                 }
             }
@@ -242,25 +242,25 @@ impl Bus {
     /// Returns the earlier revisions in the bucket, leaving out invalid ones.
     async fn earlier(
         &self,
-        app: &App,
+        state: &State,
         bucket: &Bucket,
         newest: &Adopted,
     ) -> Result<Vec<Revision>, BucketError> {
         let values = bucket.history(KEY).await?;
         let documents = values.iter().filter_map(|value| Document::read(value).ok());
-        let adopted = documents.filter_map(|document| document.adopted(app).ok());
+        let adopted = documents.filter_map(|document| document.adopted(state).ok());
         let of_bucket = adopted.filter(|adopted| adopted.lineage == newest.lineage);
         Ok(of_bucket.map(|adopted| adopted.revision).collect())
     }
 
     /// Reads the bucket and logs a changed result.
-    async fn look_again(&self, app: &App, bucket: &Bucket) -> bool {
+    async fn look_again(&self, state: &State, bucket: &Bucket) -> bool {
         let looked = {
             let _turn = self.live_policy.turn.lock().await;
-            match self.look(app, bucket).await {
+            match self.look(state, bucket).await {
                 Ok(_) => Looked::Found,
                 // A shared policy does not become each replica's own because the server was replaced.
-                Err(BucketError::NoJetStream) if app.policy.is_shared() => Looked::Failed(bucket.is_lost()),
+                Err(BucketError::NoJetStream) if state.policy.is_shared() => Looked::Failed(bucket.is_lost()),
                 Err(error) => Looked::Failed(error),
             }
         };
@@ -280,11 +280,11 @@ impl Bus {
 }
 
 /// Follows the bucket forever.
-pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
+pub(super) async fn follow(state: Arc<State>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {
         match bucket.changes(KEY).await {
-            Ok(mut told) => while look_and_wait(&app, &bus, bucket, &mut told).await {},
+            Ok(mut told) => while look_and_wait(&state, &bus, bucket, &mut told).await {},
             Err(error) => warn!(%error, "policy changes cannot be watched"),
         }
         tokio::time::sleep(LOOK).await;
@@ -292,12 +292,12 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
 }
 
 /// Reads the bucket and waits for the next write. Returns whether the subscription is alive.
-async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut watch::Receiver<()>) -> bool {
+async fn look_and_wait(state: &State, bus: &Bus, bucket: &Bucket, told: &mut watch::Receiver<()>) -> bool {
     let mut pause = AGAIN;
     if bus.is_up() {
-        let is_found = bus.look_again(app, bucket).await;
+        let is_found = bus.look_again(state, bucket).await;
         if is_found || bus.has_own_policy() {
-            put_configured(app, bus).await;
+            put_configured(state, bus).await;
             pause = LOOK;
         }
     }
@@ -308,25 +308,25 @@ async fn look_and_wait(app: &App, bus: &Bus, bucket: &Bucket, told: &mut watch::
             heard.is_ok()
         }
         () = bus.live_policy.wanted.notified() => true,
-        () = app.policy.is_reconfigured() => true,
+        () = state.policy.is_reconfigured() => true,
         () = tokio::time::sleep(pause) => true,
     }
 }
 
 /// Writes a changed `[routing]` of this replica's configuration as a revision for all, unless they have it.
-async fn put_configured(app: &App, bus: &Bus) {
-    let Some(change) = app.policy.to_configure() else {
+async fn put_configured(state: &State, bus: &Bus) {
+    let Some(change) = state.policy.to_configure() else {
         return;
     };
-    if app.policy.now().0.settings == change.settings || app.policy.was_configured(&change.settings) {
-        app.policy.configured_is_in_force(&change.settings);
+    if state.policy.now().0.settings == change.settings || state.policy.was_configured(&change.settings) {
+        state.policy.configured_is_in_force(&change.settings);
         return;
     }
-    match bus.change_policy(app, &change, None).await {
+    match bus.change_policy(state, &change, None).await {
         Ok(made) => {
-            app.policy.configured_is_in_force(&change.settings);
+            state.policy.configured_is_in_force(&change.settings);
             let happened = AuditRecord::by_router("config.reload", &made.before, &made.after);
-            app.operator.audit.record(happened).await;
+            state.operator.audit.record(happened).await;
         }
         Err(error) => info!(%error, "[routing] of the configuration has changed but is not applied yet"),
     }

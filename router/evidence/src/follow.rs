@@ -28,8 +28,8 @@ use self::replay::Replay;
 use super::source::{Finder, Source};
 use super::wire::{self, Batch};
 use super::zmtp::{Connection, Role, ZmtpError};
-use crate::app::App;
 use fleet::Worker;
+use state::State;
 
 /// Interval of the requests that detect silent losses.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -78,7 +78,7 @@ impl StreamError {
 }
 
 /// Follows a worker's events forever.
-pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
+pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
     let mut wait = FIRST_RETRY;
     // Kept across connections: a replay on the next one shows whether the process is the same.
     let mut sequence = Sequence::new();
@@ -87,16 +87,16 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         while !worker.is_well() {
             tokio::time::sleep(FIRST_RETRY).await;
         }
-        let Some(source) = finder.find(&app, &worker).await else {
+        let Some(source) = finder.find(&state, &worker).await else {
             tokio::time::sleep(RETRY).await;
             continue;
         };
         let mut stream = Stream {
-            app: &app,
+            state: &state,
             worker: &worker,
             sequence: &mut sequence,
             replay: Replay::new(source.replay.clone()),
-            limit: app.live().limits.max_kv_message_bytes.get(),
+            limit: state.live().limits.max_kv_message_bytes.get(),
             rank: None,
         };
         let began = Instant::now();
@@ -106,27 +106,27 @@ pub async fn follow(app: Arc<App>, worker: Arc<Worker>) {
         if began.elapsed() >= RETRY || matches!(error, StreamError::Away) {
             wait = FIRST_RETRY;
         }
-        app.knowledge.evidence_paused(worker.id);
-        app.evidence_lost(&worker, &error);
+        state.knowledge.evidence_paused(worker.id);
+        state.evidence_lost(&worker, &error);
         sequence.reconnected();
         if !can_resume {
             // Events may have been missed.
-            app.metrics.kv_stream(worker.name(), "forget");
+            state.metrics.kv_stream(worker.name(), "forget");
             // The old state is freed here, without the lock.
-            drop(app.knowledge.evidence(worker.id, WorkerEvidence::forget));
+            drop(state.knowledge.evidence(worker.id, WorkerEvidence::forget));
             sequence = Sequence::new();
         }
         if let Some(breach) = error.breach() {
-            app.metrics.kv_stream(worker.name(), breach);
+            state.metrics.kv_stream(worker.name(), breach);
         }
-        app.metrics.kv_stream(worker.name(), "lost");
+        state.metrics.kv_stream(worker.name(), "lost");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY);
     }
 }
 
 struct Stream<'a> {
-    app: &'a App,
+    state: &'a State,
     worker: &'a Worker,
     sequence: &'a mut Sequence,
     replay: Replay,
@@ -141,8 +141,8 @@ impl Stream<'_> {
         let mut subscription = Connection::connect(&source.endpoint, Role::Sub, self.limit).await?;
         subscription.subscribe(source.topic.as_bytes()).await?;
         self.catch_up().await?;
-        self.app.knowledge.evidence_live(self.worker.id);
-        self.app.evidence_live(self.worker);
+        self.state.knowledge.evidence_live(self.worker.id);
+        self.state.evidence_live(self.worker);
         info!(
             worker = self.worker.name(),
             endpoint = source.endpoint,
@@ -168,13 +168,13 @@ impl Stream<'_> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
         let behind = number.saturating_sub(self.sequence.next());
-        self.app.metrics.kv_behind(name, behind);
+        self.state.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
             Verdict::Apply => self.apply(number, &payload, Made::Since).await?,
-            Verdict::Duplicate => self.app.metrics.kv_stream(name, "duplicate"),
+            Verdict::Duplicate => self.state.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
-                self.app.metrics.kv_stream(name, "gap");
+                self.state.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
                     self.apply(number, &payload, Made::Since).await?;
@@ -192,7 +192,7 @@ impl Stream<'_> {
                 }
             }
         }
-        self.app.metrics.kv_behind(name, 0);
+        self.state.metrics.kv_behind(name, 0);
         Ok(())
     }
 
@@ -211,13 +211,13 @@ impl Stream<'_> {
                     }
                 }
                 if let Some(at_s) = batch.at_s {
-                    self.app.metrics.kv_lag(self.worker.name(), at_s);
+                    self.state.metrics.kv_lag(self.worker.name(), at_s);
                 }
             }
             Err(error) => {
                 let name = self.worker.name();
                 warn!(worker = name, %error, "cannot parse a batch of cache events: cache state dropped; relearning");
-                self.app.metrics.kv_stream(name, "unreadable");
+                self.state.metrics.kv_stream(name, "unreadable");
                 self.forget();
             }
         }
@@ -239,8 +239,8 @@ impl Stream<'_> {
     }
 
     async fn take(&self, events: &[Event], made: Made) {
-        let (knowledge, worker) = (&self.app.knowledge, self.worker.id);
-        self.app.metrics.kv_events(self.worker.name(), events);
+        let (knowledge, worker) = (&self.state.knowledge, self.worker.id);
+        self.state.metrics.kv_events(self.worker.name(), events);
         if made == Made::Since && events.contains(&Event::Cleared) {
             knowledge.cleared(worker);
         }
@@ -260,7 +260,7 @@ impl Stream<'_> {
     /// Clears the mirror as of this batch.
     fn emptied(&self, batch: Batch, made: Made) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
-            let (knowledge, at_ms) = (&self.app.knowledge, (at_s * 1e3) as u64);
+            let (knowledge, at_ms) = (&self.state.knowledge, (at_s * 1e3) as u64);
             match made {
                 Made::Before => knowledge.emptied(self.worker.id, at_ms),
                 Made::Since => knowledge.emptied_live(self.worker.id, at_ms),
@@ -274,8 +274,8 @@ impl Stream<'_> {
             worker = self.worker.name(),
             "the cache event stream restarted: cache state dropped; relearning"
         );
-        self.app.metrics.kv_stream(self.worker.name(), "restart");
-        self.app.knowledge.forget(self.worker.id);
+        self.state.metrics.kv_stream(self.worker.name(), "restart");
+        self.state.knowledge.forget(self.worker.id);
         self.forget();
         self.sequence.begin_at(0);
     }
@@ -291,10 +291,10 @@ impl Stream<'_> {
     }
 
     fn forget(&self) {
-        self.app.metrics.kv_stream(self.worker.name(), "forget");
+        self.state.metrics.kv_stream(self.worker.name(), "forget");
         // The old state is freed here, without the lock.
         drop(
-            self.app
+            self.state
                 .knowledge
                 .evidence(self.worker.id, WorkerEvidence::forget),
         );

@@ -18,9 +18,9 @@ use tracing::{debug, warn};
 
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
-use crate::app::App;
 use fleet::hold::Measured;
 use operator::audit::{AuditRecord, Who};
+use state::State;
 
 /// The key in the bucket.
 const KEY: &str = "calibrations";
@@ -65,12 +65,12 @@ type All = BTreeMap<String, Told>;
 /// Calibrations pushed to this replica, and those in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Calibrations {
-    state: Mutex<State>,
+    state: Mutex<Exchanged>,
     wanted: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Exchanged {
     /// Pushed here and not yet in the bucket.
     new: BTreeMap<String, Calibration>,
     /// The number in force here, by worker.
@@ -117,7 +117,7 @@ impl Bus {
     }
 
     /// Writes the calibrations pushed here and applies those pushed elsewhere.
-    async fn exchange_calibrations(&self, app: &App, bucket: &Bucket) -> Result<(), BucketError> {
+    async fn exchange_calibrations(&self, state: &State, bucket: &Bucket) -> Result<(), BucketError> {
         loop {
             let standing = bucket.get(KEY).await?;
             let mut all: All = match &standing.value {
@@ -129,7 +129,7 @@ impl Bus {
             let new = self.calibrations.state.lock().new.clone();
             let is_lost = standing.value.is_none() && !all.is_empty();
             if new.is_empty() && !is_lost {
-                self.take_calibrations(app, all).await;
+                self.take_calibrations(state, all).await;
                 return Ok(());
             }
             let numbers = number(&mut all, &new, &self.name);
@@ -141,15 +141,15 @@ impl Bus {
                     state.new.retain(|worker, what| new.get(worker) != Some(what));
                     state.taken.extend(numbers);
                 }
-                self.take_calibrations(app, all).await;
+                self.take_calibrations(state, all).await;
                 return Ok(());
             }
         }
     }
 
-    async fn take_calibrations(&self, app: &App, all: All) {
+    async fn take_calibrations(&self, state: &State, all: All) {
         for (name, told) in &all {
-            let Some(worker) = app
+            let Some(worker) = state
                 .fleet
                 .present()
                 .into_iter()
@@ -170,7 +170,7 @@ impl Bus {
                 continue;
             };
             let before = worker.cost();
-            app.calibrate(&worker, measured);
+            state.calibrate(&worker, measured);
             let happened = AuditRecord {
                 who: Who {
                     name: told.what.by.clone(),
@@ -184,7 +184,7 @@ impl Bus {
                     Some(json!({ "cost": measured.cost, "replica": told.replica })),
                 )),
             };
-            app.operator.audit.record(happened).await;
+            state.operator.audit.record(happened).await;
         }
         let mut state = self.calibrations.state.lock();
         state.taken.retain(|name, _| all.contains_key(name));
@@ -235,14 +235,14 @@ fn fitting(all: &mut All) -> Vec<u8> {
     }
 }
 
-pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
+pub(super) async fn follow(state: Arc<State>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     let mut trouble = None;
     loop {
         if let Ok(mut told) = bucket.changes(KEY).await {
             loop {
                 if bus.is_up() {
-                    let error = bus.exchange_calibrations(&app, bucket).await.err();
+                    let error = bus.exchange_calibrations(&state, bucket).await.err();
                     if error != trouble {
                         say(error.as_ref());
                     }

@@ -11,9 +11,9 @@ use tracing::{debug, warn};
 
 use super::wire::{Ask, Chunk, Offer, Want};
 use super::{CHUNK_BYTES, MOST_BYTES};
-use crate::app::App;
-use crate::bus::{Bus, random_id};
-use crate::snapshot;
+use crate::{Bus, random_id};
+use state::State;
+use state::snapshot;
 
 /// Age up to which a snapshot is reused for another joiner.
 const FRESH: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ struct Held {
 }
 
 /// Answers joins forever.
-pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
+pub(crate) async fn give(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     let joins = bus.subject_of_joins();
     let own = format!("{joins}.{:016x}", bus.id);
     loop {
@@ -38,7 +38,7 @@ pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
             client.subscribe(joins.clone()).await,
             client.subscribe(own.clone()).await,
         ) {
-            (Ok(asked), Ok(wanted)) => listen(&app, &bus, &client, asked, wanted).await,
+            (Ok(asked), Ok(wanted)) => listen(&state, &bus, &client, asked, wanted).await,
             (Err(error), _) | (_, Err(error)) => {
                 warn!(%error, "cannot subscribe to join requests");
             }
@@ -47,17 +47,23 @@ pub(in crate::bus) async fn give(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     }
 }
 
-async fn listen(app: &Arc<App>, bus: &Bus, client: &Client, mut asked: Subscriber, mut wanted: Subscriber) {
+async fn listen(
+    state: &Arc<State>,
+    bus: &Bus,
+    client: &Client,
+    mut asked: Subscriber,
+    mut wanted: Subscriber,
+) {
     let mut held: Option<Held> = None;
     loop {
         tokio::select! {
             message = asked.next() => {
                 let Some(message) = message else { return };
-                offer(app, bus, client, message).await;
+                offer(state, bus, client, message).await;
             }
             message = wanted.next() => {
                 let Some(message) = message else { return };
-                held = hand_out(app, client, held, message).await;
+                held = hand_out(state, client, held, message).await;
             }
             () = tokio::time::sleep(IDLE), if held.is_some() => {}
         }
@@ -65,7 +71,7 @@ async fn listen(app: &Arc<App>, bus: &Bus, client: &Client, mut asked: Subscribe
     }
 }
 
-async fn offer(app: &App, bus: &Bus, client: &Client, message: Message) {
+async fn offer(state: &State, bus: &Bus, client: &Client, message: Message) {
     let (Some(ask), Some(reply)) = (Ask::read(message.payload), message.reply) else {
         return;
     };
@@ -73,17 +79,17 @@ async fn offer(app: &App, bus: &Bus, client: &Client, message: Message) {
         return;
     }
     // A draining or just started replica offers nothing, but answers so that the joiner need not wait.
-    let gives = bus.knows_things() && !app.is_draining();
+    let gives = bus.knows_things() && !state.is_draining();
     let offer = Offer {
         id: bus.id,
-        up_ms: if gives { app.clock.now().0 as u64 } else { 0 },
+        up_ms: if gives { state.clock.now().0 as u64 } else { 0 },
         name: bus.name.clone(),
     };
     // Without an answer the joiner times out and starts without a snapshot.
     let _ = client.publish(reply, offer.bytes()).await;
 }
 
-async fn hand_out(app: &Arc<App>, client: &Client, held: Option<Held>, message: Message) -> Option<Held> {
+async fn hand_out(state: &Arc<State>, client: &Client, held: Option<Held>, message: Message) -> Option<Held> {
     let (Some(want), Some(reply)) = (Want::read(message.payload), message.reply) else {
         return held;
     };
@@ -93,7 +99,7 @@ async fn hand_out(app: &Arc<App>, client: &Client, held: Option<Held>, message: 
     };
     let held = match held {
         Some(held) if is_enough(&held) => held,
-        _ if want.number == 0 => take(app).await?,
+        _ if want.number == 0 => take(state).await?,
         // The snapshot was dropped: the joiner starts over or does without.
         other => return other,
     };
@@ -115,8 +121,8 @@ async fn hand_out(app: &Arc<App>, client: &Client, held: Option<Held>, message: 
     })
 }
 
-async fn take(app: &Arc<App>) -> Option<Held> {
-    let of = Arc::clone(app);
+async fn take(state: &Arc<State>) -> Option<Held> {
+    let of = Arc::clone(state);
     let taken = tokio::task::spawn_blocking(move || snapshot::take(&of, MOST_BYTES)).await;
     let bytes = taken.ok()?;
     debug!(bytes = bytes.len(), "sending the index to a joining replica");

@@ -13,7 +13,7 @@ use super::{
 ///
 /// # Errors
 /// If it has another version, or is malformed.
-pub(in crate::bus) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
+pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     let mut reader = Reader {
         bytes,
         workers: Vec::new(),

@@ -11,12 +11,14 @@ use policy::units::{Millis, Tokens};
 
 use super::speak::{Out, Speaker};
 use super::*;
-use crate::app::App;
 use fleet::Worker;
+use state::State;
+use state::turn_reports::{ReportedTurn, SentTurn, TurnReports as _};
 
 /// A replica and its pending reports.
 struct Replica {
-    app: Arc<App>,
+    state: Arc<State>,
+    bus: Arc<Bus>,
     speaker: Speaker,
 }
 
@@ -29,7 +31,7 @@ impl Out for Sack {
     }
 }
 
-fn app(name: &str) -> Arc<App> {
+fn state(name: &str) -> Arc<State> {
     let overrides = Overrides {
         workers: vec!["http://w:1".to_owned(), "http://w:2".to_owned()],
         ..Overrides::default()
@@ -38,38 +40,40 @@ fn app(name: &str) -> Arc<App> {
         ("TAILROUTE_FLEET__NATS".to_owned(), "nats://nowhere".to_owned()),
         ("TAILROUTE_FLEET__REPLICA".to_owned(), name.to_owned()),
     ]);
-    App::new(config::load_file(None, environment, overrides).unwrap()).unwrap()
+    State::new(config::load_file(None, environment, overrides).unwrap()).unwrap()
 }
 
 impl Replica {
     fn new(name: &str) -> Self {
-        let app = app(name);
-        let bus = app.bus.clone().unwrap();
+        let state = state(name);
+        let settings = state.config.fleet.as_ref().unwrap();
+        let bus = Arc::new(Bus::new(settings, state.metrics.bus()));
         bus.set_up(Millis::ZERO, true);
         Self {
             speaker: Speaker::new(&bus),
-            app,
+            state,
+            bus,
         }
     }
 
     fn bus(&self) -> &Arc<Bus> {
-        self.app.bus.as_ref().unwrap()
+        &self.bus
     }
 
     fn worker(&self, slot: usize) -> Arc<Worker> {
-        Arc::clone(&self.app.fleet.workers()[slot])
+        Arc::clone(&self.state.fleet.workers()[slot])
     }
 
     /// Sends a turn to the first worker.
-    fn sends(&self, keys: &Chain) -> turns::ReportedTurn {
+    fn sends(&self, keys: &Chain) -> Box<dyn ReportedTurn> {
         let worker = self.worker(0);
-        self.bus().sent(
-            self.app.clock,
-            (&worker, Millis(50_000.0)),
-            Some(7),
+        let turn = SentTurn {
+            worker: &worker,
+            prefill: Millis(50_000.0),
+            session: Some(7),
             keys,
-            |end| end,
-        )
+        };
+        Arc::clone(self.bus()).sent(self.state.clock, &turn, &|end| end)
     }
 
     /// Returns the replica's new messages.
@@ -80,7 +84,7 @@ impl Replica {
         while let Ok(one) = queue.try_recv() {
             said.push(one);
         }
-        self.speaker.take_in(self.app.clock.now(), &mut said);
+        self.speaker.take_in(self.state.clock.now(), &mut said);
         let mut sack = Sack::default();
         self.speaker.flush(&mut sack).await;
         sack.0
@@ -90,13 +94,13 @@ impl Replica {
         let mut sack = Sack::default();
         let bus = Arc::clone(self.bus());
         let mut queue = bus.waiting.lock().await;
-        self.speaker.call_roll(&self.app, &mut queue, &mut sack).await;
+        self.speaker.call_roll(&self.state, &mut queue, &mut sack).await;
         sack.0
     }
 
     fn hears(&self, messages: &[Vec<u8>]) {
         for message in messages {
-            self.bus().peers.hear(&self.app, self.bus().id, message);
+            self.bus().peers.hear(&self.state, self.bus(), message);
         }
     }
 
@@ -108,7 +112,7 @@ impl Replica {
     /// Number of keys that the first worker is believed to hold.
     fn holds(&self, keys: &Chain) -> usize {
         let id = self.worker(0).id;
-        self.app.knowledge.update(id, |residency| {
+        self.state.knowledge.update(id, |residency| {
             let mut reach = Reach::new();
             residency.lookup(keys.hashes(), &mut reach);
             reach.of(id) as usize
@@ -140,7 +144,7 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
     assert_eq!((other.others(), other.holds(&keys)), ((1, 1), keys.len()));
     let view = other
         .worker(0)
-        .view(other.app.clock.now(), None, Tokens::ZERO, 0.0);
+        .view(other.state.clock.now(), None, Tokens::ZERO, 0.0);
     assert_eq!(view.in_flight, 1);
     assert!(
         view.wait.0 > 40_000.0,
@@ -151,7 +155,7 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
     told.begun();
     other.hears(&one.says().await);
     assert_eq!(other.others(), (1, 0));
-    assert_eq!(other.app.knowledge.last_worker(7), Some(other.worker(0).id));
+    assert_eq!(other.state.knowledge.last_worker(7), Some(other.worker(0).id));
 
     let said = policy::residency::Reply {
         parent: reply.parent(),
@@ -159,7 +163,7 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
         before: keys.span(keys.len()),
         open: false,
     };
-    told.answered(Some(&said), (Tokens::ZERO, Tokens(1600)), |end| end);
+    told.answered(Some(&said), Tokens::ZERO, Tokens(1600), &|end| end);
     other.hears(&one.says().await);
     assert_eq!(other.others(), (0, 0));
     let whole = keys.with_reply(reply.parent(), reply.chain());
@@ -221,10 +225,10 @@ async fn a_silent_replica_is_removed() {
     let _under_way = one.sends(&keys);
     other.hears(&one.says().await);
     tokio::time::advance(fleet::clock::duration(peers::SILENT - Millis(1.0))).await;
-    other.bus().peers.tidy(&other.app);
+    other.bus().peers.tidy(&other.state, &other.bus);
     assert_eq!(other.others(), (1, 1));
     tokio::time::advance(fleet::clock::duration(Millis(2.0))).await;
-    other.bus().peers.tidy(&other.app);
+    other.bus().peers.tidy(&other.state, &other.bus);
     assert_eq!((other.others(), other.holds(&keys)), ((0, 0), 0));
     assert_eq!(other.bus().peers.count(), (0, 0));
     // The replica was only slow.
@@ -248,12 +252,16 @@ async fn own_messages_garbage_and_unknown_workers_are_ignored() {
             name: "stranger".to_owned(),
             ..one.worker(0).spec.clone()
         },
-        &one.app.config,
+        &one.state.config,
         Millis::ZERO,
     );
-    let _told = one
-        .bus()
-        .sent(one.app.clock, (&stranger, Millis(1.0)), None, &keys, |end| end);
+    let turn = SentTurn {
+        worker: &stranger,
+        prefill: Millis(1.0),
+        session: None,
+        keys: &keys,
+    };
+    let _told = Arc::clone(one.bus()).sent(one.state.clock, &turn, &|end| end);
     other.hears(&one.says().await);
     assert_eq!(other.bus().peers.count(), (1, 0));
 }
@@ -279,10 +287,15 @@ async fn blocks_trimmed_by_one_replica_are_freed_in_every_mirror() {
     let (keys, _) = prompt();
     let told = one.sends(&keys);
     told.begun();
-    told.answered(None, (Tokens::ZERO, Tokens(1000)), |end| end);
+    told.answered(None, Tokens::ZERO, Tokens(1000), &|end| end);
     other.hears(&one.says().await);
     let id = other.worker(0).id;
-    let room = || other.app.knowledge.update(id, |residency| residency.room_on(id));
+    let room = || {
+        other
+            .state
+            .knowledge
+            .update(id, |residency| residency.room_on(id))
+    };
     let before = room();
     let tip = *keys.hashes().last().unwrap();
     let unknown = policy::ids::PrefixHash(1);
@@ -303,8 +316,8 @@ async fn a_conversation_continued_by_another_replica_stays_active() {
         length: Tokens(1000),
         what: Arc::default(),
     };
-    other.app.feedback.tail.lock().answered(silent, Tokens(10));
-    let count = || other.app.feedback.tail.lock().silent_on(id);
+    other.state.feedback.tail.lock().answered(silent, Tokens(10));
+    let count = || other.state.feedback.tail.lock().silent_on(id);
     let told = one.sends(&prompt().0);
     other.hears(&one.says().await);
     assert_eq!(count(), 1, "it may be retried elsewhere");
@@ -372,21 +385,21 @@ async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() 
     let wait = |honest: &Replica| {
         honest
             .worker(0)
-            .view(honest.app.clock.now(), None, Tokens::ZERO, 0.0)
+            .view(honest.state.clock.now(), None, Tokens::ZERO, 0.0)
             .wait
             .0
     };
     assert_eq!(honest.others(), (100, 100));
     assert!(wait(&honest) <= 100.0 * 600_000.0, "{}", wait(&honest));
     tokio::time::advance(fleet::clock::duration(peers::SILENT + Millis(1.0))).await;
-    honest.bus().peers.tidy(&honest.app);
+    honest.bus().peers.tidy(&honest.state, &honest.bus);
     assert_eq!((honest.others(), honest.bus().peers.count()), ((0, 0), (0, 0)));
     assert_eq!(wait(&honest), 0.0);
     // The utilisation decays within minutes, whatever was reported.
     tokio::time::advance(std::time::Duration::from_secs(600)).await;
     let rho = honest
         .worker(0)
-        .with_load(|load| load.utilisation.at(honest.app.clock.now()));
+        .with_load(|load| load.utilisation.at(honest.state.clock.now()));
     assert!(rho < 1.0, "{rho}");
 }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 use policy::residency::Reply;
 use policy::units::{Millis, Tokens};
@@ -14,6 +13,7 @@ use super::wire::{self, Keys, Left, LeftBytes};
 use super::{Bus, worker_key};
 use fleet::Worker;
 use fleet::clock::Clock;
+use state::turn_reports::{ReportedTurn, SentTurn, TokensAt, TurnReports};
 
 /// A turn of this replica in progress.
 #[derive(Debug)]
@@ -36,64 +36,59 @@ pub(super) enum TurnReport {
     Trimmed(wire::Trimmed),
 }
 
-/// A turn reported to the others. Dropping it reports its end, unless it was answered.
+/// A turn reported to the others.
 #[derive(Debug)]
-pub struct ReportedTurn {
+struct Reported {
     bus: Arc<Bus>,
     clock: Clock,
     turn: Arc<Turn>,
     is_over: bool,
 }
 
-impl Bus {
-    /// Reports a turn sent to a worker. `tokens` converts a key's end into tokens.
-    #[must_use]
-    pub fn sent(
-        self: &Arc<Self>,
+impl TurnReports for Bus {
+    fn sent(
+        self: Arc<Self>,
         clock: Clock,
-        (worker, prefill): (&Worker, Millis),
-        session: Option<u64>,
-        keys: &Chain,
-        tokens: impl Fn(u64) -> u64,
-    ) -> ReportedTurn {
+        sent: &SentTurn<'_>,
+        tokens: TokensAt<'_>,
+    ) -> Box<dyn ReportedTurn> {
         let turn = Arc::new(Turn {
             number: self.next_turn.fetch_add(1, Ordering::Relaxed),
-            worker: worker_key(worker.name()),
+            worker: worker_key(sent.worker.name()),
             sent: clock.now(),
-            prefill,
-            session,
+            prefill: sent.prefill,
+            session: sent.session,
             begun: AtomicBool::new(false),
         });
         // Without NATS the keys would be lost; the roll call after reconnection reports the turn.
         let keys = if self.is_up() {
-            Keys::of(keys, 0, tokens)
+            Keys::of(sent.keys, 0, tokens)
         } else {
             Keys::none()
         };
         self.say(TurnReport::Sent(Arc::clone(&turn), keys));
-        ReportedTurn {
-            bus: Arc::clone(self),
+        Box::new(Reported {
+            bus: self,
             clock,
             turn,
             is_over: false,
-        }
+        })
     }
 
-    /// Reports that a worker was sent a hint with this epoch.
-    pub fn hinted(&self, worker: &Worker, epoch: u64) {
+    fn hinted(&self, worker: &Worker, epoch: u64) {
         self.say(TurnReport::Hinted(worker_key(worker.name()), epoch));
     }
 
-    /// Reports that a worker was sent a hint to evict a conversation's end first, beyond its first `keep` tokens.
-    /// `keys` are some of its keys, the last one first.
-    pub fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
+    fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
         self.say(TurnReport::Trimmed(wire::Trimmed {
             worker: worker_key(worker.name()),
             keep: keep.0,
             keys: keys.to_vec(),
         }));
     }
+}
 
+impl Bus {
     fn say(&self, said: TurnReport) {
         if self.queue.try_send(said).is_err() {
             self.counters.lost("queue", 1);
@@ -101,22 +96,20 @@ impl Bus {
     }
 }
 
-impl ReportedTurn {
-    /// Reports the first token.
-    pub fn begun(&self) {
+impl ReportedTurn for Reported {
+    fn begun(&self) {
         if !self.turn.begun.swap(true, Ordering::Relaxed) {
             self.bus
                 .say(TurnReport::Begun(self.turn.number, self.clock.now()));
         }
     }
 
-    /// Reports that the worker computed the turn and holds its prompt and reply. `tokens` converts an end of the
-    /// reply into tokens.
-    pub fn answered(
-        mut self,
+    fn answered(
+        mut self: Box<Self>,
         reply: Option<&Reply<'_>>,
-        (evict_first, total): (Tokens, Tokens),
-        tokens: impl Fn(u64) -> u64,
+        evict_first: Tokens,
+        total: Tokens,
+        tokens: TokensAt<'_>,
     ) {
         self.is_over = true;
         let mut left = Left {
@@ -137,7 +130,7 @@ impl ReportedTurn {
     }
 }
 
-impl Drop for ReportedTurn {
+impl Drop for Reported {
     fn drop(&mut self) {
         if !self.is_over {
             self.bus.say(TurnReport::Gone(self.turn.number, self.clock.now()));

@@ -8,7 +8,7 @@
 //! joiner ◀── chunk ────────────────── it          a quarter of a megabyte of a snapshot
 //! ```
 //!
-//! The snapshot has the format written to disk ([`crate::snapshot`]). It is taken when chunk 0 is requested and kept
+//! The snapshot has the format written to disk ([`state::snapshot`]). It is taken when chunk 0 is requested and kept
 //! in memory until no chunk was requested for some seconds. Reports received in the meantime take precedence.
 //! `/readyz` fails until the snapshot is loaded, no replica has one, or NATS is known to be unreachable, for at most
 //! two seconds. A later snapshot is still loaded.
@@ -32,8 +32,8 @@ use tracing::{debug, info, warn};
 pub(super) use self::give::give;
 use self::wire::{Ask, Chunk, Offer, Want};
 use super::Bus;
-use crate::app::App;
-use crate::snapshot::{self, SnapshotError};
+use state::State;
+use state::snapshot::{self, SnapshotError};
 
 /// Longest time after startup that readiness waits for a snapshot.
 pub const READY_WITHIN: Millis = Millis(2_000.0);
@@ -106,11 +106,11 @@ impl Bus {
 }
 
 /// Joins once NATS is connected.
-pub(super) async fn join(app: Arc<App>, bus: Arc<Bus>, client: Client) {
+pub(super) async fn join(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     while !bus.is_up() {
         tokio::time::sleep(LOOK).await;
     }
-    let joined = timeout(LIMIT, take(&app, &bus, &client)).await;
+    let joined = timeout(LIMIT, take(&state, &bus, &client)).await;
     match joined.unwrap_or(Err(JoinError::Late)) {
         Ok(Some(joined)) => {
             info!(
@@ -126,13 +126,13 @@ pub(super) async fn join(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     bus.has_joined.store(true, Ordering::Release);
 }
 
-async fn take(app: &Arc<App>, bus: &Bus, client: &Client) -> Result<Option<Joined>, JoinError> {
+async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<Joined>, JoinError> {
     let offers = offers(bus, client).await?;
     // Caches can be restored only for workers that are known.
-    app.discovery.settled().await;
+    state.discovery.settled().await;
     for offer in offers.into_iter().take(ATTEMPTS) {
         let restored = match fetch(bus, client, offer.id).await {
-            Ok(bytes) => restore(Arc::clone(app), bytes).await,
+            Ok(bytes) => restore(Arc::clone(state), bytes).await,
             Err(error) => Err(error),
         };
         match restored {
@@ -140,7 +140,7 @@ async fn take(app: &Arc<App>, bus: &Bus, client: &Client) -> Result<Option<Joine
                 return Ok(Some(Joined {
                     from: offer.name,
                     entries,
-                    after_s: app.clock.now().0 / 1e3,
+                    after_s: state.clock.now().0 / 1e3,
                 }));
             }
             Err(error) => {
@@ -152,8 +152,8 @@ async fn take(app: &Arc<App>, bus: &Bus, client: &Client) -> Result<Option<Joine
     Ok(None)
 }
 
-async fn restore(app: Arc<App>, bytes: Bytes) -> Result<usize, JoinError> {
-    let restored = tokio::task::spawn_blocking(move || snapshot::restore(&app, &bytes)).await?;
+async fn restore(state: Arc<State>, bytes: Bytes) -> Result<usize, JoinError> {
+    let restored = tokio::task::spawn_blocking(move || snapshot::restore(&state, &bytes)).await?;
     Ok(restored?)
 }
 

@@ -67,9 +67,9 @@ impl Stream<'_> {
             Err(error) => {
                 let name = self.worker.name();
                 warn!(worker = name, %error, "no replay of lost cache events; a loss drops the cache state");
-                self.app.metrics.kv_stream(name, "unanswered");
+                self.state.metrics.kv_stream(name, "unanswered");
                 self.replay.silent_until = Some(Instant::now() + PAUSE);
-                if self.app.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
+                if self.state.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
                     // A new connection: what was missed since the last one is unknown.
                     self.lost(0);
                 }
@@ -131,7 +131,7 @@ impl Stream<'_> {
             }
             match self.sequence.replayed(number, xxh3_64(&payload)) {
                 Verdict::Apply => {
-                    self.app.metrics.kv_stream(self.worker.name(), "replayed");
+                    self.state.metrics.kv_stream(self.worker.name(), "replayed");
                     self.apply(number, &payload, made).await?;
                 }
                 Verdict::Restarted if number < self.sequence.next() => {

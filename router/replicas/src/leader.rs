@@ -18,7 +18,7 @@ use tracing::{debug, info};
 
 use super::Bus;
 use super::bucket::{Bucket, BucketError, Standing};
-use crate::app::App;
+use state::State;
 
 /// The key in the bucket.
 const KEY: &str = "leader";
@@ -32,10 +32,10 @@ const EXPIRED: Duration = Duration::from_secs(4);
 
 /// This replica's view of the lease.
 #[derive(Debug, Default)]
-pub(super) struct Lease(Mutex<State>);
+pub(super) struct Lease(Mutex<LeaseState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LeaseState {
     /// End of this replica's leadership.
     until: Option<Instant>,
     /// The lease's sequence in the bucket, when it was first seen, and the holder's name.
@@ -134,11 +134,11 @@ impl Bus {
 }
 
 /// Runs for election forever.
-pub(super) async fn lead(app: Arc<App>, bus: Arc<Bus>) {
+pub(super) async fn lead(state: Arc<State>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {
         if bus.is_up()
-            && let Err(error) = bus.renew(bucket, app.is_draining()).await
+            && let Err(error) = bus.renew(bucket, state.is_draining()).await
         {
             debug!(%error, "cannot renew the lease");
         }

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use crate::app::App;
-use crate::control;
 use fleet::Worker;
+use state::State;
+use state::control;
 
 /// A publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Finder {
 impl Finder {
     /// Returns a worker's publisher: its rank's, if there are several. `None` if there is none, if there are several
     /// and the worker's rank is not known, or if it is on another host.
-    pub async fn find(&mut self, app: &App, worker: &Worker) -> Option<Source> {
+    pub async fn find(&mut self, state: &State, worker: &Worker) -> Option<Source> {
         match &worker.spec.kv_events {
             KvEvents::Off => None,
             KvEvents::At { endpoint, replay } => Some(Source {
@@ -51,17 +51,17 @@ impl Finder {
                 topic: String::new(),
                 rank: worker.spec.rank,
             }),
-            KvEvents::Auto => self.reachable(app, worker, ask(app, worker).await?),
+            KvEvents::Auto => self.reachable(state, worker, ask(state, worker).await?),
         }
     }
 
     /// Returns the source with endpoints reachable from here; `None` if it is on another host.
-    fn reachable(&mut self, app: &App, worker: &Worker, source: Source) -> Option<Source> {
+    fn reachable(&mut self, state: &State, worker: &Worker, source: Source) -> Option<Source> {
         let host = worker.spec.url.host().unwrap_or_default();
         let mut reach = |named: &str| {
             let reached = on_own_host(named, host);
             if reached.is_none() {
-                self.refuse(app, worker, named);
+                self.refuse(state, worker, named);
             }
             reached
         };
@@ -74,8 +74,8 @@ impl Finder {
         })
     }
 
-    fn refuse(&mut self, app: &App, worker: &Worker, named: &str) {
-        app.metrics.kv_stream(worker.name(), "refused");
+    fn refuse(&mut self, state: &State, worker: &Worker, named: &str) {
+        state.metrics.kv_stream(worker.name(), "refused");
         if self.refused.as_deref() != Some(named) {
             warn!(
                 worker = worker.name(),
@@ -88,12 +88,12 @@ impl Finder {
     }
 }
 
-async fn ask(app: &App, worker: &Worker) -> Option<Source> {
+async fn ask(state: &State, worker: &Worker) -> Option<Source> {
     for (path, read) in [
         ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<Source>),
         ("/server_info", sglang),
     ] {
-        let sources = match control::call(app, worker, Method::GET, path, None).await {
+        let sources = match control::call(state, worker, Method::GET, path, None).await {
             Ok(answer) => read(&answer),
             Err(error) => {
                 debug!(worker = worker.name(), path, %error, "no cache event endpoint reported");
@@ -108,7 +108,7 @@ async fn ask(app: &App, worker: &Worker) -> Option<Source> {
                     worker = worker.name(),
                     ranks, "the worker has several data-parallel ranks: set `ranks` to use its cache events"
                 );
-                app.metrics.kv_stream(worker.name(), "ranks");
+                state.metrics.kv_stream(worker.name(), "ranks");
             }
         }
     }

@@ -8,11 +8,11 @@ use config::PolicyDocument;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::app::App;
-use crate::bus::Bus;
-use crate::bus::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
+use crate::Bus;
+use crate::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
 use operator::revisions::{Adopted, Change, Pending, Revision, Source};
 use operator::unix_ms;
+use state::State;
 
 /// A policy revision.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,18 +40,18 @@ struct Revert {
 
 impl Document {
     /// Returns the current policy as the first document of a bucket.
-    pub(super) fn first(app: &App, bus: &Bus) -> Self {
-        let (now, pending) = app.policy.now();
+    pub(super) fn first(state: &State, bus: &Bus) -> Self {
+        let (now, pending) = state.policy.now();
         let change = Change {
             settings: now.settings.clone(),
             by: now.by.clone(),
             reason: now.reason.clone(),
             source: now.source,
-            revert_after: (pending.as_ref()).map(|pending| pending.due - app.clock.now()),
+            revert_after: (pending.as_ref()).map(|pending| pending.due - state.clock.now()),
         };
-        let mut document = Self::next(app, bus, &change, (&now, pending.as_ref()));
+        let mut document = Self::next(state, bus, &change, (&now, pending.as_ref()));
         document.revision = now.revision;
-        if app.policy.is_shared() {
+        if state.policy.is_shared() {
             // The old bucket was lost, and this is a new history.
             document.lineage = document.lineage.wrapping_add(1);
         }
@@ -60,7 +60,7 @@ impl Document {
 
     /// Returns the document of a change.
     pub(super) fn next(
-        app: &App,
+        state: &State,
         bus: &Bus,
         change: &Change,
         (before, pending): (&Arc<Revision>, Option<&Pending>),
@@ -68,7 +68,7 @@ impl Document {
         let now = unix_ms();
         let lasting = pending.map_or(before, |pending| &pending.to);
         Self {
-            lineage: app.policy.lineage(),
+            lineage: state.policy.lineage(),
             revision: before.revision + 1,
             settings: value(&change.settings),
             since_unix_ms: now,
@@ -110,7 +110,7 @@ impl Document {
     ///
     /// # Errors
     /// If its settings are invalid.
-    pub(super) fn adopted(&self, app: &App) -> Result<Adopted, String> {
+    pub(super) fn adopted(&self, state: &State) -> Result<Adopted, String> {
         let revision = Revision {
             revision: self.revision,
             settings: settings(&self.settings)?,
@@ -128,7 +128,7 @@ impl Document {
                 ..revision.clone()
             };
             Ok::<_, String>(Pending {
-                due: app.clock.now() + Millis(left_ms),
+                due: state.clock.now() + Millis(left_ms),
                 to: Arc::new(to),
             })
         });

@@ -13,10 +13,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tracing::{info, warn};
 
+use super::Bus;
 use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireError};
 use super::worker_key;
-use crate::app::App;
 use fleet::{Worker, hold};
+use metrics::BusCounters;
+use state::State;
 use tailroute_http::unread::Unread;
 
 /// Most replicas tracked at the same time; others are ignored.
@@ -95,8 +97,8 @@ struct Workers {
 }
 
 impl Workers {
-    fn refresh(&mut self, app: &App) {
-        let now = app.fleet.workers();
+    fn refresh(&mut self, state: &State) {
+        let now = state.fleet.workers();
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &now)) {
             self.by_key = now
                 .iter()
@@ -114,8 +116,7 @@ impl Workers {
 
 impl Peers {
     /// Processes a message of another replica.
-    pub fn hear(&self, app: &App, own: u64, message: &[u8]) {
-        let Some(bus) = &app.bus else { return };
+    pub fn hear(&self, state: &State, bus: &Bus, message: &[u8]) {
         let counters = &bus.counters;
         counters.message("received", message.len());
         let all = &mut *self.0.lock();
@@ -133,15 +134,15 @@ impl Peers {
                 return;
             }
         };
-        if head.sender == own {
+        if head.sender == bus.id {
             return;
         }
-        let now = app.clock.now();
+        let now = state.clock.now();
         if !all.peers.contains_key(&head.sender) && all.peers.len() == MOST_PEERS {
             counters.lost("peers", 1);
             return;
         }
-        all.workers.refresh(app);
+        all.workers.refresh(state);
         let workers = &all.workers;
         let peer = all.peers.entry(head.sender).or_insert_with(|| {
             // The new replica needs this one's turns in progress.
@@ -155,7 +156,8 @@ impl Peers {
         peer.heard = now;
         let held = &all.held;
         let mut books = Books {
-            app,
+            state,
+            counters,
             workers,
             held,
             now,
@@ -172,12 +174,13 @@ impl Peers {
     }
 
     /// Removes silent replicas, and turns on removed workers.
-    pub fn tidy(&self, app: &App) {
+    pub fn tidy(&self, state: &State, bus: &Bus) {
         let all = &mut *self.0.lock();
-        all.workers.refresh(app);
-        let now = app.clock.now();
+        all.workers.refresh(state);
+        let now = state.clock.now();
         let mut books = Books {
-            app,
+            state,
+            counters: &bus.counters,
             workers: &all.workers,
             held: &all.held,
             now,
@@ -233,7 +236,8 @@ impl Peer {
 
 /// The accounts that turns are applied to.
 struct Books<'a> {
-    app: &'a App,
+    state: &'a State,
+    counters: &'a BusCounters,
     workers: &'a Workers,
     held: &'a Arc<AtomicUsize>,
     now: Millis,
@@ -268,7 +272,7 @@ impl Books<'_> {
             }
             News::Trimmed(Trimmed { worker, keep, keys }) => {
                 if let Some(worker) = self.worker(worker) {
-                    self.app.knowledge.update(worker.id, |residency| {
+                    self.state.knowledge.update(worker.id, |residency| {
                         let _ = residency.trimmed(worker.id, keys, Tokens(keep));
                     });
                 }
@@ -278,8 +282,8 @@ impl Books<'_> {
 
     fn worker(&self, key: u64) -> Option<Arc<Worker>> {
         let found = self.workers.find(key).cloned();
-        if let (None, Some(bus)) = (&found, &self.app.bus) {
-            bus.counters.lost("worker", 1);
+        if found.is_none() {
+            self.counters.lost("worker", 1);
         }
         found
     }
@@ -288,8 +292,8 @@ impl Books<'_> {
     fn room(&self, peer: &Peer, keys: usize) -> Option<Unread> {
         let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
         let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
-        if let (false, Some(bus)) = (has_room, &self.app.bus) {
-            bus.counters.lost("turns", 1);
+        if !has_room {
+            self.counters.lost("turns", 1);
         }
         has_room.then_some(room)
     }
@@ -323,15 +327,15 @@ impl Books<'_> {
             return None;
         }
         let sent = |residency: &mut policy::residency::Residency| residency.sent(worker.id, keys, |end| end);
-        self.app.knowledge.update(worker.id, sent)
+        self.state.knowledge.update(worker.id, sent)
     }
 
     fn begun(&self, turn: &mut Turn, at: Millis) {
         if let Some(ticket) = turn.ticket.take() {
             turn.worker.others_prefilled(at, ticket);
             if let Some(session) = turn.session {
-                let left = self.app.knowledge.moved(at, session, turn.worker.id);
-                let mut tail = self.app.feedback.tail.lock();
+                let left = self.state.knowledge.moved(at, session, turn.worker.id);
+                let mut tail = self.state.feedback.tail.lock();
                 tail.arrived(at, session, turn.worker.id, left);
             }
         }
@@ -347,7 +351,7 @@ impl Books<'_> {
             open: left.open,
         });
         let (evict_first, total) = left.map_or((0, 0), |left| (left.evict_first, left.total));
-        self.app.knowledge.update(turn.worker.id, |residency| {
+        self.state.knowledge.update(turn.worker.id, |residency| {
             residency.settle(hold, reply, |end| end, Tokens(evict_first), Tokens(total));
         });
     }
@@ -359,7 +363,7 @@ impl Books<'_> {
         if has_begun {
             self.settle(turn, None);
         } else if let Some(hold) = turn.hold {
-            self.app
+            self.state
                 .knowledge
                 .update(turn.worker.id, |residency| residency.retract(hold));
         }

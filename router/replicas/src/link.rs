@@ -20,8 +20,10 @@ use super::Bus;
 use super::bucket::Bucket;
 use super::speak::{Out, speak};
 use super::{calibrations, join, leader, live_policy, wire};
-use crate::app::App;
-use crate::supervise::{Task, forever, until_done};
+use operator::events::Kind;
+use serde_json::json;
+use state::State;
+use state::supervise::{Task, forever, until_done};
 use tailroute_http::tls;
 
 /// Pauses between connection attempts: the first and the longest.
@@ -79,7 +81,7 @@ impl Out for ToNats {
 /// The parts shared by the tasks of a connection.
 #[derive(Clone)]
 struct Connected {
-    app: Arc<App>,
+    state: Arc<State>,
     bus: Arc<Bus>,
     client: Client,
     /// Events of the connection; locked by the task that watches it.
@@ -87,8 +89,8 @@ struct Connected {
 }
 
 impl Connected {
-    fn app(&self) -> Arc<App> {
-        Arc::clone(&self.app)
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
     }
 
     fn bus(&self) -> Arc<Bus> {
@@ -100,7 +102,7 @@ impl Connected {
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connects and runs all tasks of the bus forever.
-pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
+pub(super) async fn run(state: Arc<State>, bus: Arc<Bus>) {
     let (client, events) = loop {
         match connect(&bus).await {
             Ok(connected) => break connected,
@@ -109,7 +111,7 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
                 if bus.set_error(text.clone()) {
                     warn!(error = text, "cannot use NATS: this replica works alone");
                 }
-                bus.set_up(app.clock.now(), false);
+                bus.set_up(state.clock.now(), false);
                 tokio::time::sleep(RETRY.1).await;
             }
         }
@@ -117,7 +119,7 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     // Set only here.
     let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
     let connected = Connected {
-        app: Arc::clone(&app),
+        state: Arc::clone(&state),
         bus,
         client,
         events: Arc::new(Mutex::new(events)),
@@ -125,40 +127,40 @@ pub(super) async fn run(app: Arc<App>, bus: Arc<Bus>) {
     let mut tasks = JoinSet::new();
     let mut spawn = |kind, start: fn(&Connected) -> Running| {
         let connected = connected.clone();
-        tasks.spawn(forever(Arc::clone(&app), Task::only(kind), move || {
+        tasks.spawn(forever(Arc::clone(&state), Task::only(kind), move || {
             start(&connected)
         }));
     };
     spawn("bus_policy", |to| {
-        Box::pin(live_policy::follow(to.app(), to.bus()))
+        Box::pin(live_policy::follow(to.state(), to.bus()))
     });
-    spawn("bus_leader", |to| Box::pin(leader::lead(to.app(), to.bus())));
+    spawn("bus_leader", |to| Box::pin(leader::lead(to.state(), to.bus())));
     spawn("bus_calibrations", |to| {
-        Box::pin(calibrations::follow(to.app(), to.bus()))
+        Box::pin(calibrations::follow(to.state(), to.bus()))
     });
     spawn("bus_give", |to| {
-        Box::pin(join::give(to.app(), to.bus(), to.client.clone()))
+        Box::pin(join::give(to.state(), to.bus(), to.client.clone()))
     });
     spawn("bus_watch", |to| {
-        Box::pin(watch(to.app(), to.bus(), Arc::clone(&to.events)))
+        Box::pin(watch(to.state(), to.bus(), Arc::clone(&to.events)))
     });
     spawn("bus_hear", |to| {
-        Box::pin(hear(to.app(), to.bus(), to.client.clone()))
+        Box::pin(hear(to.state(), to.bus(), to.client.clone()))
     });
-    spawn("bus_tidy", |to| Box::pin(tidy(to.app(), to.bus())));
+    spawn("bus_tidy", |to| Box::pin(tidy(to.state(), to.bus())));
     let joins = connected.clone();
-    let join = move || join::join(joins.app(), joins.bus(), joins.client.clone());
-    tasks.spawn(until_done(Arc::clone(&app), Task::only("bus_join"), join));
+    let join = move || join::join(joins.state(), joins.bus(), joins.client.clone());
+    tasks.spawn(until_done(Arc::clone(&state), Task::only("bus_join"), join));
     let say = move || {
-        let (app, bus) = (connected.app(), connected.bus());
+        let (state, bus) = (connected.state(), connected.bus());
         let mut out = ToNats {
             client: connected.client.clone(),
             subject: subject(&bus),
             bus: Arc::clone(&bus),
         };
-        async move { speak(&app, &bus, &mut out).await }
+        async move { speak(&state, &bus, &mut out).await }
     };
-    forever(app, Task::only("bus_speak"), say).await;
+    forever(state, Task::only("bus_speak"), say).await;
 }
 
 fn subject(bus: &Bus) -> String {
@@ -212,16 +214,22 @@ async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, Lin
     Ok(read.map_err(io::Error::other)??)
 }
 
+/// Announces that NATS has connected or disconnected.
+fn announce(state: &State, bus: &Bus) {
+    let now = json!({ "connected": bus.is_up() });
+    state.operator.events.tell(Kind::Replicas, &bus.name, now);
+}
+
 /// Logs and records when NATS connects and disconnects.
-async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
+async fn watch(state: Arc<State>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
     let mut events = events.lock().await;
     while let Some(event) = events.recv().await {
-        let now = app.clock.now();
+        let now = state.clock.now();
         match event {
             Event::Connected => {
                 if bus.set_up(now, true) {
                     info!(cluster = bus.settings.cluster, "connected to NATS");
-                    app.bus_changed(&bus);
+                    announce(&state, &bus);
                 }
                 bus.roll_wanted.notify_one();
                 bus.live_policy.wanted.notify_one();
@@ -229,24 +237,24 @@ async fn watch(app: Arc<App>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Ev
             Event::Disconnected | Event::Closed => {
                 if bus.set_up(now, false) {
                     warn!("NATS connection lost: this replica works alone until it is restored");
-                    app.bus_changed(&bus);
+                    announce(&state, &bus);
                 }
             }
             Event::SlowConsumer(_) => bus.counters.lost("inbox", 1),
-            Event::ClientError(error) => trouble(&app, &bus, &error.to_string()),
-            Event::ServerError(error) => trouble(&app, &bus, &error.to_string()),
+            Event::ClientError(error) => trouble(&state, &bus, &error.to_string()),
+            Event::ServerError(error) => trouble(&state, &bus, &error.to_string()),
             other => debug!(event = %other, "NATS"),
         }
     }
 }
 
-fn trouble(app: &App, bus: &Bus, error: &str) {
+fn trouble(state: &State, bus: &Bus, error: &str) {
     if bus.set_error(error.to_owned()) {
         if bus.is_up() {
             warn!(error, "NATS error");
         } else {
             warn!(error, "cannot connect to NATS: this replica works alone");
-            bus.set_up(app.clock.now(), false);
+            bus.set_up(state.clock.now(), false);
         }
     }
 }
@@ -281,7 +289,7 @@ impl Inbox {
 }
 
 /// Receives the other replicas' messages.
-async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
+async fn hear(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     loop {
         match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
             Ok(mut messages) => {
@@ -289,7 +297,7 @@ async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
                 while let Some(message) = messages.next().await {
                     inbox.put(&bus, message.payload);
                     while let Some(payload) = inbox.take() {
-                        bus.peers.hear(&app, bus.id, &payload);
+                        bus.peers.hear(&state, &bus, &payload);
                         // The client bounds messages by number, not by bytes, so they are moved out at once.
                         while let Some(Some(message)) = messages.next().now_or_never() {
                             inbox.put(&bus, message.payload);
@@ -304,9 +312,9 @@ async fn hear(app: Arc<App>, bus: Arc<Bus>, client: Client) {
     }
 }
 
-async fn tidy(app: Arc<App>, bus: Arc<Bus>) {
+async fn tidy(state: Arc<State>, bus: Arc<Bus>) {
     loop {
         tokio::time::sleep(LOOK).await;
-        bus.peers.tidy(&app);
+        bus.peers.tidy(&state, &bus);
     }
 }

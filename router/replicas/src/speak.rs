@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Bus;
 use super::turns::{Turn, TurnReport};
 use super::wire::{Head, Kind, Roll, Sent, UnderWay, Writer};
-use crate::app::App;
+use state::State;
 
 /// Interval between messages. With 5 ms, three routers lose 1 to 3 % of p95 to one; with 20 ms, 3 to 9 %.
 const TICK: Duration = Duration::from_millis(2);
@@ -42,7 +42,7 @@ pub(super) struct Speaker {
     number: u64,
 }
 
-pub(super) async fn speak(app: &App, bus: &Arc<Bus>, out: &mut impl Out) {
+pub(super) async fn speak(state: &State, bus: &Arc<Bus>, out: &mut impl Out) {
     let mut queue = bus.waiting.lock().await;
     let mut speaker = Speaker::new(bus);
     let mut said = Vec::with_capacity(AT_ONCE);
@@ -55,11 +55,11 @@ pub(super) async fn speak(app: &App, bus: &Arc<Bus>, out: &mut impl Out) {
                 if count == 0 {
                     return;
                 }
-                speaker.take_in(app.clock.now(), &mut said);
+                speaker.take_in(state.clock.now(), &mut said);
             }
             () = tokio::time::sleep_until(next), if speaker.waits() => {}
-            _ = rolls.tick() => speaker.call_roll(app, &mut queue, out).await,
-            () = bus.roll_wanted.notified() => speaker.call_roll(app, &mut queue, out).await,
+            _ = rolls.tick() => speaker.call_roll(state, &mut queue, out).await,
+            () = bus.roll_wanted.notified() => speaker.call_roll(state, &mut queue, out).await,
         }
         if speaker.is_full() || (speaker.waits() && Instant::now() >= next) {
             speaker.flush(out).await;
@@ -138,7 +138,7 @@ impl Speaker {
     /// Sends a roll call, after all earlier reports.
     pub(super) async fn call_roll(
         &mut self,
-        app: &App,
+        state: &State,
         queue: &mut mpsc::Receiver<TurnReport>,
         out: &mut impl Out,
     ) {
@@ -151,15 +151,15 @@ impl Speaker {
         while let Ok(one) = queue.try_recv() {
             said.push(one);
             if said.len() == AT_ONCE {
-                self.take_in(app.clock.now(), &mut said);
+                self.take_in(state.clock.now(), &mut said);
             }
         }
-        self.take_in(app.clock.now(), &mut said);
+        self.take_in(state.clock.now(), &mut said);
         self.flush(out).await;
         for number in over {
             self.turns.remove(&number);
         }
-        let rolls = self.rolls(app.clock.now(), app.is_draining());
+        let rolls = self.rolls(state.clock.now(), state.is_draining());
         for roll in rolls {
             self.writer.roll(&roll);
             let message = self.message(Kind::Roll);

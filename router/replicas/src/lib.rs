@@ -243,8 +243,6 @@ fn machine_name() -> String {
 }
 
 /// Runs the bus forever.
-pub async fn run(app: Arc<crate::app::App>) {
-    if let Some(bus) = app.bus.clone() {
-        link::run(app, bus).await;
-    }
+pub async fn run(state: Arc<state::State>, bus: Arc<Bus>) {
+    link::run(state, bus).await;
 }
