@@ -28,7 +28,7 @@ pub mod supervise;
 pub mod turn_reports;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use config::Config;
@@ -51,10 +51,13 @@ use policy::units::{Millis, Tokens};
 use protocol::error::ApiError;
 use tailroute_http::body::Body;
 use tailroute_http::tls::{Connector, Tls, TlsError};
+use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE};
 
 pub use self::live::Live;
 
+/// Bytes that may be held of all responses while they pass, beside the first part of each.
+pub const MAX_COPIED_BYTES: usize = 256 << 20;
 /// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
 
@@ -86,6 +89,10 @@ pub struct State {
     pub clock: Clock,
     /// Locked while a snapshot is read or written.
     snapshot: parking_lot::Mutex<()>,
+    /// Bytes of request heads that are being read, and of bodies until their response begins.
+    unread: Arc<AtomicUsize>,
+    /// Bytes of responses that are held while they pass.
+    copied: Arc<AtomicUsize>,
     draining: AtomicBool,
 }
 
@@ -147,6 +154,8 @@ impl State {
             tls,
             clock,
             snapshot: parking_lot::Mutex::new(()),
+            unread: Arc::default(),
+            copied: Arc::default(),
             draining: AtomicBool::new(false),
             config,
         }))
@@ -173,6 +182,21 @@ impl State {
         } else {
             ApiError::NoWorkerReady
         }
+    }
+
+    /// Reserves memory for what is read of clients' requests.
+    #[must_use]
+    pub fn unread(&self) -> Unread {
+        Unread::new(
+            Arc::clone(&self.unread),
+            self.live().limits.max_unread_bytes.get(),
+        )
+    }
+
+    /// Reserves memory for what is held of a worker's response while it passes.
+    #[must_use]
+    pub fn copied(&self) -> Unread {
+        Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
     }
 
     /// Starts the drain: the router is no longer ready, and closes connections when they become idle.

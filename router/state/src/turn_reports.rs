@@ -29,7 +29,12 @@ pub struct SentTurn<'a> {
 /// Reports to other replicas. A report never waits.
 pub trait TurnReports: Debug + Send + Sync {
     /// Reports a turn sent to a worker.
-    fn sent(self: Arc<Self>, clock: Clock, turn: &SentTurn<'_>, tokens: TokensAt<'_>) -> Box<dyn ReportedTurn>;
+    fn sent(
+        self: Arc<Self>,
+        clock: Clock,
+        turn: &SentTurn<'_>,
+        tokens: TokensAt<'_>,
+    ) -> Box<dyn ReportedTurn>;
 
     /// Reports that a worker was sent a hint with this epoch.
     fn hinted(&self, worker: &Worker, epoch: u64);

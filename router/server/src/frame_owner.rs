@@ -1,4 +1,4 @@
-//! Tracks whether hyper or the fast path ([`fast_path`](super::express)) polls a response's frames.
+//! Tracks whether hyper or the fast path ([`fast_path`](super::fast_path)) polls a response's frames.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Carrier {
 pub(super) enum FrameOwner {
     /// hyper polls all frames.
     Hyper,
-    /// hyper polls; while it waits, the fast path may take over ([`fast_path`](super::express)).
+    /// hyper polls; while it waits, the fast path may take over ([`fast_path`](super::fast_path)).
     Offered,
     /// The fast path polls; hyper waits.
     FastPath,

@@ -14,7 +14,7 @@ use protocol::error::ApiError;
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     began: Instant,
     any_request: AtomicBool,
     used: AtomicBool,
@@ -74,7 +74,7 @@ impl Default for Progress {
 
 /// An open request. Dropping it completes the response.
 #[derive(Debug)]
-pub(crate) struct OpenRequest(Arc<Progress>);
+pub struct OpenRequest(Arc<Progress>);
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
@@ -89,7 +89,7 @@ impl Drop for OpenRequest {
 
 impl Progress {
     /// Registers a request whose head is complete.
-    pub(crate) fn request_began(self: &Arc<Self>) -> OpenRequest {
+    pub fn request_began(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::AcqRel);
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.any_request.store(true, Ordering::Relaxed);
@@ -98,13 +98,13 @@ impl Progress {
     }
 
     /// Records the number of complete HTTP/1 requests that hyper has read, and whether more bytes came after them.
-    pub(crate) fn read_requests(&self, complete: u64, has_more: bool) {
+    pub fn read_requests(&self, complete: u64, has_more: bool) {
         self.complete.store(complete, Ordering::Relaxed);
         self.has_more.store(has_more, Ordering::Relaxed);
     }
 
     /// Returns whether hyper has buffered bytes after an unanswered HTTP/1 request. It then reads no further.
-    pub(crate) fn has_pipelined(&self) -> bool {
+    pub fn has_pipelined(&self) -> bool {
         let complete = self.complete.load(Ordering::Relaxed);
         let begun = self.begun.load(Ordering::Relaxed);
         let holds_more = complete > begun || (complete == begun && self.has_more.load(Ordering::Relaxed));
@@ -112,21 +112,22 @@ impl Progress {
     }
 
     /// Returns whether the head of any request was complete.
-    pub(crate) fn any_request(&self) -> bool {
+    pub fn any_request(&self) -> bool {
         self.any_request.load(Ordering::Relaxed)
     }
 
     /// Returns whether a request began since the last call.
-    pub(crate) fn was_used(&self) -> bool {
+    pub fn was_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    pub(crate) fn is_open(&self) -> bool {
+    /// Returns whether a request is open.
+    pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
 
     /// Returns the time since the last request ended; `None` with an open request or a tunnel.
-    pub(crate) fn idle_for(&self) -> Option<Duration> {
+    pub fn idle_for(&self) -> Option<Duration> {
         if self.is_open() || self.is_upgraded() {
             return None;
         }
@@ -135,43 +136,45 @@ impl Progress {
     }
 
     /// Records that the connection uses HTTP/2, with its header blocks so far and whether the last one is unfinished.
-    pub(crate) fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
+    pub fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
         self.http2.store(true, Ordering::Relaxed);
         self.blocks_begun.store(blocks_begun, Ordering::Relaxed);
         self.block_is_open.store(block_is_open, Ordering::Relaxed);
     }
 
     /// Returns whether the connection is known to use HTTP/2.
-    pub(crate) fn is_http2(&self) -> bool {
+    pub fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
     }
 
     /// Returns the number of the unfinished header block, if there is one.
-    pub(crate) fn open_header_block(&self) -> Option<u64> {
+    pub fn open_header_block(&self) -> Option<u64> {
         let is_open = self.block_is_open.load(Ordering::Relaxed);
         is_open.then(|| self.blocks_begun.load(Ordering::Relaxed))
     }
 
     /// Records the switch to another protocol.
-    pub(crate) fn upgrade(&self) {
+    pub fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Release);
     }
 
     /// Returns whether the connection has switched to another protocol.
-    pub(crate) fn is_upgraded(&self) -> bool {
+    pub fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    pub(crate) fn received(&self) {
+    /// Records that bytes were received.
+    pub fn received(&self) {
         self.unanswered.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn answered(&self) {
+    /// Records that a response has begun.
+    pub fn answered(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
 
     /// Records whether the socket accepted all output.
-    pub(crate) fn wrote(&self, all: bool) {
+    pub fn wrote(&self, all: bool) {
         self.unwritten.store(!all, Ordering::Relaxed);
         if all {
             self.wake_reader();
@@ -179,36 +182,37 @@ impl Progress {
     }
 
     /// Returns whether every request is answered and every response written.
-    pub(crate) fn is_answered(&self) -> bool {
+    pub fn is_answered(&self) -> bool {
         !self.is_open() && !self.unwritten.load(Ordering::Relaxed)
     }
 
     /// Returns whether input came after the last output.
-    pub(crate) fn half_a_request(&self) -> bool {
+    pub fn half_a_request(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed)
     }
 
     /// Records that the client has closed its side.
-    pub(crate) fn client_closed(&self) {
+    pub fn client_closed(&self) {
         self.client_closed.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the client has closed its side with a request open. Further work on the connection is useless.
-    pub(crate) fn is_abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed) && self.is_open()
     }
 
     /// Stops reading permanently, with an error for the next request.
-    pub(crate) fn refuse(&self, error: ApiError) {
+    pub fn refuse(&self, error: ApiError) {
         let _ = self.refusal.set(error);
     }
 
-    pub(crate) fn refusal(&self) -> Option<&ApiError> {
+    /// Returns the error that the connection ends with, if any.
+    pub fn refusal(&self) -> Option<&ApiError> {
         self.refusal.get()
     }
 
     /// Registers the waker for a complete or written response.
-    pub(crate) fn wake_when_answered(&self, reader: &Waker) {
+    pub fn wake_when_answered(&self, reader: &Waker) {
         *self.reader.lock() = Some(reader.clone());
     }
 
@@ -222,19 +226,19 @@ impl Progress {
     }
 
     /// Evicts the connection, to free its slot.
-    pub(crate) fn give_way(&self) {
+    pub fn give_way(&self) {
         self.is_giving_way.store(true, Ordering::Relaxed);
         self.gives_way.notify_one();
     }
 
     /// Returns how long the connection has been idle; `None` if it is not idle, or is being evicted already.
-    pub(crate) fn could_give_way(&self) -> Option<Duration> {
+    pub fn could_give_way(&self) -> Option<Duration> {
         self.idle_for()
             .filter(|_| !self.is_giving_way.load(Ordering::Relaxed))
     }
 
     /// Waits for an eviction. A request that began in the meantime cancels it.
-    pub(crate) async fn has_to_give_way(&self) {
+    pub async fn has_to_give_way(&self) {
         loop {
             self.gives_way.notified().await;
             if !self.is_open() {

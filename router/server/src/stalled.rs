@@ -17,9 +17,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::Due;
 use super::frame_owner::{Carrier, FrameOwner, PollResults, Watched};
 use super::progress::OpenRequest;
-use crate::path::Due;
 use tailroute_http::body::{self, Body};
 
 /// Polling interval for a response that is past its deadline and would be stalled without another read.

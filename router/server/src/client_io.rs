@@ -31,7 +31,7 @@ const WASTE_BYTES: usize = 16 * 1024;
 
 /// The socket as used by hyper.
 #[derive(Debug)]
-pub(crate) struct ClientIo {
+pub struct ClientIo {
     stream: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     ahead: Arc<ReadAhead>,
@@ -62,7 +62,7 @@ impl ClientIo {
     }
 
     /// Returns the socket of a connection on another port.
-    pub(crate) fn of_other_port(
+    pub fn of_other_port(
         socket: Socket,
         (place, progress): (ConnectionPermit, &Arc<Progress>),
         patience: Duration,

@@ -22,7 +22,7 @@ const SHARE: usize = 64;
 
 /// All connections of a port.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub struct Connections {
     max: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Open>>,
@@ -37,7 +37,7 @@ struct Open {
 
 /// A connection's permit. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct ConnectionPermit {
+pub struct ConnectionPermit {
     connections: Arc<Connections>,
     number: u64,
     permit: Option<OwnedSemaphorePermit>,
@@ -51,7 +51,8 @@ impl Drop for ConnectionPermit {
 }
 
 impl Connections {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
+    /// Permits `max` connections.
+    pub fn new(max: usize) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             max,
@@ -62,11 +63,7 @@ impl Connections {
     }
 
     /// Waits for a permit for a client's connection.
-    pub(crate) async fn place(
-        self: &Arc<Self>,
-        client: IpAddr,
-        progress: &Arc<Progress>,
-    ) -> ConnectionPermit {
+    pub async fn place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> ConnectionPermit {
         loop {
             if let Some(place) = self.try_place(client, progress) {
                 return place;
@@ -80,11 +77,7 @@ impl Connections {
     }
 
     /// Returns a permit for a client's connection if one is free.
-    pub(crate) fn try_place(
-        self: &Arc<Self>,
-        client: IpAddr,
-        progress: &Arc<Progress>,
-    ) -> Option<ConnectionPermit> {
+    pub fn try_place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> Option<ConnectionPermit> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         Some(self.opened(client, progress, permit))
     }
@@ -110,7 +103,7 @@ impl Connections {
 
     /// Returns the number of free slots.
     #[cfg(test)]
-    pub(crate) fn free(&self) -> usize {
+    pub fn free(&self) -> usize {
         self.permits.available_permits()
     }
 

@@ -16,9 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::serve::client_io::ClientIo;
-use crate::serve::frame_owner::Carrier;
-use crate::serve::progress::Progress;
+use crate::client_io::ClientIo;
+use crate::frame_owner::Carrier;
+use crate::progress::Progress;
 use tailroute_http::body::{self, Body, BodyError};
 
 /// A piece of a response, or the error that ends it early.

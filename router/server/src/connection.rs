@@ -33,10 +33,8 @@ use super::progress::Progress;
 use super::read_ahead::{ReadAhead, Reader};
 use super::socket::{Socket, Tcp};
 use super::stalled::Answers;
-use crate::app::App;
-use crate::path;
-use crate::path::arrival::Peer;
 use protocol::error::ApiError;
+use state::State;
 use tailroute_http::body::{Body, BodyError};
 use tailroute_http::rare_waker::rarely;
 
@@ -46,11 +44,11 @@ const HEAD_SLACK_BYTES: usize = 16 * 1024;
 /// Longest HTTP/1 read of hyper. A head is bounded before hyper sees it; bodies are read in pieces of this size.
 const READ_BYTES: usize = 256 * 1024;
 /// HTTP/2 flow control window of a stream: bytes of a body that a client may send before the router reads it.
-pub(crate) const H2_STREAM_BYTES: u32 = 256 * 1024;
+pub const H2_STREAM_BYTES: u32 = 256 * 1024;
 /// HTTP/2 flow control window of a connection.
-pub(crate) const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
+pub const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
 /// Buffer for a response to an HTTP/2 client that reads slowly.
-pub(crate) const H2_SEND_BYTES: usize = 64 * 1024;
+pub const H2_SEND_BYTES: usize = 64 * 1024;
 /// Shortest time that a keep-alive connection remains usable after a response that did not announce its end.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time for a cut connection to send its last bytes.
@@ -60,15 +58,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The shared parts that connections are served with.
 #[derive(Clone)]
-pub(super) struct Connector {
-    app: Arc<App>,
+pub struct Connector {
+    state: Arc<State>,
     server: Arc<Builder<TokioExecutor>>,
     max_head: usize,
 }
 
 impl Connector {
-    pub(super) fn new(app: &Arc<App>) -> Self {
-        let limits = &app.config.limits;
+    /// Configures the server from the limits.
+    #[must_use]
+    pub fn new(state: &Arc<State>) -> Self {
+        let limits = &state.config.limits;
         let max_head = limits.max_header_bytes.get().saturating_add(HEAD_SLACK_BYTES);
         let mut server = Builder::new(TokioExecutor::new());
         server
@@ -90,32 +90,36 @@ impl Connector {
             .max_send_buf_size(H2_SEND_BYTES)
             .max_concurrent_streams(1024);
         Self {
-            app: Arc::clone(app),
+            state: Arc::clone(state),
             server: Arc::new(server),
             max_head,
         }
     }
 
-    /// Serves a connection from its first byte to its last.
-    pub(super) async fn serve(
+    /// Serves a connection from its first byte to its last. `handle` answers its requests.
+    pub async fn serve<H, F>(
         self,
-        (stream, peer): (TcpStream, Arc<Peer>),
+        stream: TcpStream,
+        handle: H,
         (place, progress): (ConnectionPermit, Arc<Progress>),
         phase: watch::Receiver<Phase>,
-    ) {
+    ) where
+        H: Fn(Request<Incoming>) -> F,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "cannot set TCP_NODELAY");
         }
         let opened = tokio::select! {
             biased;
-            opened = open(&self.app, stream) => opened,
+            opened = open(&self.state, stream) => opened,
             () = progress.has_to_give_way() => None,
         };
         let Some(stream) = opened else {
             return;
         };
         let (stream, place) = (Arc::new(stream), Arc::new(place));
-        let ended = self.converse((&stream, peer), (&place, &progress), phase).await;
+        let ended = self.converse(&stream, handle, (&place, &progress), phase).await;
         if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
             // The socket now belongs to the tunnel.
             return;
@@ -124,7 +128,7 @@ impl Connector {
             match progress.refusal() {
                 Some(error) => client_io::say(&stream, error).await,
                 None if ended == Ended::TimedOut && progress.half_a_request() => {
-                    let error = ApiError::RequestTimeout(self.app.config.limits.header_timeout);
+                    let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
                     client_io::say(&stream, &error).await;
                 }
                 None => {}
@@ -139,13 +143,18 @@ impl Connector {
 
     /// Serves requests until the connection ends. The server is dropped before the socket is closed, because a drain
     /// waits for connections, not for clients that are slow to close.
-    async fn converse(
+    async fn converse<H, F>(
         &self,
-        (stream, peer): (&Arc<Socket>, Arc<Peer>),
+        stream: &Arc<Socket>,
+        handle: H,
         (place, progress): (&Arc<ConnectionPermit>, &Arc<Progress>),
         phase: watch::Receiver<Phase>,
-    ) -> Ended {
-        let live = self.app.live();
+    ) -> Ended
+    where
+        H: Fn(Request<Incoming>) -> F,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let live = self.state.live();
         let (idle, drain_delay) = (live.limits.idle_timeout, live.limits.drain_delay);
         drop(live);
         let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
@@ -158,13 +167,13 @@ impl Connector {
             place,
             idle,
         );
-        let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.app.unread());
+        let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
         let express = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
         let reader = Reader {
             socket: Arc::clone(stream),
             progress: Arc::clone(progress),
             ahead,
-            room: self.app.unread(),
+            room: self.state.unread(),
         };
         let watched = Watched {
             socket: Arc::clone(stream),
@@ -173,20 +182,23 @@ impl Connector {
             phase,
         };
         let times = Times {
-            head: self.app.config.limits.header_timeout,
+            head: self.state.config.limits.header_timeout,
             idle,
             // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
             unused: IDLE_GRACE.max(drain_delay),
         };
         let service = service_fn(|request: Request<Incoming>| {
-            let (app, peer) = (Arc::clone(&self.app), Arc::clone(&peer));
-            let (progress, answers) = (Arc::clone(progress), Arc::clone(&answers));
+            let (state, progress, answers) = (
+                Arc::clone(&self.state),
+                Arc::clone(progress),
+                Arc::clone(&answers),
+            );
             let open = progress.request_began();
+            let (version, carrier) = (request.version(), Carrier::of(&request));
+            let responding = handle(request);
             async move {
-                let version = request.version();
-                let carrier = Carrier::of(&request);
-                let mut response = path::handle(Arc::clone(&app), peer, request).await;
-                sent_as(&app, version, &progress, &mut response);
+                let mut response = responding.await;
+                sent_as(&state, version, &progress, &mut response);
                 Ok::<_, Infallible>(answers.send(response, carrier, open))
             }
         });
@@ -204,10 +216,10 @@ impl Connector {
 }
 
 /// Applies a response's effect on its connection.
-fn sent_as(app: &App, version: Version, progress: &Progress, response: &mut Response<Body>) {
+fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut Response<Body>) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         progress.upgrade();
-    } else if app.is_draining() && version <= Version::HTTP_11 {
+    } else if state.is_draining() && version <= Version::HTTP_11 {
         // The client's next request then goes elsewhere, not to a connection about to close.
         response
             .headers_mut()
@@ -279,20 +291,20 @@ where
 }
 
 /// Performs the TLS handshake, if TLS is on, within the timeout of a request's head.
-async fn open(app: &App, stream: TcpStream) -> Option<Socket> {
-    let Some(acceptor) = app.tls.acceptor() else {
+async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
+    let Some(acceptor) = state.tls.acceptor() else {
         return Some(Socket::plain(stream));
     };
     let shaking_hands = acceptor.accept(Tcp::new(stream));
-    match tokio::time::timeout(app.config.limits.header_timeout, shaking_hands).await {
+    match tokio::time::timeout(state.config.limits.header_timeout, shaking_hands).await {
         Ok(Ok(stream)) => Some(Socket::encrypted(stream)),
         Ok(Err(error)) => {
             debug!(%error, "no TLS");
-            app.metrics.no_tls();
+            state.metrics.no_tls();
             None
         }
         Err(_) => {
-            app.metrics.no_tls();
+            state.metrics.no_tls();
             None
         }
     }

@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 /// A client's connection. A plain one is stored inline: each token is written to it, and a pointer would cost another
 /// cache line.
 #[derive(Debug)]
-pub(crate) struct Socket(Kind);
+pub struct Socket(Kind);
 
 #[derive(Debug)]
 enum Kind {
@@ -34,11 +34,13 @@ struct Encrypted {
 }
 
 impl Socket {
-    pub(crate) fn plain(stream: TcpStream) -> Self {
+    /// A connection without TLS.
+    pub fn plain(stream: TcpStream) -> Self {
         Self(Kind::Plain(stream))
     }
 
-    pub(crate) fn encrypted(stream: TlsStream<Tcp>) -> Self {
+    /// A connection with TLS.
+    pub fn encrypted(stream: TlsStream<Tcp>) -> Self {
         Self(Kind::Encrypted(Box::new(Encrypted {
             tcp: stream.get_ref().0.clone(),
             tls: Mutex::new(stream),
@@ -152,10 +154,11 @@ fn shut_down(stream: &TcpStream) -> io::Result<()> {
 
 /// The TCP connection below TLS, shared so that it can be watched while TLS owns the stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Tcp(Arc<TcpStream>);
+pub struct Tcp(Arc<TcpStream>);
 
 impl Tcp {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    /// Shares a TCP stream.
+    pub fn new(stream: TcpStream) -> Self {
         Self(Arc::new(stream))
     }
 }
