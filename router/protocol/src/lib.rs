@@ -1,22 +1,22 @@
-//! The inference APIs as the router reads them: OpenAI's, Anthropic's, SGLang's, and prompts of tokens.
+//! The inference APIs that the router understands: OpenAI, Anthropic, SGLang and tokenised prompts.
 //!
-//! Requests and answers pass as they came. What is here looks at them: it finds the route, reads the few members of a
-//! body that matter, fingerprints the prompt, follows an answer's events and usage, and writes errors as each API does.
+//! Bodies are forwarded unchanged. This crate only inspects them: it finds the route, reads the few members that
+//! matter, fingerprints the prompt, follows a response's events and usage, and writes errors in each API's format.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`routes`] | which endpoint a path is, and which API it belongs to |
-//! | [`headers`] | which headers travel, and which end at the router |
+//! | [`routes`] | endpoint and API of a path |
+//! | [`headers`] | headers that are forwarded, set or removed |
 //! | [`json`], [`multipart`] | scanners of bodies |
 //! | [`parse`] | one pass over a request's body |
-//! | [`fingerprint`] | the prompt's keys |
-//! | [`splice`] | a member set in or taken out of a body |
+//! | [`fingerprint`] | keys of the prompt |
+//! | [`splice`] | sets or removes a member of a body |
 //! | [`steering`] | fields that only the router may send to an engine |
 //! | [`tenant`] | names and salts that keep tenants apart |
-//! | [`watch`], [`reply`] | what a passing answer says, and its reply's keys |
-//! | [`claim`] | bounds on what an answer may claim |
-//! | [`mend`] | the last event of a stream that broke off |
-//! | [`error`], [`names`] | errors as each API writes them; bounds on foreign names |
+//! | [`watch`], [`reply`] | usage of a streamed response, and keys of its reply |
+//! | [`claim`] | bounds on a response's token counts |
+//! | [`mend`] | final event of an interrupted stream |
+//! | [`error`], [`names`] | errors in each API's format; bounds on external names |
 
 pub mod claim;
 pub mod error;
