@@ -1,8 +1,7 @@
-//! The capture's file: at most two of `max_bytes` each.
+//! The capture's files: at most two of `max_bytes` each.
 //!
-//! A full file is renamed to `PATH.1`, replacing the previous one, and a new one begins; so is a file that exists when
-//! the router starts. Each file is a complete trace. A failed write is undone, so that a full disk loses lines and not
-//! the file.
+//! A full file, or one that exists at start, is renamed to `PATH.1` and replaces the previous one. Each file is a
+//! complete trace. A failed write is undone, so that a full disk loses lines but not the file.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -12,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::numbers::BLOCK_TOKENS;
 
-/// The current file, and its limit.
+/// The current file and its limit.
 #[derive(Debug)]
 pub struct Ring {
     path: PathBuf,
@@ -76,7 +75,7 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Returns the file's metadata line, of which `lab::trace` reads the first two fields.
+/// Returns the file's metadata line. `lab::trace` reads its first two fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({
