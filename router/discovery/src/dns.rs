@@ -101,8 +101,7 @@ async fn ask(
     Ok((found, ttls.into_iter().min().unwrap_or_default()))
 }
 
-/// Adds the workers of one target. With TLS there is one worker, named by host; otherwise one per address. All
-/// addresses are of one family.
+/// Adds the workers of one target: one named by host with TLS, otherwise one per address.
 fn named(
     (host, port): (&str, u16),
     addresses: &[IpAddr],

@@ -15,7 +15,6 @@ use crate::LOG;
 use crate::source::Source;
 use crate::state::{DiscoveryState, Found, Named};
 
-/// Polling interval.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Polls the file forever and stores its workers in the state.

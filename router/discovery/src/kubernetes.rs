@@ -45,17 +45,12 @@ use crate::pause::{self, Pause};
 use crate::source::Source;
 use crate::state::DiscoveryState;
 
-/// Objects per page of a list.
 const PAGE: u32 = 40;
-/// Maximum number of objects.
 const MAX_OBJECTS: usize = 10_000;
-/// Maximum number of endpoints of all objects.
 const MAX_ENDPOINTS: usize = 20_000;
-/// Time limit for all pages of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which the server is asked to end a watch, in seconds.
 const WATCH_S: u32 = 55;
-/// Minimum time between two publications of changes.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 /// Reported for a list with too many pages.
 const TOO_MANY: &str = "a list has more than 1000 pages: narrow the selection";
@@ -83,7 +78,6 @@ type Events<T> = BoxStream<'static, Result<Event<T>, watcher::Error>>;
 #[derive(Default)]
 struct Objects {
     by_name: BTreeMap<String, Vec<Endpoint>>,
-    /// Number of endpoints of all objects.
     endpoints: usize,
 }
 
@@ -104,7 +98,6 @@ impl Objects {
     }
 }
 
-/// Applies the events of a watcher to the state.
 struct Follower<'a, T> {
     state: &'a DiscoveryState,
     rules: Rules<'a>,
@@ -116,7 +109,6 @@ struct Follower<'a, T> {
     listed: Objects,
     list_deadline: Option<Instant>,
     published: Instant,
-    /// Whether anything has changed since the last publication.
     is_new: bool,
     pause: Pause,
     kind: std::marker::PhantomData<T>,
@@ -249,7 +241,6 @@ impl<'a, T: Object> Follower<'a, T> {
         self.state.found(Source::Kubernetes, found);
     }
 
-    /// Reports a failure and waits for the backoff.
     async fn failed(&mut self, failure: &Failure) {
         self.list_deadline = None;
         if self.transport.take_watch_ended() {
@@ -274,7 +265,6 @@ impl<'a, T: Object> Follower<'a, T> {
     }
 }
 
-/// Returns an object's name after checking its metadata.
 fn name<T: Object>(object: &T) -> Result<&str, Failure> {
     check(object.meta()).map_err(Failure::Malformed)
 }

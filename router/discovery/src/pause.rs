@@ -24,12 +24,10 @@ impl Pause {
         }
     }
 
-    /// Resets the backoff after a success.
     pub(crate) fn reset(&mut self) {
         self.next = FIRST;
     }
 
-    /// Returns the pause after a failure.
     pub(crate) fn next(&mut self) -> Duration {
         let all = self.next;
         self.next = (all * 2).min(LONGEST);
@@ -37,7 +35,6 @@ impl Pause {
     }
 }
 
-/// Returns a seed that differs between routers.
 pub(crate) fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos()) ^ u64::from(std::process::id()).rotate_left(32)

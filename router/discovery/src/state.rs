@@ -16,7 +16,6 @@ use crate::source::Source;
 
 /// Maximum number of refused workers that are listed.
 const MAX_LISTED: usize = 32;
-/// Maximum length of a reason, in characters.
 const MAX_REASON: usize = 500;
 
 /// The workers named by one source.
@@ -67,7 +66,6 @@ impl Refused {
         }
     }
 
-    /// Logs each listed entry.
     fn log(&self, source: Source, message: &str) {
         for NotTaken { name, why } in &self.told {
             warn!(target: LOG, source = source.as_str(), name, why, "{message}");
@@ -75,7 +73,6 @@ impl Refused {
     }
 }
 
-/// Truncates a text to the maximum length of a reason.
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(MAX_REASON) {
         Some((end, _)) => format!("{}…", &text[..end]),

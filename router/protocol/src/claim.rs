@@ -18,7 +18,6 @@ const TEMPLATE: u64 = 1024;
 const LONGEST_CONTEXT: u64 = 1 << 24;
 /// Assumed context of a model if no worker reports one.
 const UNTOLD_CONTEXT: u64 = 1 << 20;
-/// Maximum number of choices of a response.
 const MOST_CHOICES: u64 = 1024;
 /// Tolerance for rounding and clocks in an engine's times.
 const SLACK: Millis = Millis(10.0);

@@ -211,7 +211,6 @@ impl ApiError {
         }
     }
 
-    /// Returns the invalid field.
     fn field(&self) -> Option<&'static str> {
         match self {
             Self::UnfitName(field) | Self::Steering(field) => Some(field),
@@ -232,7 +231,6 @@ impl ApiError {
         }
     }
 
-    /// Returns Anthropic's name for the type of error.
     fn anthropic_kind(&self) -> &'static str {
         match self.status().as_u16() {
             401 => "authentication_error",

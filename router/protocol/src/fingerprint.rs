@@ -41,7 +41,7 @@ pub enum Extent {
     Tokens(u64),
 }
 
-/// The prompt as read so far. Its memory is reused across requests.
+/// The prompt as read so far. Its memory is reused across requests. Methods fail if the input is not JSON.
 #[derive(Debug, Default)]
 pub struct Draft {
     tools: Pieces,
@@ -53,10 +53,8 @@ pub struct Draft {
     completion: Completion,
 }
 
-/// The form of `prompt`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Completion {
-    /// Absent or unknown.
     #[default]
     None,
     Text,
@@ -81,9 +79,6 @@ impl Draft {
     }
 
     /// Reads `messages`. Of a member that is given twice the last value applies, here and below ([`once`]).
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn messages(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = scanner.peek() == Some(b'[');
@@ -94,9 +89,6 @@ impl Draft {
     }
 
     /// Reads a system prompt outside the messages: `system` or `instructions`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn system(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.system.clear(KEPT);
         if !matches!(scanner.peek(), Some(b'"' | b'[')) {
@@ -109,9 +101,6 @@ impl Draft {
     }
 
     /// Reads `input`: a user's text or a list of items, mostly messages.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn input(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = matches!(scanner.peek(), Some(b'"' | b'['));
@@ -127,18 +116,12 @@ impl Draft {
     }
 
     /// Reads `tools`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn tools(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.tools.clear(KEPT);
         message::tools(scanner, &mut self.tools)
     }
 
     /// Reads `prompt`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn prompt(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.text.clear(KEPT);
         self.tokens.clear();
@@ -152,9 +135,7 @@ impl Draft {
         self.messages.refers() || self.system.refers()
     }
 
-    /// Returns the fingerprint. An unknown form of prompt has no keys and no length.
-    ///
-    /// Allocates only the chain.
+    /// Returns the fingerprint, allocating only the chain. An unknown form of prompt has no keys and no length.
     #[must_use]
     pub fn finish(&mut self, model: &str, salt: Option<&str>) -> Fingerprint {
         match self.completion {
@@ -186,7 +167,6 @@ impl Draft {
     }
 }
 
-/// Writes a scanner's output into a prompt's pieces.
 struct Hashed<'a>(&'a mut Pieces);
 
 impl Out for Hashed<'_> {

@@ -36,8 +36,7 @@ pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
 /// Policy or weights that a client requests. Not forwarded.
 pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 
-/// Prefixes of the router's own headers: worker, decision and rate limits. They are removed from workers' responses and
-/// clients' requests, which could otherwise impersonate the router.
+/// Prefixes of the router's own headers. Removed from foreign messages, which could impersonate the router.
 const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
 
 static HOP_BY_HOP: [HeaderName; 8] = [
@@ -51,8 +50,8 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Fields that `Connection` may not remove: framing, credentials and the client's origin. Otherwise a client could
-/// impersonate a proxy in front of this router, or change the meaning of its request.
+/// Fields that `Connection` may not remove. Otherwise a client could impersonate a proxy in front of this router, or
+/// change the meaning of its request.
 static NEVER_NAMED: [HeaderName; 6] = [
     http::header::CONTENT_LENGTH,
     http::header::CONTENT_TYPE,
@@ -88,8 +87,7 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip_routers_own(trailers);
 }
 
-/// Removes hop-by-hop fields: the fixed list and the names in `Connection`. `Trailer` stays, because trailers are
-/// forwarded.
+/// Removes hop-by-hop fields: the fixed list and the names in `Connection`. Trailers are forwarded, so `Trailer` stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -124,8 +122,7 @@ fn names_trailers(value: &HeaderValue) -> bool {
         .any(|part| part.eq_ignore_ascii_case("trailers"))
 }
 
-/// Removes credentials that the router has checked, so that workers do not see them. If the router has no keys, the
-/// client's keys are forwarded.
+/// Removes keys that the router has checked. If the router has no keys, the client's are forwarded.
 fn credentials(headers: &mut HeaderMap, are_ours: bool) {
     if are_ours {
         headers.remove(AUTHORIZATION);

@@ -1,16 +1,15 @@
 //! A validating JSON scanner that builds no values.
 //!
 //! The router needs a few small fields of a body and a hash of its large strings. A [`Scanner`] checks the grammar (RFC
-//! 8259) and emits strings as slices of the body. Strings make up most of a body and are scanned in [blocks of 64
-//! bytes](block); the start of a block never depends on the contents of the previous one. Nesting is bounded and costs
-//! one bit per level.
+//! 8259) and emits strings as slices of the body. Strings are scanned in [blocks of 64 bytes](block); the start of a
+//! block never depends on the contents of the previous one. Nesting is bounded and costs one bit per level.
 //!
 //! Emitted bytes are *canonical*: strings in their shortest spelling ([`policy::fingerprint::spell`]), values without
-//! insignificant white space. Most strings already have that form, escapes included, so their bytes are emitted in
-//! place; only an escape with a shorter spelling (`\u00e9`, `\/`) is rewritten.
+//! insignificant white space. Most strings are canonical already and are emitted in place; only escapes with a shorter
+//! spelling (`\u00e9`, `\/`) are rewritten.
 //!
-//! Rejected: decoding strings (a copy and two calls per escape, three times slower on code), and a prior index of all
-//! quotes and brackets (as in simdjson), which must be stored and read again.
+//! Rejected: decoding strings (three times slower on code), and a prior index of all quotes and brackets (as in
+//! simdjson), which must be stored and read again.
 
 mod block;
 mod escape;
@@ -39,7 +38,7 @@ impl Malformed {
     }
 }
 
-/// Reads JSON from a byte string that is known to be UTF-8.
+/// Reads JSON from a byte string that is known to be UTF-8. Methods fail with [`Malformed`] if it is not JSON.
 #[derive(Clone, Debug)]
 pub struct Scanner<'a> {
     bytes: &'a [u8],
@@ -105,9 +104,6 @@ impl<'a> Scanner<'a> {
 
     /// Walks the members of an object. `member` receives each key and must consume the value. Any other value is
     /// skipped.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     #[inline]
     pub fn object(
         &mut self,
@@ -130,9 +126,6 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walks the elements of an array; `element` must consume each. Any other value is skipped.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), Malformed>,
@@ -152,8 +145,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Looks ahead in the object that begins here and returns a scanner before the value of the first member `name`, if
-    /// everything before it is JSON.
+    /// Returns a scanner before the value of the first member `name` of the object that begins here, if everything
+    /// before it is JSON.
     #[must_use]
     pub fn ahead(&self, name: &[u8]) -> Option<Self> {
         let mut scanner = self.clone();

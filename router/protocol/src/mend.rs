@@ -19,9 +19,7 @@ use super::routes::Family;
 
 /// Prefix of a data line; some clients require the space.
 const FIELD: &[u8] = b"data: ";
-/// Event type of errors for Anthropic's clients.
 const ERROR_EVENT: &[u8] = b"event: error\n";
-/// End marker of OpenAI's streams.
 const DONE: &[u8] = b"[DONE]";
 
 /// Returns the bytes that end a stream at this position, so that `error`, a JSON object, is the last data that its

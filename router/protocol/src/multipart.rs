@@ -8,7 +8,6 @@
 
 use memchr::memmem;
 
-/// Maximum length of a part's head, in bytes.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
 /// An event of a form.
@@ -62,10 +61,7 @@ impl Parts {
         }
     }
 
-    /// Parses the next piece.
-    ///
-    /// # Errors
-    /// If the head of a part cannot be read.
+    /// Parses the next piece. Fails if the head of a part cannot be read.
     pub fn push(&mut self, piece: &[u8], mut see: impl FnMut(Seen<'_>)) -> Result<(), Unreadable> {
         self.held.extend_from_slice(piece);
         let held = std::mem::take(&mut self.held);
@@ -113,7 +109,6 @@ impl Parts {
     }
 }
 
-/// Returns the name in a part's head.
 fn name(head: &[u8]) -> Result<Option<&str>, Unreadable> {
     let head = std::str::from_utf8(head).map_err(|_| Unreadable)?;
     let mut named = None;

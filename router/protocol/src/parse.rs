@@ -1,8 +1,7 @@
 //! Parses a request's body in one pass: checks that it is JSON, reads the few fields that matter, and fingerprints the
 //! prompt.
 //!
-//! The body is forwarded unchanged. Unknown fields, roles and content parts are not validated; that is the worker's
-//! task. There are three outcomes:
+//! Unknown fields, roles and content parts are not validated; that is the worker's task. There are three outcomes:
 //!
 //! - Not JSON: refused with 400.
 //! - JSON of an unexpected shape (`"messages": 5`): forwarded without a fingerprint, for the worker to reject.

@@ -57,7 +57,6 @@ struct Call {
     arguments: String,
 }
 
-/// Kind of the content hashed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Start,

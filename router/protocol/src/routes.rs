@@ -1,9 +1,9 @@
 //! Finds the route of a path.
 //!
-//! Engines also serve paths that empty caches, load weights, sleep or profile. Clients of the data port must not reach
-//! those, so only known inference paths are forwarded: everything below `/v1/` except engine controls, the engines' own
-//! inference paths, and the configured `http.extra_paths`. Paths are compared with escapes decoded, as engines read
-//! them. A path that is ambiguous after decoding (`//`, `..`, an escaped slash) has no route.
+//! Engines also serve paths that empty caches, load weights, sleep or profile. Clients must not reach those, so only
+//! known inference paths are forwarded: `/v1/` except engine controls, the engines' own inference paths, and the
+//! configured `http.extra_paths`. Paths are compared with escapes decoded, as engines read them. A path that is
+//! ambiguous after decoding (`//`, `..`, an escaped slash) has no route.
 
 use std::borrow::Cow;
 
@@ -214,7 +214,6 @@ const CONTROL: [&str; 4] = [
     "/v1/loads",
 ];
 
-/// Path of WebSockets.
 const REALTIME: &str = "/v1/realtime";
 
 /// Other paths that the router understands.
@@ -305,8 +304,7 @@ fn is_passed(path: &str, extra: &[String]) -> bool {
         || extra.iter().any(|extra| is_below(path, extra))
 }
 
-/// Returns whether the path is understood or configured as extra. A trailing slash makes a different path, which
-/// engines may still redirect.
+/// Returns whether the path is understood or configured. Engines may redirect from a trailing slash.
 fn is_understood(path: &str, is_upgrade: bool, extra: &[String]) -> bool {
     let is_extra = extra.iter().any(|extra| is_below(path, extra));
     let is_known = if is_upgrade {

@@ -108,8 +108,7 @@ enum Place {
     Other,
 }
 
-/// Locates a field. The body is walked only if the name occurs in it. An escaped spelling of the name is missed; the
-/// appended field comes later and takes precedence.
+/// Locates a field, if its name occurs in the body. An escaped spelling is missed; the appended field takes precedence.
 fn find(body: &[u8], key: &str) -> Option<Place> {
     let mut place = Place::Missing;
     if memmem::find(body, format!("\"{key}\"").as_bytes()).is_none() {
@@ -134,7 +133,6 @@ fn find(body: &[u8], key: &str) -> Option<Place> {
     Some(place)
 }
 
-/// Appends `member` to `object`.
 fn at_end(object: &[u8], member: &str) -> Option<Vec<u8>> {
     let open = object.trim_ascii_start().first() == Some(&b'{');
     let inner = object.trim_ascii_end().strip_suffix(b"}").filter(|_| open)?;

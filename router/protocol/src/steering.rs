@@ -1,8 +1,8 @@
 //! Fields and headers by which a request steers an engine: sources of its KV cache, or the rank that computes it.
 //!
-//! Routers and engines exchange them. From a client they name hosts that an engine connects to, select ranks past the
-//! router, and can crash the engine: vLLM with a connector asserts on `{"do_remote_prefill": true}`. They are refused
-//! unless `http.transfer_fields` allows them.
+//! From a client they name hosts that an engine connects to, select ranks past the router, and can crash the engine:
+//! vLLM with a connector asserts on `{"do_remote_prefill": true}`. They are refused unless `http.transfer_fields`
+//! allows them.
 //!
 //! | location | check |
 //! |---|---|
@@ -71,7 +71,6 @@ const HEADERS: [&str; 9] = [
 /// Prefix by which SGLang accepts any field as a header: `x-override-routed-dp-rank`.
 pub(crate) const OVERRIDE: &str = "x-override-";
 
-/// Length of the longest field.
 const LONGEST: usize = 31;
 
 /// Lengths that occur, one bit each. Most names of a body are ruled out by length.
@@ -154,7 +153,6 @@ enum State {
     Digits(u8, u32),
     /// After a string that is a field.
     Named(&'static str),
-    /// After its colon.
     Value(&'static str),
 }
 
@@ -227,7 +225,6 @@ impl Keys {
         None
     }
 
-    /// Adds the next character of a string.
     fn take(&mut self, code: u32) -> State {
         match u8::try_from(code) {
             Ok(byte) if byte.is_ascii() && self.name.len() < LONGEST => self.name.push(byte),

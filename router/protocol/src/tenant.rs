@@ -1,12 +1,11 @@
 //! Tenants: names and salts that isolate the cached prefixes and conversations of tenants from each other.
 //!
-//! Each name that a tenant uses (conversation, prompt namespace) is replaced by its HMAC-SHA256 (RFC 2104) under the
-//! tenant's key before a worker or a table of the router sees it. A tenant therefore cannot name, guess or collide with
-//! another tenant's names, and engines always receive a short hexadecimal text. A client's own salt is hashed into the
-//! tenant's, so that it still divides the tenant's cache.
+//! Each name that a tenant uses is replaced by its HMAC-SHA256 (RFC 2104) under the tenant's key before a worker or a
+//! table of the router sees it. A tenant therefore cannot name, guess or collide with another tenant's names, and
+//! engines receive a short hexadecimal text. A client's own salt still divides the tenant's cache.
 //!
-//! Rejected: the tenant's name in clear text (clients could forge it, and engines refuse some characters and lengths);
-//! a random key per process (replicas would not share cached prefixes, and a restart would lose them).
+//! Rejected: the tenant's name in clear text (clients could forge it, and engines refuse some characters); a random key
+//! per process (replicas would not share cached prefixes, and a restart would lose them).
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
@@ -18,7 +17,6 @@ use crate::{headers, splice, steering};
 /// Length of a name that is sent to workers, in bytes; long enough to rule out collisions.
 const NAME_BYTES: usize = 16;
 
-/// Body field that divides engines' caches.
 const SALT: &str = "cache_salt";
 
 /// vLLM's priority header, which would let tenants overtake each other in an engine's queue.

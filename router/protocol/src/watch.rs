@@ -1,8 +1,7 @@
 //! Observes a response as it passes: first token, pieces of the reply, usage, finish reason, the engine's own times.
 //!
-//! It reads the responses of every generating endpoint, streamed or whole, without delaying them. OpenAI's chat and
-//! completions are handled here ([`event`]), other endpoints in submodules. A stream is read line by line; a whole
-//! response is copied up to a bound and read at its end.
+//! OpenAI's chat and completions are handled here ([`event`]), other endpoints in submodules. A stream is read line by
+//! line without delaying it; a whole response is copied up to a bound and read at its end.
 
 use policy::estimate::Finish;
 use policy::slo::EngineTimes;

@@ -46,7 +46,6 @@ use self::record::{Place, micros};
 /// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::capture";
 
-/// Capacity of the writer's queue.
 const QUEUE: usize = 4096;
 
 /// Time limit for creating the file at start.
@@ -75,11 +74,9 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
     fn restarted(&self);
 }
 
-/// Message to the writer.
 #[derive(Debug)]
 enum Message {
     Turn(Place, Box<Record<'static>>),
-    /// Write everything, then notify.
     End(oneshot::Sender<()>),
 }
 

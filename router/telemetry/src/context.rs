@@ -123,7 +123,6 @@ impl Context {
         parent(self.trace, span, self.sampled)
     }
 
-    /// Parses a valid `traceparent`.
     fn of(parent: &[u8], made: Made) -> Option<Self> {
         let text = std::str::from_utf8(parent.get(..55)?).ok()?;
         let flags = u8::from_str_radix(&text[53..55], 16).ok()?;
@@ -149,7 +148,6 @@ impl Made {
     }
 }
 
-/// Formats a `traceparent`. Called twice per traced request.
 fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
     let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
     text[3..35].copy_from_slice(&hex(trace));
@@ -158,7 +156,6 @@ fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
     value(&text)
 }
 
-/// Formats a number as 32 hexadecimal digits.
 fn hex(number: u128) -> [u8; 32] {
     let mut text = [0; 32];
     let (high, low) = text.split_at_mut(16);

@@ -22,7 +22,6 @@ use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 /// Target of this module's own lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::logs";
 
-/// Replaces the filter.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
 struct Log {
@@ -32,7 +31,6 @@ struct Log {
 
 struct Levels {
     now: String,
-    /// Level in the last configuration.
     configured: String,
 }
 
@@ -41,7 +39,6 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Time limit for writing a panic's line before the thread unwinds, in case the process does not survive.
 const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
-/// Maximum length of a panic message, in characters.
 const LONGEST_MESSAGE: usize = 256;
 
 /// Reason why a level was not applied.

@@ -57,15 +57,12 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
     fn sent(&self, traces: u64);
 }
 
-/// Message to the exporting task.
 #[derive(Debug)]
 enum Message {
     Trace(Box<KeptTrace>),
-    /// Notify when all earlier traces are sent.
     Flush(oneshot::Sender<()>),
 }
 
-/// A trace to export.
 #[derive(Debug)]
 struct KeptTrace {
     record: SpanRecord,

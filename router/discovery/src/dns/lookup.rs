@@ -18,18 +18,14 @@ use hickory_net::xfer::{DnsHandle as _, FirstAnswer as _};
 
 use super::system::{self, System};
 
-/// Attempts per server.
 const ROUNDS: usize = 2;
-/// Maximum number of addresses of one name.
 const MAX_ADDRESSES: usize = 16;
 
-/// Name servers and the time limit per response.
 pub(super) struct Resolver {
     system: System,
     timeout: Duration,
 }
 
-/// An SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Srv {
     pub(super) priority: u16,
@@ -38,7 +34,6 @@ pub(super) struct Srv {
     pub(super) host: String,
 }
 
-/// SRV records and the addresses in the same response.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) srv: Vec<Srv>,
@@ -47,7 +42,6 @@ pub(super) struct Records {
     pub(super) ttl: Option<Duration>,
 }
 
-/// Addresses of a host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     pub(super) ips: Vec<IpAddr>,
@@ -56,10 +50,7 @@ pub(super) struct Addresses {
 }
 
 impl Resolver {
-    /// Creates a resolver from the settings, or from the system's configuration.
-    ///
-    /// # Errors
-    /// If the system names no server.
+    /// Creates a resolver from the settings, or else from the system's configuration.
     pub(super) fn new(settings: &config::Dns) -> Result<Self, String> {
         let system = match settings.server {
             Some(server) => System::only(server),
@@ -99,7 +90,6 @@ impl Resolver {
         Ok(Addresses::of(&six, RecordType::AAAA))
     }
 
-    /// Queries each server until one responds.
     async fn ask(&self, name: &str, kind: RecordType) -> Result<DnsResponse, String> {
         let no_name = |error| format!("{name:?} is not a valid name: {error}");
         let mut whole = Name::from_ascii(name).map_err(no_name)?;
@@ -124,7 +114,6 @@ impl Resolver {
         Err(format!("{name} ({kind}): {last}"))
     }
 
-    /// Queries over UDP, and over TCP if the response is truncated.
     async fn exchange(&self, server: SocketAddr, query: &Query) -> Result<DnsResponse, NetError> {
         let mut options = DnsRequestOptions::default();
         options.use_edns = false;
@@ -210,7 +199,6 @@ fn text(name: &Name) -> String {
     text.strip_suffix('.').map_or(text.clone(), str::to_owned)
 }
 
-/// Returns the shorter of two times to live.
 fn shortest(one: Option<Duration>, record: &Record) -> Option<Duration> {
     let ttl = Duration::from_secs(record.ttl.into());
     Some(one.map_or(ttl, |one| one.min(ttl)))

@@ -3,14 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 pub(super) const FILE: &str = "/etc/resolv.conf";
-/// Maximum size of the file.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Maximum number of servers and of domains, as in C libraries.
 const MAX_SERVERS: usize = 3;
 const MAX_DOMAINS: usize = 8;
 const PORT: u16 = 53;
 
-/// Name servers and the search list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct System {
     pub(super) servers: Vec<SocketAddr>,
@@ -19,7 +17,6 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Uses one server without a search list.
     pub(super) fn only(server: SocketAddr) -> Self {
         Self {
             servers: vec![server],

@@ -5,13 +5,10 @@ use tailroute_http::error::with_causes;
 
 use super::transport::Refusal;
 
-/// Reason why the watcher stopped.
 pub(super) enum Failure {
     /// The server has discarded the version of the last event.
     Gone,
-    /// The server refused the request or could not be reached.
     Refused(&'static str, Refusal),
-    /// The response is malformed or out of bounds.
     Malformed(String),
 }
 
@@ -59,9 +56,8 @@ impl Failure {
         }
     }
 
-    /// Returns whether all objects must be listed again. Otherwise kube continues from the last event. It does so after
-    /// every failure by itself, but then keeps a version that the server rejects, and skips events that it cannot
-    /// parse.
+    /// Returns whether all objects must be listed again. Otherwise kube continues from the last event; left alone, it
+    /// would keep a version that the server rejects, and skip events that it cannot parse.
     pub(super) fn needs_list(&self) -> bool {
         match self {
             Self::Gone | Self::Malformed(_) => true,

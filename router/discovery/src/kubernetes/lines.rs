@@ -25,12 +25,10 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// continues from the last event. A partial last line is dropped.
 pub(super) struct Lines {
     body: Incoming,
-    /// Start of an incomplete line.
     partial: BytesMut,
     deadline: Pin<Box<Sleep>>,
     /// Called when lines are forwarded.
     heard: Box<dyn Fn() + Send>,
-    /// Set when the body ends.
     ended: Arc<AtomicBool>,
 }
 

@@ -13,16 +13,13 @@ use crate::state::{Found, Named, shortened};
 
 /// Prefix of annotations that describe a worker.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
-/// Annotation of the worker's port.
 const PORT: &str = "port";
 /// Maximum length of a worker's name. A pod with a longer name is named by address.
 const MAX_NAME: usize = 64;
-/// Maximum length of an object's name in Kubernetes.
 const MAX_OBJECT_NAME: usize = 253;
 /// Maximum length of a resource version; etcd's have at most 20 digits.
 pub(super) const MAX_VERSION: usize = 128;
 
-/// A kind of object that names workers.
 pub(super) trait Object:
     kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + DeserializeOwned
@@ -35,14 +32,10 @@ pub(super) trait Object:
     /// Name of the resource in RBAC roles.
     const RESOURCE: &'static str;
 
-    /// Returns the endpoints of the object.
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
 }
 
 /// Checks metadata that is stored or sent with the next watch, and returns the name.
-///
-/// # Errors
-/// If the name is missing, or if name or version exceed an API server's limits.
 pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     let name = meta.name.as_deref().unwrap_or_default();
     let version = meta.resource_version.as_deref().unwrap_or_default();
@@ -70,34 +63,27 @@ pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
-/// Returns a valid port number.
 pub(super) fn number(port: i32) -> Option<u16> {
     u16::try_from(port).ok()
 }
 
-/// An endpoint named by an object.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
-    /// Name of the endpoint.
     pub(super) name: String,
     /// Its workers, one per rank, or the reason of a refusal.
     pub(super) workers: Result<Vec<config::Worker>, String>,
-    /// Whether it is ready.
     pub(super) ready: bool,
     /// Precedence among endpoints of one name; the lowest wins.
     rank: (bool, String),
 }
 
-/// Rules for converting endpoints to workers.
 pub(super) struct Rules<'a> {
     pub(super) port: Option<&'a Port>,
     scheme: Scheme,
     template: &'a Template,
 }
 
-/// An object's data about one worker.
 pub(super) struct Spoken<'a> {
-    /// Name of the pod, if there is one.
     pub(super) pod: Option<&'a str>,
     pub(super) address: &'a str,
     /// Annotations without their prefix.
@@ -184,8 +170,7 @@ pub(crate) fn in_words(problems: &config::Problems) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Parses an address that a worker can have. Link-local addresses are excluded, because they reach the machine itself,
-/// including its cloud's metadata service.
+/// Parses a worker's address. Link-local ones are refused: they reach the machine's cloud metadata service.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text
         .parse()

@@ -18,12 +18,9 @@ use tailroute_http::tls::{self, Connector};
 
 /// Directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum length of a token.
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
-/// An API server and the watched namespace.
 pub(super) struct Server {
     pub(super) client: Client<Connector, Empty<Bytes>>,
     url: Uri,
@@ -33,9 +30,6 @@ pub(super) struct Server {
 
 impl Server {
     /// Prepares the connection without connecting. Reads files.
-    ///
-    /// # Errors
-    /// Describes what is missing.
     pub(super) fn new(settings: &config::Kubernetes) -> Result<Self, String> {
         let account = |file: &str| PathBuf::from(format!("{ACCOUNT}/{file}"));
         let (url, token_file, ca, namespace) = match &settings.api {
@@ -76,9 +70,6 @@ impl Server {
     }
 
     /// Returns a path with its query below the server's URL.
-    ///
-    /// # Errors
-    /// If the result is not a valid URL.
     pub(super) fn at(&self, path: &str) -> Result<Uri, http::Error> {
         below(&self.url, path)
     }
@@ -92,9 +83,6 @@ fn below(base: &Uri, path: &str) -> Result<Uri, http::Error> {
 }
 
 /// Reads a token as a header value.
-///
-/// # Errors
-/// If it cannot be read or is invalid.
 pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     let shown = path.display();
     let text = config::file::read_text(path, MAX_TOKEN_BYTES);

@@ -36,36 +36,27 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const WATCH_TIMEOUT: Duration = Duration::from_secs(70);
 /// Minimum time between the starts of two watches.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum size of a page of a list.
 const MAX_LIST_BYTES: usize = 16 << 20;
 /// Maximum number of JSON values per page: about 3,000 per object. A parsed value takes up to 1.6 KiB (a pod's volume
 /// has 3,280 bytes and may consist of two values).
 const MAX_LIST_VALUES: usize = 128 << 10;
-/// Maximum number of pages of a list.
 const MAX_PAGES: usize = 1_000;
-/// Maximum size of an error response.
 const MAX_STATUS_BYTES: usize = 64 << 10;
 
-/// Reason why a request has no usable response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The server responded with an error.
     #[error("{code}: {message}")]
     Answered {
-        /// HTTP status.
         code: u16,
         /// The server's message; empty if it sent none.
         message: String,
     },
-    /// The server could not be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// The response is out of bounds.
     #[error("{0}")]
     OutOfBounds(String),
 }
 
-/// An API server as a service for kube's client.
 #[derive(Clone)]
 pub(super) struct Transport(Arc<Shared>);
 
@@ -96,15 +87,10 @@ impl Transport {
         self.0.watch_ended.swap(false, Ordering::Relaxed)
     }
 
-    /// Resets the page count for a new list.
     pub(super) fn list_begins(&self) {
         self.0.pages.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the watched namespace.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(super) async fn namespace(&self) -> Result<String, String> {
         let server = self.0.server().await?;
         let namespace = server.namespace.clone();
@@ -211,7 +197,6 @@ impl Shared {
     }
 }
 
-/// The reported part of a `Status`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Message {

@@ -6,7 +6,6 @@ use policy::fingerprint::Pieces;
 use super::{Completion, Hashed};
 use crate::json::{Malformed, Scanner};
 
-/// Reads the prompt that begins here.
 pub(super) fn prompt(
     scanner: &mut Scanner<'_>,
     text: &mut Pieces,
@@ -33,7 +32,6 @@ pub(super) fn prompt(
     Ok(if count == 1 { found } else { Completion::None })
 }
 
-/// Reads a text or a list of ids.
 fn single(
     scanner: &mut Scanner<'_>,
     text: &mut Pieces,

@@ -1,7 +1,7 @@
-//! Messages, their parts and tool calls, and the request's tools, each in canonical form.
+//! Messages, their parts and tool calls, and the request's tools, in canonical form.
 //!
-//! Members are hashed in the order of the request. Where the canonical form requires another order (role first, a
-//! part's type before its data), the scanner looks ahead.
+//! Members are hashed in the request's order. Where the canonical form requires another order (role first, a part's
+//! type before its data), the scanner looks ahead.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::Hashed;
 use super::once::{Met, once};
 use crate::json::{Malformed, Quoted, Scanner};
 
-/// Reads one message: its role, then its other fields by rank, in the order of the request within a rank.
+/// Reads one message: its role, then its other fields by rank.
 pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     scanner.peek();
     let (start, mark, mut twice) = (scanner.clone(), pieces.mark(), false);
@@ -86,10 +86,9 @@ fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces, twice: &mut bool)
 
 const LAST: u8 = 2;
 
-/// Number of the role among a message's members.
 const ROLE: u8 = 7;
 
-/// Returns a member's rank in the canonical form and its number; `None` for unknown members.
+/// Returns a member's rank in the canonical form, and its number.
 fn place(key: &[u8]) -> Option<(u8, u8)> {
     match key {
         b"reasoning" => Some((0, 0)),
@@ -103,7 +102,6 @@ fn place(key: &[u8]) -> Option<(u8, u8)> {
     }
 }
 
-/// State of reading a message's fields.
 #[derive(Default)]
 struct Fields {
     reached: u8,
@@ -138,7 +136,7 @@ impl Fields {
     }
 }
 
-/// Begins the message at `start`, whose role may follow later. Errors are reported when the role itself is read.
+/// Begins the message at `start`, whose role may follow later. Errors in the role are reported later.
 fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
     match start.ahead(b"role") {
         Some(mut scanner) => drop(role(&mut scanner, pieces)),
@@ -156,7 +154,6 @@ fn role(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
     }
 }
 
-/// Reads `tools` as a message.
 pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     let mut begun = false;
     scanner.array(|scanner| {
@@ -180,7 +177,6 @@ pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(),
     message(scanner, pieces)
 }
 
-/// Reads a message's content: a text or parts.
 pub(super) fn content(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -198,7 +194,6 @@ const TYPE: u8 = 0;
 const SAID: u8 = 1;
 const UUID: u8 = 2;
 
-/// Reads a content part: text, media, or an unknown part.
 fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
         b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", twice),
@@ -244,8 +239,7 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
     }
 }
 
-/// Reads Anthropic's tool call. `cache_control` moves from turn to turn without changing the prompt, so it is skipped
-/// here and in all parts.
+/// Reads Anthropic's tool call. `cache_control` moves between turns, so it is skipped here and in all parts.
 fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut name, mut id, mut met) = (None, None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -266,7 +260,6 @@ fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     held(id, pieces, Field::ToolId)
 }
 
-/// Reads Anthropic's tool result.
 fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut id, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -284,7 +277,6 @@ fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool)
     held(id, pieces, Field::ToolId)
 }
 
-/// Reads Anthropic's reasoning.
 fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| match key {
@@ -300,7 +292,6 @@ fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     })
 }
 
-/// Reads Anthropic's media by their source.
 fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| match key {
@@ -336,7 +327,7 @@ fn said(
     })
 }
 
-/// Reads a medium by its `uuid` if it has one, otherwise by its whole part.
+/// Reads a medium by its `uuid`, or else by its whole part.
 fn named_medium(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -368,8 +359,7 @@ fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanne
     Ok(uuid)
 }
 
-/// Returns the digest of a medium's `uuid`. vLLM keys its media cache by `uuid` alone, so a re-signed or omitted URL
-/// denotes the same medium.
+/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone, whatever the URL.
 fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
     let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
         return Ok(None);
@@ -389,7 +379,6 @@ fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, M
     Ok(Some(hasher.digest()))
 }
 
-/// Reads a medium by its whole part.
 fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     let mut hasher = MediaHasher::new();
     scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
@@ -397,7 +386,7 @@ fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malforme
     Ok(())
 }
 
-/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string counts as `null`.
+/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string is `null`.
 fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
     *digest = None;
     if scanner.peek() == Some(b'"') {
@@ -426,7 +415,6 @@ fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
     Ok((!is_empty).then(|| hasher.digest()))
 }
 
-/// Reads a call: its function, then its id.
 fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut id, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -459,11 +447,8 @@ fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     held(name, pieces, Field::ToolName)
 }
 
-/// A value to revisit.
 enum Held<'a> {
-    /// A string without escapes.
     Plain(&'a [u8]),
-    /// Any other value, by its position.
     At(Scanner<'a>),
 }
 
@@ -493,7 +478,7 @@ fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), M
     }
 }
 
-/// Reads a field whose value is a string; skips any other value.
+/// Reads a string field; skips any other value.
 fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result<(), Malformed> {
     if scanner.peek() != Some(b'"') {
         return scanner.skip().map(drop);

@@ -31,7 +31,7 @@ const NAMES: [&[u8]; 21] = [
     b"source",
 ];
 
-/// Depth of the innermost of them: message, calls, call, function.
+/// Maximum depth of objects with these members: message, calls, call, function.
 const DEEPEST: u32 = 3;
 
 /// Rewrites the message that begins here with each of [`NAMES`] once per object. Deeper levels stay unchanged.

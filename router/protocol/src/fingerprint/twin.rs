@@ -26,7 +26,6 @@ enum Part {
     Image(String),
     /// By uuid, with an optional URL.
     Kept(String, Option<String>),
-    /// By a `file_id`.
     File(String),
     Audio(Json),
     Novel(Json),
@@ -61,7 +60,6 @@ struct Chat {
     messages: Vec<(String, Vec<Item>)>,
 }
 
-/// Short and long texts with many characters that JSON must or may escape.
 fn text() -> impl Strategy<Value = String> {
     let special = prop::sample::select(vec![
         "\\", "\"", "\n", "\0", "/", "é", "😀", "\u{fffd}", "\u{7f}", "\u{1f}",

@@ -8,7 +8,6 @@ use wide::u8x16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wider;
 
-/// Size of a block in bytes.
 pub(super) const BYTES: usize = 64;
 
 /// Bytes of a block that are not plain text, one bit each.
@@ -46,13 +45,11 @@ pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
     None,
-    /// A quote at this offset.
     Quote(usize),
-    /// A backslash or a control character.
     Other,
 }
 
-/// Finds the first special byte. Its kind follows from the same bits without another load.
+/// Finds the first special byte; its kind follows from the same bits without another load.
 #[inline]
 pub(super) fn first_special(bytes: &[u8; 16]) -> First {
     let lanes = u8x16::from(*bytes);
@@ -88,12 +85,10 @@ fn letter(bytes: u8x16) -> u8x16 {
     is(b'n') | is(b't') | is(b'r') | b_or_f
 }
 
-/// Returns the backslashes that begin an escape, for a block that begins outside one: the first of each run, the third,
-/// and so on.
+/// Returns the backslashes that begin an escape, for a block that begins outside one: every second of each run.
 ///
-/// Subtracting a run from the bit after it carries through the run. The parity of the run's length decides whether the
-/// carry ends on an even or odd bit. With the odd bits filled in first, the same subtraction selects every second
-/// backslash.
+/// Subtracting a run from the bit after it carries through the run, and ends on an even or odd bit by the run's length.
+/// With the odd bits filled in first, the same subtraction selects every second backslash.
 #[inline]
 pub(super) fn escapes(backslash: u64) -> u64 {
     const ODD: u64 = 0xAAAA_AAAA_AAAA_AAAA;

@@ -8,11 +8,8 @@ use super::block::BYTES;
 
 mod four;
 
-/// Spells the escape whose backslash stands just before `at`, and the numeric escapes that follow it while there is
-/// room. Advances `at` past them and returns the number of bytes written.
-///
-/// # Errors
-/// Describes an invalid escape; `at` is its position.
+/// Spells the escape whose backslash stands just before `at`, and the numeric escapes after it while there is room.
+/// Advances `at` past them, or to an error, and returns the number of bytes written.
 pub(super) fn spell_escapes(
     bytes: &[u8],
     at: &mut usize,
@@ -55,10 +52,8 @@ fn unit(text: &[u8]) -> u32 {
     }
 }
 
-/// Decodes the escape whose backslash stands just before `at`, and advances past it. A lone surrogate becomes U+FFFD.
-///
-/// # Errors
-/// Describes an invalid escape; `at` is its position.
+/// Decodes the escape whose backslash stands just before `at`, and advances past it, or to an error. A lone surrogate
+/// becomes U+FFFD.
 pub(super) fn escape(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
     let &letter = bytes.get(*at).ok_or("the escape does not end")?;
     let character = match letter {
@@ -97,7 +92,6 @@ fn unicode(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
     Ok(char::from_u32(pair).unwrap_or(char::REPLACEMENT_CHARACTER))
 }
 
-/// Values of hexadecimal digits; 0xFF for other bytes.
 const DIGITS: [u8; 256] = {
     let mut digits = [0xFF; 256];
     let mut value = 0;

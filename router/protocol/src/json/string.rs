@@ -43,9 +43,6 @@ impl<'a> Quoted<'a> {
 
 impl<'a> Scanner<'a> {
     /// Consumes a string and emits its canonical bytes in pieces. A lone surrogate becomes U+FFFD.
-    ///
-    /// # Errors
-    /// If it is not a JSON string.
     pub fn string(&mut self, out: &mut impl Out) -> Result<(), Malformed> {
         self.expect(b'"', "expected a string")?;
         let mut run = self.at;
@@ -55,9 +52,6 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes a string and returns it as spelled.
-    ///
-    /// # Errors
-    /// If it is not a JSON string.
     #[inline]
     pub fn quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         self.expect(b'"', "expected a string")?;
@@ -95,8 +89,8 @@ impl<'a> Scanner<'a> {
         None
     }
 
-    /// Consumes the rest of a string after its opening quote. Canonical bytes from `run` to the scanner's position are
-    /// pending; they are emitted only when an escape is rewritten.
+    /// Consumes the rest of a string. Canonical bytes from `run` to the scanner's position are pending; they are
+    /// emitted only when an escape is rewritten.
     #[inline]
     pub(super) fn rest_of_string(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         if let Some(end) = self.short_string() {
@@ -114,8 +108,7 @@ impl<'a> Scanner<'a> {
         self.walk_string(run, out, marks)
     }
 
-    /// Scans blocks to the string's end. Only the question whether a block's first byte is escaped depends on the
-    /// previous block.
+    /// Scans blocks to the string's end. A block depends on the previous one only for its first byte's escape.
     #[inline(always)]
     pub(super) fn walk_string(
         &mut self,
@@ -172,8 +165,7 @@ impl<'a> Scanner<'a> {
         self.wrong("control characters in strings must be escaped")
     }
 
-    /// Rewrites the escapes of the block that have these letters. Escapes that follow may be included, even from later
-    /// blocks.
+    /// Rewrites the escapes that have these letters, and those that follow, even from later blocks.
     #[inline]
     fn respell(&mut self, mut letters: u64, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         loop {
@@ -192,7 +184,6 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Returns a mask of the bits from `bit` on.
 #[inline]
 fn from_bit(bit: usize) -> u64 {
     if bit < 64 { u64::MAX << bit } else { 0 }
@@ -203,7 +194,7 @@ pub trait Out {
     /// Receives the next bytes.
     fn bytes(&mut self, bytes: &[u8]);
 
-    /// Receives the first `length` bytes of a window; faster for a few bytes.
+    /// Receives the first `length` bytes of a window.
     #[inline]
     fn short<const N: usize>(&mut self, window: &[u8; N], length: usize) {
         self.bytes(&window[..length]);
@@ -217,7 +208,6 @@ impl<F: FnMut(&[u8])> Out for F {
     }
 }
 
-/// Discards all bytes.
 pub(super) struct Nothing;
 
 impl Out for Nothing {
@@ -225,7 +215,6 @@ impl Out for Nothing {
     fn bytes(&mut self, _: &[u8]) {}
 }
 
-/// Emits the bytes from `run` to `end`.
 #[inline]
 pub(super) fn flush(bytes: &[u8], run: usize, end: usize, out: &mut impl Out) {
     if run >= end {

@@ -4,7 +4,6 @@ use serde_json::Value;
 use super::value::MAX_DEPTH;
 use super::*;
 
-/// Decodes a string value by its canonical spelling.
 fn text(value: &[u8]) -> Option<String> {
     let mut spelled = b"\"".to_vec();
     Scanner::new(value)

@@ -8,9 +8,6 @@ pub(super) const MAX_DEPTH: usize = 512;
 
 impl<'a> Scanner<'a> {
     /// Skips one value and returns its span.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn skip(&mut self) -> Result<&'a [u8], Malformed> {
         self.peek();
         let start = self.at;
@@ -24,9 +21,6 @@ impl<'a> Scanner<'a> {
     }
 
     /// Consumes one value and emits its canonical form in pieces.
-    ///
-    /// # Errors
-    /// If it is not JSON.
     pub fn compact(&mut self, out: &mut impl Out) -> Result<(), Malformed> {
         self.peek();
         let mut run = self.at;
@@ -99,7 +93,6 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Consumes a key and its colon.
     fn member(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         self.expect(b'"', "expected a key in quotes")?;
         self.rest_of_string(run, out)?;

@@ -1,20 +1,16 @@
 //! Closes JSON that was cut at any position.
 
-/// Expected next token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
     /// A value, or the end of an empty array.
     FirstValue,
     Key,
-    /// A key, or the end of an empty object.
     FirstKey,
     Colon,
-    /// A comma, or the end of the innermost container.
     Comma,
 }
 
-/// State at the end of a cut text.
 struct Cut {
     /// Open brackets, `{` or `[`, outermost first.
     open: Vec<u8>,
@@ -23,8 +19,8 @@ struct Cut {
     token: Vec<u8>,
 }
 
-/// Appends to `said` the bytes that complete `partial` as JSON. An outermost object receives the members of the object
-/// `error`. Returns whether the error was added. Appends nothing if `partial` is not JSON.
+/// Completes `partial` as JSON by appending to `said`, with the members of the object `error` in an outermost object.
+/// Returns whether the error was added. Appends nothing if `partial` is not JSON.
 pub(super) fn close(said: &mut Vec<u8>, partial: &[u8], error: &[u8]) -> bool {
     let Some(mut cut) = read(partial) else {
         return false;
@@ -105,7 +101,7 @@ fn read(text: &[u8]) -> Option<Cut> {
     Some(cut)
 }
 
-/// Returns the length of the string at the start of `text`; `missing` receives the bytes that complete a cut one.
+/// Returns the length of a string; `missing` receives the bytes that complete a cut one.
 fn string(text: &[u8], missing: &mut Vec<u8>) -> usize {
     let mut at = 1;
     // A high surrogate needs its low surrogate.
@@ -179,8 +175,7 @@ fn finish_character(text: &[u8], missing: &mut Vec<u8>) {
     }
 }
 
-/// Returns the length of the number at the start of `text`. One that is cut after a sign, a point or an `e` gets a
-/// digit.
+/// Returns the length of a number. One that is cut after a sign, a point or an `e` gets a digit.
 fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     let length = text.iter().take_while(of_number).count();
@@ -190,7 +185,7 @@ fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     length
 }
 
-/// Returns the length of `true`, `false` or `null` at the start of `text`, complete or cut.
+/// Returns the length of `true`, `false` or `null`, complete or cut.
 fn name(text: &[u8], missing: &mut Vec<u8>) -> Option<usize> {
     let names: [&[u8]; 3] = [b"true", b"false", b"null"];
     let name = names

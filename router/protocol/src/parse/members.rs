@@ -30,7 +30,6 @@ fn number(scanner: &mut Scanner<'_>) -> Result<Option<u64>, Malformed> {
     Ok(std::str::from_utf8(said).ok().and_then(|said| said.parse().ok()))
 }
 
-/// Shape of a body's prompt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Chat,
@@ -54,7 +53,6 @@ impl Form {
     }
 }
 
-/// Members read so far; the prompt is in the draft.
 pub(super) struct Members<'a, 'd> {
     endpoint: Endpoint,
     form: Form,

@@ -1,19 +1,16 @@
 //! The members of a body that divide an engine's cache: prompts of two namespaces never share a block.
 //!
 //! vLLM divides its cache by `cache_salt`; SGLang by `cache_salt`, `extra_key` and the adapter. The root of a
-//! fingerprint takes one salt, so all members are encoded into one. A lone `cache_salt` is used unchanged. All other
-//! cases, including a salt that begins with NUL, are encoded as a NUL-prefixed list of tagged, length-prefixed values,
-//! so that no two namespaces collide.
+//! fingerprint takes one salt: a lone `cache_salt` unchanged, otherwise a NUL-prefixed list of tagged, length-prefixed
+//! values, so that no two namespaces collide. A salt that begins with NUL is encoded as a list, too.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::{Malformed, Scanner, text};
 
-/// The members, in the order of [`Namespace`]'s values.
 const MEMBERS: [&[u8]; 4] = [b"cache_salt", b"extra_key", b"lora_path", b"lora_name"];
 
-/// Prefix of each value of an encoded list.
 const LIST: char = '\0';
 
 /// Values of [`MEMBERS`]. Absent and `null` are the same, as in engines; an empty text is a value.
@@ -28,7 +25,6 @@ pub(super) enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Reads a value; `null` is `None`.
     pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         Ok(match scanner.peek() {
             Some(b'n') => scanner.skip().map(|_| None)?,
@@ -58,12 +54,10 @@ impl<'a> Value<'a> {
 }
 
 impl<'a> Namespace<'a> {
-    /// Returns the index of this member in [`MEMBERS`].
     pub(super) fn place(key: &[u8]) -> Option<usize> {
         MEMBERS.iter().position(|member| *member == key)
     }
 
-    /// Reads the value of the member with this index.
     pub(super) fn take(&mut self, place: usize, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         let value = Value::read(scanner)?;
         if let Some(slot) = self.0.get_mut(place) {
@@ -72,7 +66,6 @@ impl<'a> Namespace<'a> {
         Ok(())
     }
 
-    /// Returns the body's own `cache_salt`.
     pub(super) fn cache_salt(&self) -> Option<&str> {
         self.0.first()?.as_ref().map(Value::as_str)
     }

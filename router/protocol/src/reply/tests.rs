@@ -63,7 +63,6 @@ fn fragments(text: &str, rng: &mut Pcg64Mcg) -> Vec<String> {
     fragments
 }
 
-/// Interleaves lists, each in its own order.
 fn mixed<T>(lists: Vec<Vec<T>>, rng: &mut Pcg64Mcg) -> Vec<T> {
     let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
     let mut out = Vec::new();

@@ -90,14 +90,12 @@ impl Delta<'_> {
     }
 }
 
-/// Value of a member that should be a string.
 #[derive(Default)]
 pub(super) enum StreamFact<'a> {
     /// Absent, `null`, or an empty string or list.
     #[default]
     Nothing,
     Text(Cow<'a, str>),
-    /// Any other value.
     Else,
 }
 

@@ -41,7 +41,6 @@ struct Reason<'a> {
     kind: StreamFact<'a>,
 }
 
-/// Reads an event or a whole response.
 pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     if json.trim_ascii_start().first() == Some(&b'[') {
         // One response per prompt of a batch.

@@ -77,7 +77,6 @@ struct WireUsage {
 }
 
 impl WireUsage {
-    /// Merges these counts into the known ones.
     fn after(self, known: Option<Usage>) -> Usage {
         let mut usage = known.unwrap_or_default();
         let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
@@ -97,7 +96,6 @@ impl WireUsage {
     }
 }
 
-/// Reads an event or a whole message.
 pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
         reply(Piece::Unrepeated);

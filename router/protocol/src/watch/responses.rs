@@ -63,7 +63,6 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// Reads an event.
 pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
         reply(Piece::Unrepeated);
@@ -96,7 +95,6 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     }
 }
 
-/// Reads a whole response.
 pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(response) = serde_json::from_slice::<Response<'_>>(json) else {
         reply(Piece::Unrepeated);

@@ -1,11 +1,9 @@
 //! Reads events that differ from the previous one only in their text, without parsing them.
 //!
 //! An engine writes the events of a reply alike: same id and fields, another token in the same place. The stencil keeps
-//! the bytes before and after the text of the last parsed event. If the next event has the same prefix and suffix, and
-//! the bytes between them are the inside of a JSON string, it is the same JSON with another text. Two comparisons
-//! replace a walk over every field for every token of every stream.
-//!
-//! Any other difference (finish reason, usage per token, log-probabilities, escapes) is parsed normally.
+//! the bytes around the text of the last parsed event. If the next event has the same prefix and suffix, and the inside
+//! of a JSON string between them, only the text differs. Two comparisons replace a walk over every field. Any other
+//! difference (finish reason, usage per token, log-probabilities, escapes) is parsed normally.
 
 use std::borrow::Cow;
 
@@ -15,10 +13,8 @@ use crate::reply::Piece;
 /// Maximum length of an event with one token.
 const MAX_BYTES: usize = 4096;
 
-/// The bytes around the text.
 #[derive(Debug, Default)]
 pub(super) struct Stencil {
-    /// The last event that was learned.
     event: Vec<u8>,
     /// Offset of its text.
     head: usize,

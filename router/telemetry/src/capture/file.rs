@@ -22,10 +22,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Creates a file at `path`; an existing one is renamed to `PATH.1`.
-    ///
-    /// # Errors
-    /// Fails if it cannot be created.
+    /// Creates a file at `path`; an existing one is renamed to `PATH.1`. Fails if it cannot be created.
     pub fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let file = begin(path)?;
         let mut ring = Self {
@@ -38,10 +35,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Writes complete lines.
-    ///
-    /// # Errors
-    /// Fails if the lines were not written; then none of their bytes remain.
+    /// Writes complete lines. If it fails, none of their bytes remain.
     pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length + lines.len() as u64 > self.max_bytes {
             let file = begin(&self.path)?;

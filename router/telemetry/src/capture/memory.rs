@@ -15,11 +15,9 @@ use super::file::first_line;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
 use super::record::{Place, Record, micros};
 
-/// Chunks of a full capture.
 const CHUNKS: usize = 64;
 /// Minimum and maximum bytes of a chunk; a larger turn has its own chunk.
 const CHUNK_BYTES: [usize; 2] = [4 << 10, 256 << 10];
-/// Minimum bytes of a capture.
 const LEAST_BYTES: usize = 16 << 10;
 /// Keys and blocks remembered while numbering: about 200 MB.
 const MOST_KEYS: usize = 2 << 20;
@@ -30,22 +28,17 @@ pub struct Memory(Arc<Mutex<Held>>);
 
 #[derive(Debug)]
 struct Held {
-    /// Full chunks, oldest first.
     full: VecDeque<Arc<Chunk>>,
-    /// The chunk being written.
     open: Chunk,
-    /// Turns that were too large.
     left_out: u64,
     /// Total turns written; orders turns of the same microsecond.
     sequence: u64,
-    /// Turns in full chunks.
     turns: usize,
     bytes: usize,
     max_bytes: usize,
     chunk_bytes: usize,
 }
 
-/// Encoded turns.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     turns: usize,

@@ -27,17 +27,13 @@ pub const BLOCK_TOKENS: u32 = 64;
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Remembered positions of keys and numbers of blocks: 30 million tokens of distinct text.
 const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
-/// Maximum number of distinct models; others are named `other`.
 const MODELS: usize = 256;
-/// Maximum length of a model's name, in bytes.
 pub(super) const MODEL_BYTES: usize = 64;
-/// Name of all further models.
 pub(super) const OTHER_MODEL: &str = "other";
 
 /// Maximum tokens of a prompt beyond one per byte, for media.
 const MOST_UNSEEN: u64 = 1 << 20;
 
-/// Parent of the first block.
 const ROOT: u64 = u64::MAX;
 
 /// Returns a prompt's tokens, capped because each block costs time and memory.
@@ -91,7 +87,6 @@ pub struct Line {
 }
 
 impl Line {
-    /// Appends the line to a trace.
     pub(super) fn write(&self, trace: &mut Vec<u8>) {
         let start = trace.len();
         // Numbers and text always serialise.
@@ -223,7 +218,6 @@ impl Numbers {
         runs
     }
 
-    /// Returns the conversation's number, the turn's number and the history.
     fn conversation(&mut self, key: Option<u64>, known: u64, total: u64) -> (u64, u32, u64) {
         if let Some(conversation) = key.and_then(|key| self.conversations.get_mut(&key)) {
             let history = known.min(conversation.total);

@@ -9,13 +9,11 @@ use policy::units::{Millis, Tokens};
 
 use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 
-/// Numeric fields of an encoded record.
 const NUMBERS: usize = 12;
 
 /// Arrival in microseconds of the router's clock, and a sequence number to order equal times.
 pub(super) type Place = (u64, u64);
 
-/// Returns microseconds of the router's clock.
 pub(super) fn micros(arrived: Millis) -> u64 {
     (arrived.0.max(0.0) * 1e3) as u64
 }
@@ -97,7 +95,6 @@ impl Record<'_> {
             + self.reply.as_ref().map_or(0, |reply| chain(reply))
     }
 
-    /// Returns the text fields; replaces a model's name that is too long.
     fn texts(&self) -> [&str; 4] {
         let model = if self.model.len() > MODEL_BYTES {
             OTHER_MODEL

@@ -17,16 +17,12 @@ use crate::logs::panic_message;
 
 /// Maximum keys of held records: 32 MiB.
 const HELD_KEYS: usize = 2 << 20;
-/// Maximum number of held records.
 const HELD_RECORDS: usize = 8192;
-/// Turns that arrived up to this long before the last written one get its time; earlier ones are left out. Retried
-/// turns and those of interrupted threads come late.
+/// Turns that arrived up to this long before the last written one get its time; earlier ones are left out.
 const TOLERANCE_US: u64 = 5_000_000;
-/// Poll interval of the queue. A turn wakes the thread only after the queue was empty for this long, because a wake-up
-/// per turn costs more than the turn itself.
+/// Poll interval of the queue. A wake-up per turn would cost more than the turn itself.
 const REST: Duration = Duration::from_millis(20);
 const AT_ONCE: usize = 512;
-/// Typical length of a line, in bytes.
 const USUAL_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -37,7 +33,6 @@ pub(super) struct Writer {
     counters: Arc<dyn Counters>,
     held: BTreeMap<Place, Box<Record<'static>>>,
     held_keys: usize,
-    /// Arrival of the last written turn.
     last_us: u64,
     failing: bool,
 }
@@ -157,7 +152,6 @@ impl Writer {
         }
     }
 
-    /// Returns the turn's line, unless it is too late.
     fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
             self.counters.count("late", 1);

@@ -39,13 +39,8 @@ impl Dropped {
     }
 }
 
-/// The process's lines.
 static LINES: OnceLock<&'static Lines> = OnceLock::new();
 
-/// Starts the thread that writes to standard error.
-///
-/// # Errors
-/// Fails if it cannot be started.
 pub(super) fn start(is_json: bool) -> io::Result<Writer> {
     let lines = LINES.get_or_init(|| Box::leak(Box::default()));
     // One thread for the life of the process, so the leak is bounded.
@@ -80,16 +75,13 @@ pub(super) struct Writer {
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,
-    /// Notified when lines are added.
     filled: Condvar,
-    /// Notified when all lines are written or dropped.
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// Whether the thread is writing a batch.
     is_writing: bool,
     dropped: Dropped,
 }
@@ -106,7 +98,6 @@ impl Lines {
         }
     }
 
-    /// Writes lines for the life of the process.
     fn write_to(&self, out: &mut impl Write) {
         let (mut batch, mut is_torn, mut told) = (Vec::new(), false, 0);
         loop {
@@ -198,7 +189,6 @@ fn count_lines(lines: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
-/// Cuts a line to the limit; a JSON line stays valid JSON.
 fn cut(line: &[u8], is_json: bool) -> Vec<u8> {
     let begins = String::from_utf8_lossy(&line[..LONGEST_LINE / 4]);
     let mut cut = if is_json {
@@ -265,7 +255,6 @@ mod tests {
         }
     }
 
-    /// Written bytes, and the results of the next writes; `Ok` without one.
     struct Out {
         written: Arc<Mutex<Vec<u8>>>,
         answers: mpsc::Receiver<io::Result<usize>>,

@@ -23,24 +23,19 @@ const BATCH: u64 = 128;
 /// Maximum age of a batch.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Exports the traces of the queue.
 #[derive(Debug)]
 pub(super) struct Batcher<E> {
     queue: mpsc::Receiver<Message>,
     exporter: E,
-    /// The collector's name in the log.
     endpoint: String,
     counters: Arc<dyn Counters>,
-    /// Whether the last export failed.
     is_out: bool,
 }
 
-/// Spans that are exported together.
 #[derive(Default)]
 struct Batch {
     spans: Vec<SpanData>,
     traces: u64,
-    /// Notified when the batch is sent.
     flushes: Vec<oneshot::Sender<()>>,
 }
 
@@ -76,7 +71,6 @@ impl<E: SpanExporter> Batcher<E> {
         }
     }
 
-    /// Exports traces until the queue closes.
     pub(super) async fn run(&mut self) {
         while let Some(first) = self.queue.recv().await {
             let due = Instant::now() + PATIENCE;
@@ -171,7 +165,6 @@ mod tests {
         }
     }
 
-    /// A trace of two spans.
     fn trace() -> Message {
         let (id, now) = (HeaderValue::from_static("r"), std::time::Instant::now());
         let mut record = SpanRecord::new(Context::NONE, &id, now);

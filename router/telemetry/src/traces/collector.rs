@@ -35,9 +35,7 @@ use super::spans::SCHEMA;
 const RETRIES: u32 = 3;
 /// Pause before the first retry; doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Maximum pause.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Maximum size of a collector's response that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 16;
 
 /// Reason why the exporter cannot be created.
@@ -97,7 +95,6 @@ pub(super) fn exporter(
     Ok(exporter)
 }
 
-/// Describes the router: name, version and process.
 fn resource(service: &str) -> Resource {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let instance = format!("{}:{}", host.trim(), std::process::id());
@@ -111,7 +108,6 @@ fn resource(service: &str) -> Resource {
         .build()
 }
 
-/// HTTP client for protobuf over HTTP.
 #[derive(Debug)]
 struct HttpCollector {
     client: Client<Connector, Full<Bytes>>,

@@ -10,9 +10,7 @@ use policy::units::{Millis, Tokens};
 
 use crate::context::Context;
 
-/// Upper bound on recorded attempts.
 pub(super) const MAX_ATTEMPTS: usize = 16;
-/// Stages of a request with one attempt.
 const USUAL_STAGES: usize = 6;
 
 /// A stage of the pipeline.
@@ -127,7 +125,6 @@ pub struct Usage {
     pub cached: Option<u64>,
 }
 
-/// All data recorded for a request.
 #[derive(Debug)]
 pub(super) struct SpanRecord {
     pub(super) context: Context,
@@ -188,7 +185,6 @@ impl SpanRecord {
         }
     }
 
-    /// Moves the record out and leaves an empty one.
     pub(super) fn take(&mut self) -> Self {
         Self {
             context: self.context,

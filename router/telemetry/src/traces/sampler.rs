@@ -59,7 +59,6 @@ impl KeepReason {
     }
 }
 
-/// Shares of traces without failures.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
     pub(super) slowest: f64,
@@ -135,8 +134,7 @@ impl TailSampler {
 }
 
 impl Recent {
-    /// Returns whether a turn is among the slowest of the earlier ones, and counts it. `drawn` decides in the bin of
-    /// the threshold.
+    /// Returns whether a turn is among the slowest so far, and counts it. `drawn` decides in the bin of the threshold.
     fn is_slow(&mut self, ttft: Millis, share: f64, drawn: f64) -> bool {
         let bin = bin(ttft);
         let (edge, part) = self.edge;

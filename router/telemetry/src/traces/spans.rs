@@ -97,7 +97,6 @@ fn span(
     }
 }
 
-/// Converts to wall-clock time, relative to the request's arrival.
 fn time_of(record: &SpanRecord, at: Instant) -> SystemTime {
     record.began + at.saturating_duration_since(record.at)
 }
@@ -106,7 +105,6 @@ fn failed(why: &str) -> Status {
     Status::error(why.to_owned())
 }
 
-/// Returns the operation's name in the conventions.
 fn operation(endpoint: &'static str) -> &'static str {
     match endpoint {
         "chat" | "messages" | "responses" => "chat",
@@ -116,7 +114,6 @@ fn operation(endpoint: &'static str) -> &'static str {
     }
 }
 
-/// Returns the name of a request's span: operation and model.
 fn name(record: &SpanRecord) -> String {
     let operation = operation(record.endpoint);
     match &record.turn {
@@ -157,7 +154,6 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     all
 }
 
-/// Returns the attributes of generative AI.
 fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("gen_ai.operation.name", operation(record.endpoint)),

@@ -5,15 +5,12 @@
 
 use wide::{u8x16, u32x4};
 
-/// Length of four escapes, in bytes.
+/// Length of four escapes and of their spelling, and size of the output.
 pub(super) const ESCAPES: usize = 24;
-/// Length of their spelling, in bytes.
 pub(super) const SPELLED: usize = 12;
-/// Bytes written.
 pub(super) const ROOM: usize = 16;
 
-/// Spells the four escapes at the start of the text; `None` if there are fewer, or if one is not spelled in three bytes
-/// (below U+0800 or a surrogate).
+/// Spells the four escapes at the start of the text; `None` if there are fewer, or if one has no three-byte spelling.
 #[inline]
 pub(super) fn spelled(text: &[u8]) -> Option<[u8; ROOM]> {
     let (escapes, _) = text.first_chunk::<ESCAPES>()?.as_chunks::<6>();
