@@ -1,8 +1,7 @@
 //! Discovers workers at run time: in Kubernetes, DNS or a file.
 //!
 //! Each configured source has one task ([`SourceTask`]), which stores the named workers ([`Found`]) in the shared
-//! [`DiscoveryState`]. The router applies that state to its fleet. This crate depends on neither fleet nor metrics, so
-//! every source has the same effect on a worker:
+//! [`DiscoveryState`]. The router applies that state to its fleet. Every source has the same effect on a worker:
 //!
 //! | the source | the worker |
 //! |---|---|
@@ -12,10 +11,8 @@
 //! | names it with other settings or another address | is removed as above; then the new worker joins |
 //! | fails, or sends malformed data | does not change: the last state stays in force, and probes determine the worker's health |
 //!
-//! So an API server that is down, a slow name server or a truncated file removes no worker. The log,
-//! `tailroute_discovery_up` and `GET /admin/v1/discovery` report the failure and its start.
-//!
-//! To add a source, write its module with an `async fn run`, and add it to [`Source`] and to this file.
+//! The log, `tailroute_discovery_up` and `GET /admin/v1/discovery` report a failure and its start. To add a source,
+//! write its module with an `async fn run`, and add it to [`Source`] and to this file.
 
 mod dns;
 mod file;

@@ -8,8 +8,7 @@ use rand_pcg::Pcg64Mcg;
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Exponential backoff up to 30 s. Each pause is a random fraction from one half to one, so that routers do not retry
-/// in step.
+/// Exponential backoff up to 30 s, randomised from one half to one so that routers do not retry in step.
 #[derive(Debug)]
 pub(crate) struct Pause {
     next: Duration,

@@ -1,5 +1,4 @@
-//! Upper bounds on the token counts that a worker reports. Larger counts are clamped before they are charged, learned,
-//! measured or logged.
+//! Upper bounds on the token counts that a worker reports. Counts are clamped before any other use.
 //!
 //! | count | bound |
 //! |---|---|
@@ -27,8 +26,7 @@ const SLACK: Millis = Millis(10.0);
 pub struct Allowed {
     /// Size of the body in bytes.
     pub bytes: u64,
-    /// The prompt may have more tokens than the body has bytes: it refers to media, files, an earlier response or
-    /// unknown content.
+    /// The prompt refers to media, files, an earlier response or unknown content, so bytes do not bound its tokens.
     pub refers: bool,
     /// Maximum tokens per choice, if given.
     pub max_tokens: Option<u64>,

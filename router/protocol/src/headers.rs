@@ -50,8 +50,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Fields that `Connection` may not remove. Otherwise a client could impersonate a proxy in front of this router, or
-/// change the meaning of its request.
+/// Fields that `Connection` may not remove, so that clients cannot impersonate a proxy or alter the request.
 static NEVER_NAMED: [HeaderName; 6] = [
     http::header::CONTENT_LENGTH,
     http::header::CONTENT_TYPE,

@@ -102,8 +102,7 @@ impl<'a> Scanner<'a> {
         Malformed { at: self.at, what }
     }
 
-    /// Walks the members of an object. `member` receives each key and must consume the value. Any other value is
-    /// skipped.
+    /// Walks an object's members. `member` receives each key and must consume the value. Skips any other value.
     #[inline]
     pub fn object(
         &mut self,
@@ -145,8 +144,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Returns a scanner before the value of the first member `name` of the object that begins here, if everything
-    /// before it is JSON.
+    /// Returns a scanner before the first value of `name` in the object that begins here.
     #[must_use]
     pub fn ahead(&self, name: &[u8]) -> Option<Self> {
         let mut scanner = self.clone();

@@ -1,12 +1,9 @@
 //! Ends an interrupted event stream with an error that its client can read.
 //!
-//! Clients parse each event's data as JSON and look for `error` in it. A stream can be cut within an event, because no
-//! bytes are held back: `data: {"choices":[{"delta":{"content":"h`. A line break alone would produce a malformed event,
-//! and the client would report invalid JSON instead of the cause. So the open JSON is closed, with the error as its
-//! last member: `"}}],"error":{…}}`.
-//!
-//! Data that is no JSON object is ended as it is, and the error follows as a separate event. Rejected: holding each
-//! event back until it is complete, which would delay every token.
+//! Clients parse each event's data as JSON and look for `error` in it. A stream can be cut within an event: `data:
+//! {"choices":[{"delta":{"content":"h`. A line break alone would produce a malformed event, so the open JSON is closed
+//! with the error as its last member: `"}}],"error":{…}}`. After other data the error follows as a separate event.
+//! Rejected: holding each event back until it is complete, which would delay every token.
 
 mod json;
 #[cfg(test)]
@@ -22,8 +19,7 @@ const FIELD: &[u8] = b"data: ";
 const ERROR_EVENT: &[u8] = b"event: error\n";
 const DONE: &[u8] = b"[DONE]";
 
-/// Returns the bytes that end a stream at this position, so that `error`, a JSON object, is the last data that its
-/// client reads.
+/// Returns the bytes that end a stream so that `error`, a JSON object, is the last data that its client reads.
 #[must_use]
 pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);

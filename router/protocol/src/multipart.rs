@@ -1,10 +1,8 @@
 //! Streaming parser of forms (RFC 7578).
 //!
-//! Files are large and pass unbuffered. The parser reports each part's name and the bytes of its value. It buffers only
-//! the current part's head and a possible start of a delimiter.
-//!
-//! Where parsers differ, text counts as the head of a part if any parser could read it so: after a delimiter with
-//! trailing characters, and after the final delimiter.
+//! The parser reports each part's name and the bytes of its value. It buffers only the current part's head and a
+//! possible start of a delimiter. Where parsers differ, text counts as a head if any parser could read it so: after a
+//! delimiter with trailing characters, and after the final delimiter.
 
 use memchr::memmem;
 

@@ -70,10 +70,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Parsed<'_>, ApiError> {
     parse_for(None, endpoint, body)
 }
 
-/// Reads the body of a tenant's request. The same prompt has different keys for each tenant.
-///
-/// # Errors
-/// As [`parse`].
+/// Reads the body of a tenant's request like [`parse`]. The same prompt has different keys for each tenant.
 pub fn parse_for<'a>(
     tenant: Option<&Tenant>,
     endpoint: Endpoint,

@@ -3,19 +3,15 @@
 //! The client assembles a response's deltas and sends the message back. Its fingerprint there (`fingerprint/message`)
 //! must equal the one computed here. Hashing the deltas alone does not suffice:
 //!
-//! - Text may continue after a tool call has begun, and fragments of calls may interleave by index. The canonical form
-//!   has text first, then calls by index. So text is hashed as it passes, and calls are *held* until the end, up to
-//!   [`MAX_HELD_BYTES`]. A larger reply is not learned, which affects only the prediction of the next turn.
+//! - Fragments of text and tool calls may interleave. The canonical form has text first, then calls by index. So text
+//!   is hashed as it passes, and calls are *held* until the end, up to [`MAX_HELD_BYTES`]. A larger reply is not
+//!   learned, which affects only the prediction of the next turn.
 //! - A call's id and name arrive before its arguments, but follow them in the canonical form.
 //! - Clients disagree on a call with two ids, so such a reply is not learned.
 //!
 //! Reasoning precedes text, in the engine's cache and in the canonical form. A client that sends reasoning back, as
 //! interleaved thinking requires, matches the whole reply. Most clients omit it and match up to the start of the
-//! reasoning, as the worker's cache does. Reasoning after text has no place in a message, so such a reply is not
-//! learned.
-//!
-//! Rejected: hashing the first call as it passes and holding only calls out of order. It saves memory for milliseconds
-//! and requires a copy of the hash for later text.
+//! reasoning, as the worker's cache does. A reply with reasoning after text is not learned.
 
 use policy::fingerprint::{ChainBuilder, Field};
 
@@ -91,8 +87,7 @@ impl Reply {
         }
     }
 
-    /// Creates a reply to a prompt of this endpoint. Anthropic's clients parse a call's arguments and send them back as
-    /// JSON without the generated white space.
+    /// Creates a reply at this endpoint. Anthropic's clients send a call's arguments back as compact JSON.
     #[must_use]
     pub fn at(endpoint: Endpoint, hash: ChainBuilder) -> Self {
         Self {

@@ -31,7 +31,7 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
             .ok()?;
     }
     if spans.is_empty() {
-        // An escaped spelling of the name is missed; the appended field comes later and takes precedence.
+        // An escaped spelling of the name is missed; the appended field takes precedence over it.
         return at_end(body, &format!("\"{key}\":{value}"));
     }
     let (mut set, mut from) = (Vec::with_capacity(body.len() + value.len()), 0);
@@ -44,8 +44,7 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     Some(set)
 }
 
-/// Removes a field from `body`, in any spelling of its name; `None` if the field is absent or the body is no JSON
-/// object.
+/// Removes a field in any spelling; `None` if it is absent or the body is no JSON object.
 #[must_use]
 pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     let mut scanner = Scanner::new(body);

@@ -106,10 +106,7 @@ fn header(name: &HeaderName) -> Option<&'static str> {
     }
 }
 
-/// Checks a request's head. `allowed`: `http.transfer_fields`.
-///
-/// # Errors
-/// 400 if a header steers an engine and the operator does not allow it.
+/// Checks a request's head. Fails with 400 if it steers an engine, unless `http.transfer_fields` is `allowed`.
 pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
     if allowed {
         return Ok(());
@@ -119,10 +116,7 @@ pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
         .map_or(Ok(()), |what| Err(ApiError::Steering(what)))
 }
 
-/// Checks a field found in a body. `allowed`: `http.transfer_fields`.
-///
-/// # Errors
-/// 400 if a field steers an engine and the operator does not allow it.
+/// Checks a field of a body. Fails with 400 if it steers an engine, unless `http.transfer_fields` is `allowed`.
 pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), ApiError> {
     match field {
         Some(what) if !allowed => Err(ApiError::Steering(what)),
@@ -132,8 +126,8 @@ pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), Api
 
 /// Finds steering fields among the keys of JSON that arrives in pieces, at any depth and in every spelling.
 ///
-/// A key is a string followed by a colon, so keys are found in lists, JSON lines and JSON embedded in other text alike.
-/// JSON strings do not span lines, so no line can hide keys of the next one.
+/// A key is a string followed by a colon, so keys are found in lists, JSON lines and embedded JSON alike. JSON strings
+/// do not span lines, so no line can hide keys of the next one.
 #[derive(Debug)]
 pub struct Keys {
     wanted: fn(&[u8]) -> Option<&'static str>,

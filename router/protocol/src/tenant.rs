@@ -50,8 +50,7 @@ impl Tenant {
         }
     }
 
-    /// Returns the salt of engines' caches and the router's fingerprints, combined with the client's own: 64
-    /// hexadecimal digits.
+    /// Returns the salt of caches and fingerprints, combined with the client's own: 64 hexadecimal digits.
     #[must_use]
     pub fn salt(&self, own: Option<&str>) -> String {
         hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
@@ -155,8 +154,7 @@ pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     body
 }
 
-/// Replaces the conversation's name in the head by the tenant's own, and removes headers that would raise the request's
-/// priority in an engine or change its id.
+/// Replaces the conversation's name by the tenant's own; removes headers for priority and request ids.
 pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     let own = head.remove(headers::SESSION).filter(|own| !own.is_empty());
     if let Some(own) = own

@@ -52,8 +52,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Estimates tokens at `per_byte`, at least one per event with content. An unread response counts as if all of it
-    /// were text.
+    /// Estimates tokens at `per_byte`, at least one per event. An unread response counts as text.
     #[must_use]
     pub fn tokens(self, per_byte: f64) -> Tokens {
         let bytes = if self.said + self.events > 0 {

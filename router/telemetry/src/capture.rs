@@ -1,17 +1,12 @@
 //! Captures traffic as a trace for `tailroute replay`, to tune weights on real traffic.
 //!
-//! Each completed turn becomes a line: arrival, lengths of prompt and response, blocks of the prompt, the worker,
-//! predictions and measurements. The format is a turn trace of `lab::trace` with additional fields.
+//! Each completed turn becomes a line of a turn trace of `lab::trace`, with additional fields for predictions and
+//! measurements. A capture has no text and no hash of text: blocks and conversations are numbered by first appearance
+//! ([`numbers`]), so lines show shared prefixes but not their content.
 //!
-//! # Privacy
-//! A capture has no text and no hash of text. Blocks and conversations are numbered by first appearance ([`numbers`]),
-//! so lines show shared prefixes but not their content. New blocks have consecutive numbers, which keeps lines short.
-//!
-//! # Order
 //! A trace is sorted by arrival, but a turn is recorded when it ends. The writer holds a line back while an earlier
 //! turn is in flight, up to a limit. A turn that ends too late is counted and left out ([`writer`]).
 //!
-//! # Overhead
 //! A request puts its record into a bounded queue without waiting; if the queue is full, the record is dropped and
 //! counted. A thread polls the queue about fifty times per second and writes the records. The settings bound the disk
 //! usage ([`mod@file`]). A capture in [`memory`] has no thread: turns are appended as they end, and sorted and numbered
@@ -66,8 +61,7 @@ pub struct CaptureError {
 
 /// Counts turns by outcome.
 pub trait Counters: std::fmt::Debug + Send + Sync {
-    /// Counts `turns` by outcome: `written`, `dropped` (queue full), `late` (later turns were already written), `failed`
-    /// (disk error).
+    /// Counts `turns` that were `written`, `dropped` (queue full), `late` (out of order) or `failed` (disk error).
     fn count(&self, outcome: &str, turns: u64);
 
     /// Counts a restart of the writer's thread.

@@ -164,8 +164,7 @@ fn hex(number: u128) -> [u8; 32] {
     text
 }
 
-/// Formats a number as 16 hexadecimal digits, all at once: spreads the half bytes to one byte each, then converts them
-/// to digits.
+/// Formats a number as 16 hexadecimal digits, all at once: one half byte per byte, then digits.
 #[must_use]
 pub fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
@@ -187,8 +186,7 @@ fn value(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// Ensures a valid trace context in a request's head: keeps the client's, or inserts the generated one. Returns the
-/// context.
+/// Keeps the client's trace context in a request's head if it is valid, or inserts the generated one.
 pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     let mut given = headers.get_all(&PARENT).iter();
     if let (Some(parent), None) = (given.next(), given.next())
@@ -207,8 +205,7 @@ pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     }
 }
 
-/// Validates a `traceparent`: version, trace, span and flags in lower case, no id all zero. Versions above 00 may have
-/// more fields.
+/// Validates a `traceparent`: lower case, no id all zero. Versions above 00 may have more fields.
 fn is_valid(parent: &[u8]) -> bool {
     let Some((head, rest)) = parent.split_at_checked(55) else {
         return false;

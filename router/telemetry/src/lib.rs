@@ -1,11 +1,5 @@
-//! Telemetry of single requests: trace context, spans, captured turns, and log lines.
-//!
-//! | module | contents |
-//! |---|---|
-//! | [`context`] | W3C trace context: read, created and forwarded |
-//! | [`traces`] | spans of a request, tail sampling, and export by OTLP |
-//! | [`logs`] | the log on standard error and its levels |
-//! | [`capture`] | traffic as a trace for `tailroute replay` |
+//! Telemetry of single requests: [trace context](context), [spans](traces), [captured turns](capture), [log
+//! lines](logs).
 //!
 //! The crate does not depend on workers or the pipeline, which describe themselves by the traits of [`traces`]. The
 //! router counts metrics through [`traces::Counters`] and [`capture::Counters`].

@@ -52,8 +52,8 @@ pub enum LevelError {
     NotOurs,
 }
 
-/// Returns the filter for a level. Some crates log connection contents at `trace`, which include prompts and keys; they
-/// are limited to `debug` unless named.
+/// Returns the filter for a level. Crates that log connection contents, with prompts and keys, at `trace` are limited
+/// to `debug` unless named.
 ///
 /// # Errors
 /// Fails if the level is invalid.
@@ -146,10 +146,7 @@ pub fn level() -> Option<String> {
     LOG.get().map(|log| log.levels.lock().now.clone())
 }
 
-/// Sets the level and returns the previous one.
-///
-/// # Errors
-/// Fails and changes nothing if the level is invalid.
+/// Sets the level and returns the previous one. Fails and changes nothing if the level is invalid.
 pub fn set_level(level: &str) -> Result<String, LevelError> {
     if let Some((what, hint)) = config::level_problem(level) {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -166,10 +163,7 @@ pub fn set_level(level: &str) -> Result<String, LevelError> {
     Ok(before)
 }
 
-/// Applies the level of a reloaded configuration if it differs from the last one; otherwise keeps a level that was set
-/// at run time.
-///
-/// # Errors
+/// Applies a reloaded configuration's level if it differs from the last one; otherwise keeps a level set at run time.
 /// Fails and changes nothing if the level is invalid, or this module did not start the log.
 pub fn configure(level: &str) -> Result<(), LevelError> {
     let log = LOG.get().ok_or(LevelError::NotOurs)?;

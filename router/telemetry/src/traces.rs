@@ -1,15 +1,13 @@
 //! OpenTelemetry traces of requests, with one span per stage.
 //!
 //! A request carries a [`Trace`], in which each stage records its start and end under an uncontended lock. When the
-//! last handle is dropped, the [`sampler`] decides whether to keep the trace: errors, missed objectives, the slowest
-//! turns, traces sampled by clients, and a share of the rest. A kept record goes into a bounded queue. One task
-//! converts records into the SDK's spans ([`spans`]), batches them ([`batch`]) and exports them by `opentelemetry-otlp`
-//! ([`collector`]). Requests never wait for it; records that do not fit are dropped and counted.
+//! last handle is dropped, the [`sampler`] decides whether to keep the trace. A kept record goes into a bounded queue.
+//! One task converts records into the SDK's spans ([`spans`]), batches them ([`batch`]) and exports them by
+//! `opentelemetry-otlp` ([`collector`]). Requests never wait for it; records that do not fit are dropped and counted.
 //!
-//! Sampling at the end needs no memory beyond the request's own, and a discarded trace costs little. Rejected: the
-//! SDK's tracer and `tracing-opentelemetry`, which allocate each span when it opens and sample at the start; a
-//! `SpanProcessor`, which receives finished spans one by one; and tail sampling in a collector, which must receive and
-//! hold all traces.
+//! Rejected: the SDK's tracer and `tracing-opentelemetry`, which allocate each span when it opens and sample at the
+//! start; a `SpanProcessor`, which receives finished spans one by one; and tail sampling in a collector, which must
+//! receive and hold all traces.
 
 mod batch;
 mod collector;
@@ -81,7 +79,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Creates an exporter by these settings. Must be called in a Tokio runtime, which runs gRPC's connections.
+    /// Creates an exporter by these settings, in a Tokio runtime, which runs gRPC's connections.
     ///
     /// # Errors
     /// If the collector uses TLS and there are no roots to verify it.

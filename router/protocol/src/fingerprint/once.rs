@@ -1,8 +1,8 @@
 //! Messages with duplicate members.
 //!
-//! JSON leaves their meaning open. Engines follow Python's `json.loads`: the last value at the position of the first.
-//! Messages are hashed while they are read, so a message with a duplicate is rewritten without it and read again.
-//! Clients do not send duplicates on purpose.
+//! Engines follow Python's `json.loads`: the last value at the position of the first. Messages are hashed while they
+//! are read, so a message with a duplicate is rewritten without it and read again. Clients do not send duplicates on
+//! purpose.
 
 use crate::json::{Malformed, Scanner};
 

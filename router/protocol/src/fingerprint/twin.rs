@@ -327,8 +327,7 @@ impl Writer {
         format!("[{}{}]", items.join(","), self.space())
     }
 
-    /// Writes members in this order, among unknown members. Of a duplicate, the last value counts, at the position of
-    /// the first.
+    /// Writes members in this order, among unknown ones, some of them twice.
     fn object(&mut self, members: Vec<(&str, String)>) -> String {
         let mut written = Vec::new();
         let (mut members, mut last) = (members, Vec::new());

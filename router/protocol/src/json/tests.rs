@@ -247,8 +247,7 @@ proptest! {
     }
 }
 
-/// Spells a string in one of many valid ways: `escape` selects for each character a literal, a short or a numeric
-/// escape.
+/// Spells a string in a valid way: `escape` selects a literal, a short or a numeric escape per character.
 fn write(text: &str, mut escape: u64) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {

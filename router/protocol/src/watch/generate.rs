@@ -1,9 +1,8 @@
 //! Responses of SGLang's `/generate`: text and the engine's counts.
 //!
-//! Each event has the whole text so far, or only its next piece if the engine runs with
-//! `--incremental-streaming-output`. An event that begins with the previous text is taken as the whole text. A piece
-//! may match too, if a text repeats its beginning; such a reply is learned short, which affects only the prediction of
-//! the next turn.
+//! An event has the whole text so far, or only the next piece with `--incremental-streaming-output`. Text that begins
+//! with the previous text is taken as the whole. A repetitive piece may match by chance, and its reply is then learned
+//! short, which affects only the prediction of the next turn.
 
 use policy::estimate::Finish;
 use serde::Deserialize;

@@ -1,7 +1,7 @@
-//! The capture's files: at most two of `max_bytes` each.
+//! The capture's files: at most two of `max_bytes` each, each a complete trace.
 //!
-//! A full file, or one that exists at start, is renamed to `PATH.1` and replaces the previous one. Each file is a
-//! complete trace. A failed write is undone, so that a full disk loses lines but not the file.
+//! A full file, or one that exists at start, is renamed to `PATH.1` and replaces the previous one. A failed write is
+//! undone, so that a full disk loses lines but not the file.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

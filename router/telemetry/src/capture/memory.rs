@@ -123,8 +123,7 @@ impl Memory {
     }
 }
 
-/// Returns the turns' positions (chunk and offset) by arrival, and a numbering that remembers all their keys, up to
-/// [`MOST_KEYS`].
+/// Returns the turns' positions by arrival, and a numbering for up to [`MOST_KEYS`] of their keys.
 fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
     let (mut order, mut keys) = (Vec::new(), 0);
     for (number, chunk) in chunks.iter().enumerate() {

@@ -4,13 +4,11 @@
 //! stand for the whole prefix. Each key gets a position in tokens, and a block gets the number of the first key that
 //! reaches its end.
 //!
-//! The position of a key must not depend on the prompt, or prompts with a common prefix would share no block. It is
-//! fixed when the key is first seen, by interpolation between the last known key and the prompt's end, whose position
-//! the worker counted. A block's number is looked up with that of the preceding block, so an id always has the same
-//! predecessor, even after evictions.
-//!
-//! Memory is bounded; the least recently used entries are evicted. An evicted conversation that returns gets new
-//! numbers.
+//! A key's position must not depend on the prompt, or prompts with a common prefix would share no block. It is fixed
+//! when the key is first seen, by interpolation between the last known key and the prompt's end, whose position the
+//! worker counted. A block's number is looked up with that of the preceding block, so an id always has the same
+//! predecessor, even after evictions. Memory is bounded by evicting the least recently used entries; an evicted
+//! conversation that returns gets new numbers.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -167,8 +165,7 @@ impl Numbers {
         }
     }
 
-    /// Returns the positions of the prompt's keys in tokens, and the known part of it. Fixes the positions of new keys,
-    /// including the reply's, which the next turn repeats.
+    /// Returns the keys' positions in tokens and the known part of the prompt. Fixes the positions of new keys.
     fn places(&mut self, record: &Record<'_>, prompt: u64) -> (Vec<u64>, u64) {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());

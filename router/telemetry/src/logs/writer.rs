@@ -1,11 +1,10 @@
 //! Writes log lines to standard error without blocking or failing the caller.
 //!
 //! Lines go into a bounded buffer that one thread writes. A stalled reader blocks only that thread; a full disk or a
-//! closed reader loses only lines. Lost lines are counted ([`dropped`]), and a line reports their number once writing
-//! succeeds again.
+//! closed reader loses only lines. Lost lines are counted ([`dropped`]) and reported once writing succeeds again.
 //!
 //! Rejected: `tracing-appender`. Its queue is bounded in lines instead of bytes, it does not count failed writes, and
-//! its guard prints to standard output, which panics if that is closed.
+//! its guard panics if standard output is closed.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,12 +1,11 @@
 //! Batches kept traces and exports them, off the request path.
 //!
-//! One task drains the queue. The exporter retries a batch a few times. Meanwhile the queue fills, and traces that do
-//! not fit are dropped, so an outage costs at most the memory of the queue and one batch.
+//! One task drains the queue. The exporter retries a batch a few times. Meanwhile traces that do not fit into the queue
+//! are dropped, so an outage costs at most the memory of the queue and one batch.
 //!
-//! Rejected: the SDK's `BatchSpanProcessor`. It bounds its queue in spans and drops single ones, which leaves
-//! incomplete traces; it does not report drops, which `tailroute_traces_lost_total` counts; it requires finished spans,
-//! which the request would have to build; and it exports from a thread without a runtime, where the router's HTTP
-//! client does not work.
+//! Rejected: the SDK's `BatchSpanProcessor`. It drops single spans, which leaves incomplete traces, and does not report
+//! drops; it requires finished spans, which the request would have to build; and it exports from a thread without a
+//! runtime, where the router's HTTP client does not work.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -177,8 +177,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// Returns the trace for an exemplar. With tracing enabled, only a trace that is certain to be kept, given lateness
-    /// and outcome so far.
+    /// Returns the trace for an exemplar: with tracing enabled, only if it is already certain to be kept.
     #[must_use]
     pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
         let is_kept = match &self.trace.0 {
