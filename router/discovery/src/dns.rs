@@ -25,7 +25,6 @@ const MAX_NAME: usize = 64;
 /// Maximum time to live that is honoured, which bounds the delay by a wrong one.
 const MAX_TTL: Duration = Duration::from_secs(300);
 
-/// Polls the records forever and stores the result in the state.
 pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {
     let mut pause = Pause::new(pause::seed());
     loop {
@@ -51,7 +50,6 @@ pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, s
     }
 }
 
-/// Looks up all names. Returns the workers and the shortest time to live.
 async fn ask(
     resolver: &Resolver,
     settings: &config::Dns,

@@ -17,7 +17,6 @@ use crate::state::{DiscoveryState, Found, Named};
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Polls the file forever and stores its workers in the state.
 pub(crate) async fn run(path: &Path, state: &DiscoveryState) {
     let (mut read_as, mut seen) = (None, None);
     let mut first = true;

@@ -55,7 +55,6 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 /// Reported for a list with too many pages.
 const TOO_MANY: &str = "a list has more than 1000 pages: narrow the selection";
 
-/// Watches the server forever and stores its workers in the state.
 pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, state: &Arc<DiscoveryState>) {
     match &settings.watched {
         Watched::Services(names) => {
@@ -74,7 +73,6 @@ pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, stat
 
 type Events<T> = BoxStream<'static, Result<Event<T>, watcher::Error>>;
 
-/// Endpoints of each object, by the object's name.
 #[derive(Default)]
 struct Objects {
     by_name: BTreeMap<String, Vec<Endpoint>>,
@@ -164,7 +162,7 @@ impl<'a, T: Object> Follower<'a, T> {
 
     /// Waits for one event and applies it. Changes are published at once, but at most every [`PUBLISH_INTERVAL`].
     async fn next(&mut self, events: &mut Events<T>) -> Result<(), Failure> {
-        // Buffered events are received without yielding, so other tasks need their turn.
+        // Receiving buffered events does not yield, so this call gives other tasks their turn.
         tokio::task::consume_budget().await;
         let due = self.is_new.then(|| self.published + PUBLISH_INTERVAL);
         if due.is_some_and(|due| due <= Instant::now()) {

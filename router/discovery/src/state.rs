@@ -85,7 +85,7 @@ pub(crate) fn shortened(text: &str) -> String {
 pub struct Failure {
     /// What failed, and how to fix it.
     pub what: String,
-    /// Begin of the failure, in seconds since 1970.
+    /// Start of the failure, in seconds since 1970.
     pub since_unix_s: u64,
     /// Number of attempts since then.
     pub times: u64,
@@ -123,7 +123,6 @@ struct Entry {
     found: Option<Arc<Found>>,
     heard: Option<u64>,
     failure: Option<Failure>,
-    /// Workers refused by the fleet.
     not_taken: Refused,
 }
 

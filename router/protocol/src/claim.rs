@@ -13,7 +13,6 @@ use super::watch::{Seen, Usage};
 
 /// Tokens that a chat template may add: a default system prompt, markers, the date.
 const TEMPLATE: u64 = 1024;
-/// Largest context that a worker may report.
 const LONGEST_CONTEXT: u64 = 1 << 24;
 /// Assumed context of a model if no worker reports one.
 const UNTOLD_CONTEXT: u64 = 1 << 20;

@@ -124,7 +124,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Walks the elements of an array; `element` must consume each. Any other value is skipped.
+    /// Walks an array's elements; `element` must consume each. Skips any other value.
     pub fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), Malformed>,

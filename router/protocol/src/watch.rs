@@ -41,13 +41,11 @@ pub struct Usage {
 /// Amounts that passed, to estimate tokens when a worker reports no usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Bytes of a response that is not parsed.
     unread: u64,
     /// Events with tokens.
     events: u64,
     /// Bytes of generated content, over all choices.
     said: u64,
-    /// All bytes.
     all: u64,
 }
 

@@ -88,10 +88,7 @@ struct Shared {
 }
 
 impl Capture {
-    /// Opens the file and starts the writer thread.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be created or the thread cannot be started.
+    /// Opens the file and starts the writer thread. Fails if either is impossible.
     pub fn start(settings: &config::Capture, counters: Arc<dyn Counters>) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),

@@ -53,10 +53,7 @@ pub enum LevelError {
 }
 
 /// Returns the filter for a level. Crates that log connection contents, with prompts and keys, at `trace` are limited
-/// to `debug` unless named.
-///
-/// # Errors
-/// Fails if the level is invalid.
+/// to `debug` unless named. Fails if the level is invalid.
 pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(level).context("log.level")?;
     for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
@@ -85,10 +82,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     Ok(filter)
 }
 
-/// Starts the log as configured, with a panic hook that logs panics.
-///
-/// # Errors
-/// Fails if the level is invalid, or a log is already running.
+/// Starts the log and its panic hook. Fails if the level is invalid, or a log is already running.
 pub fn start(log: &config::Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let writer = writer::start(log.format == LogFormat::Json).context("cannot start the log's thread")?;

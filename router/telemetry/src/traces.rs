@@ -115,7 +115,7 @@ impl Traces {
         }
     }
 
-    /// Returns whether a trace is kept whatever its outcome. Workers are told so.
+    /// Returns whether a trace is kept regardless of its outcome. Workers are told so.
     #[must_use]
     pub fn is_drawn(&self, trace: u128) -> bool {
         self.sampler.is_drawn(trace)
@@ -128,7 +128,6 @@ impl Traces {
         Trace::new(Recording::new(Arc::clone(self), record))
     }
 
-    /// Samples and enqueues the record of a completed request.
     fn ended(&self, record: &mut SpanRecord) {
         let Some(reason) = self.sampler.decide(record) else {
             self.counters.discarded();

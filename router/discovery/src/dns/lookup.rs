@@ -38,14 +38,12 @@ pub(super) struct Srv {
 pub(super) struct Records {
     pub(super) srv: Vec<Srv>,
     pub(super) beside: BTreeMap<String, Addresses>,
-    /// Shortest time to live of the records.
     pub(super) ttl: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     pub(super) ips: Vec<IpAddr>,
-    /// Shortest time to live of the records.
     pub(super) ttl: Option<Duration>,
 }
 
@@ -69,7 +67,6 @@ impl Resolver {
         Ok(Self { system, timeout })
     }
 
-    /// Looks up the SRV records of a name; empty if there are none.
     pub(super) async fn srv(&self, name: &str) -> Result<Records, String> {
         for name in self.system.names(name) {
             let records = Records::of(&self.ask(&name, RecordType::SRV).await?);
@@ -193,7 +190,6 @@ fn address(data: &RData, kind: RecordType) -> Option<IpAddr> {
     }
 }
 
-/// Returns a name in lower case without its final dot.
 fn text(name: &Name) -> String {
     let text = name.to_ascii().to_ascii_lowercase();
     text.strip_suffix('.').map_or(text.clone(), str::to_owned)

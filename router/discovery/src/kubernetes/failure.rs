@@ -56,8 +56,8 @@ impl Failure {
         }
     }
 
-    /// Returns whether all objects must be listed again. Otherwise kube continues from the last event; left alone, it
-    /// would keep a version that the server rejects, and skip events that it cannot parse.
+    /// Returns whether all objects must be listed again. Otherwise kube continues from the last event; on its own it
+    /// keeps a version that the server rejects, and skips events that it cannot parse.
     pub(super) fn needs_list(&self) -> bool {
         match self {
             Self::Gone | Self::Malformed(_) => true,
@@ -69,7 +69,6 @@ impl Failure {
     }
 }
 
-/// Describes a refusal and its remedy.
 pub(super) fn explain(verb: &str, resource: &str, namespace: &str, refusal: &Refusal) -> String {
     let (code, message) = match refusal {
         Refusal::Answered { code, message } => (*code, message),

@@ -27,7 +27,6 @@ pub(super) struct Lines {
     body: Incoming,
     partial: BytesMut,
     deadline: Pin<Box<Sleep>>,
-    /// Called when lines are forwarded.
     heard: Box<dyn Fn() + Send>,
     ended: Arc<AtomicBool>,
 }
@@ -48,7 +47,6 @@ impl Lines {
         }
     }
 
-    /// Returns the lines completed by this piece.
     fn take(&mut self, piece: &[u8]) -> Result<Option<Bytes>, Refusal> {
         self.partial.extend_from_slice(piece);
         let from = self.partial.len() - piece.len();

@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 
 use crate::state::{Found, Named, shortened};
 
-/// Prefix of annotations that describe a worker.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
 const PORT: &str = "port";
 /// Maximum length of a worker's name. A pod with a longer name is named by address.
@@ -29,7 +28,6 @@ pub(super) trait Object:
     + Sync
     + 'static
 {
-    /// Name of the resource in RBAC roles.
     const RESOURCE: &'static str;
 
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
@@ -51,7 +49,6 @@ pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     Ok(name)
 }
 
-/// Returns the annotations that describe a worker, without their prefix.
 pub(super) fn annotated(meta: &ObjectMeta) -> BTreeMap<String, String> {
     let annotations = meta.annotations.iter().flatten();
     let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
@@ -86,7 +83,6 @@ pub(super) struct Rules<'a> {
 pub(super) struct Spoken<'a> {
     pub(super) pod: Option<&'a str>,
     pub(super) address: &'a str,
-    /// Annotations without their prefix.
     pub(super) says: BTreeMap<String, String>,
     pub(super) ready: bool,
 }

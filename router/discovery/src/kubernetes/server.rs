@@ -69,7 +69,6 @@ impl Server {
         })
     }
 
-    /// Returns a path with its query below the server's URL.
     pub(super) fn at(&self, path: &str) -> Result<Uri, http::Error> {
         below(&self.url, path)
     }
@@ -82,7 +81,6 @@ fn below(base: &Uri, path: &str) -> Result<Uri, http::Error> {
     Ok(Uri::from_parts(parts)?)
 }
 
-/// Reads a token as a header value.
 pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     let shown = path.display();
     let text = config::file::read_text(path, MAX_TOKEN_BYTES);
@@ -96,7 +94,6 @@ pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     Ok(header)
 }
 
-/// Returns the server's URL from a pod's environment.
 fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Uri, String> {
     let read = |name: &str| {
         variable(name).ok_or_else(|| format!("{name} is not set: the router does not run in a pod"))

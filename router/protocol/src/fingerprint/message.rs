@@ -307,7 +307,6 @@ fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> R
     })
 }
 
-/// Reads a part whose text is the string member `name`.
 fn said(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -359,7 +358,7 @@ fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanne
     Ok(uuid)
 }
 
-/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone, whatever the URL.
+/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone and ignores the URL.
 fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
     let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
         return Ok(None);
@@ -452,7 +451,6 @@ enum Held<'a> {
     At(Scanner<'a>),
 }
 
-/// Skips a value and records it for later.
 fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(), Malformed> {
     let is_string = scanner.peek() == Some(b'"');
     let start = scanner.clone();

@@ -58,7 +58,6 @@ impl<'a> Scanner<'a> {
         self.rest_of_quoted()
     }
 
-    /// Like [`Self::quoted`], after the opening quote.
     #[inline]
     pub(super) fn rest_of_quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         let start = self.at;
@@ -108,7 +107,7 @@ impl<'a> Scanner<'a> {
         self.walk_string(run, out, marks)
     }
 
-    /// Scans blocks to the string's end. A block depends on the previous one only for its first byte's escape.
+    /// Scans blocks to the string's end. Only the escape of a block's first byte depends on the previous block.
     #[inline(always)]
     pub(super) fn walk_string(
         &mut self,

@@ -132,7 +132,6 @@ fn string(text: &[u8], missing: &mut Vec<u8>) -> usize {
     text.len()
 }
 
-/// Completes a cut escape, and its surrogate pair if needed.
 fn finish_escape(escape: &[u8], second_half: bool, missing: &mut Vec<u8>) {
     let wanted: &[u8] = if second_half { b"\\udc00" } else { b"\\u0000" };
     if escape.len() < 2 && !second_half {

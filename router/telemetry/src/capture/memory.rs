@@ -161,7 +161,6 @@ impl Held {
         }
     }
 
-    /// Drops the oldest chunks down to the limit; the open chunk is less than half of it.
     fn make_room(&mut self) {
         while self.size() > self.max_bytes
             && let Some(oldest) = self.full.pop_front()

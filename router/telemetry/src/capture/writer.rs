@@ -72,7 +72,6 @@ impl Writer {
 
     fn run(&mut self, messages: &mut mpsc::Receiver<Message>) {
         loop {
-            // Without held records the thread can block.
             let mut next = if self.held.is_empty() {
                 match messages.blocking_recv() {
                     None => return,

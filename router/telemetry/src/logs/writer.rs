@@ -86,7 +86,6 @@ struct State {
 }
 
 impl Lines {
-    /// Adds a line, or counts it as dropped if the buffer is full.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if state.waiting.len() + line.len() > WAITING_BYTES {

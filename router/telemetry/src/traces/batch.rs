@@ -17,7 +17,6 @@ use tracing::{info, warn};
 
 use super::{Counters, Message, TARGET, spans};
 
-/// Traces per batch.
 const BATCH: u64 = 128;
 /// Maximum age of a batch.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -33,7 +33,6 @@ use super::spans::SCHEMA;
 
 /// Maximum retries of a batch.
 const RETRIES: u32 = 3;
-/// Pause before the first retry; doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 const MAX_ANSWER_BYTES: usize = 1 << 16;
@@ -49,7 +48,6 @@ pub enum ExporterError {
     Build(#[from] ExporterBuildError),
 }
 
-/// Creates the exporter. Each export sends the current headers.
 pub(super) fn exporter(
     settings: &config::Traces,
     headers: Arc<ArcSwap<HeaderMap>>,

@@ -135,7 +135,6 @@ pub(super) struct SpanRecord {
     pub(super) method: http::Method,
     pub(super) endpoint: &'static str,
     pub(super) status: Option<u16>,
-    /// Code of the router's own error.
     pub(super) error: Option<String>,
     pub(super) turn: Option<TurnFacts>,
     pub(super) stages: Vec<(Stage, Instant, Instant)>,
@@ -151,7 +150,6 @@ pub(super) struct Attempt {
     pub(super) ended: Option<Instant>,
     pub(super) outcome: &'static str,
     pub(super) answer: Option<AnswerFacts>,
-    /// Cause of a missed objective.
     pub(super) cause: Option<&'static str>,
 }
 
@@ -202,7 +200,6 @@ impl SpanRecord {
         }
     }
 
-    /// Returns the attempt with a response, or the last one.
     pub(super) fn last(&self) -> Option<&Attempt> {
         let answered = self.attempts.iter().find(|attempt| attempt.answer.is_some());
         answered.or(self.attempts.last())
@@ -224,7 +221,6 @@ impl SpanRecord {
         self.attempts.iter().any(|attempt| attempt.cause.is_some()) || self.turn.as_ref().is_some_and(later)
     }
 
-    /// Returns the failure, unless the client caused it.
     pub(super) fn failure(&self) -> Option<&str> {
         if self.status.is_some_and(|status| status >= 500) {
             return Some(self.error.as_deref().unwrap_or("worker_error"));

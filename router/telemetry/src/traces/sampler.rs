@@ -94,13 +94,11 @@ impl TailSampler {
         }
     }
 
-    /// Returns whether a trace is selected by its id.
     pub(super) fn is_drawn(&self, trace: u128) -> bool {
         // The low 56 bits are random in W3C Trace Context Level 2.
         part(trace as u64) < self.shares.rest
     }
 
-    /// Returns the reason to keep a trace, if there is one.
     pub(super) fn decide(&self, record: &SpanRecord) -> Option<KeepReason> {
         let ttft = record.ttft();
         let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, record.context.trace));
@@ -121,7 +119,7 @@ impl TailSampler {
         self.shares.asked && context.asked
     }
 
-    /// Returns whether a trace is kept whatever its outcome.
+    /// Returns whether a trace is kept regardless of its outcome.
     pub(super) fn is_chosen(&self, context: &Context) -> bool {
         self.is_asked(context) || self.is_drawn(context.trace)
     }

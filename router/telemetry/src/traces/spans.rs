@@ -23,7 +23,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::KeptTrace;
 use super::record::{Attempt, SpanRecord};
 
-/// Version of the conventions for attributes.
 pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
 static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
@@ -60,7 +59,6 @@ pub(super) fn of(kept: &KeptTrace) -> Vec<SpanData> {
     spans
 }
 
-/// Derives a span's id from its parent and its index.
 fn inner(parent: u64, number: u64) -> u64 {
     // Attempts hash four bytes; these hash eight with another seed.
     xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1

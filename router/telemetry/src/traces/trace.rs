@@ -24,7 +24,7 @@ pub struct Trace(Option<Arc<Recording>>);
 #[derive(Debug)]
 pub(super) struct Recording {
     to: Arc<Traces>,
-    /// Whether the trace is kept whatever its outcome.
+    /// Whether the trace is kept regardless of its outcome.
     is_kept: bool,
     record: Mutex<SpanRecord>,
 }
@@ -202,7 +202,6 @@ impl Note {
 pub struct AttemptSpan {
     trace: Trace,
     number: usize,
-    /// Whether the first token has passed.
     started: bool,
 }
 
