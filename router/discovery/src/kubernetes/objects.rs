@@ -80,6 +80,7 @@ pub(super) struct Rules<'a> {
     template: &'a Template,
 }
 
+/// An object's data about one worker; `says` holds its annotations without their prefix.
 pub(super) struct Spoken<'a> {
     pub(super) pod: Option<&'a str>,
     pub(super) address: &'a str,
