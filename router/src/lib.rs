@@ -4,13 +4,10 @@
 #![warn(clippy::print_stderr)]
 
 pub mod admin;
-pub mod admission;
 pub mod budget;
 pub mod cli;
 pub mod cmd;
-pub mod decisions;
 pub mod demo;
-pub mod path;
 pub mod picker;
 pub mod reload;
 pub mod serve;

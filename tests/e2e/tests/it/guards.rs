@@ -28,7 +28,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute::app::App;
-use tailroute::path::arrival::Peer;
+use proxy::path::arrival::Peer;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, probe_often, quick};
 use tailroute_e2e::talk::{ask, words};
@@ -104,7 +104,7 @@ async fn mined(app: Arc<App>, fuses: Vec<(usize, usize)>) -> SocketAddr {
             let peer = Arc::new(Peer::new(&app.config.http, from.ip(), false));
             let service = service_fn(move |request: hyper::Request<Incoming>| {
                 let (handling, answering) = fuses[next.fetch_add(1, Ordering::Relaxed) % fuses.len()];
-                let inner = Box::pin(tailroute::path::handle(
+                let inner = Box::pin(proxy::path::handle(
                     Arc::clone(&app),
                     Arc::clone(&peer),
                     request,
