@@ -8,7 +8,6 @@ pub mod budget;
 pub mod cli;
 pub mod cmd;
 pub mod demo;
-pub mod picker;
 pub mod reload;
 pub mod serve;
 pub mod upkeep;

@@ -108,7 +108,7 @@ impl Server {
         let (phase, phases) = watch::channel(Phase::Serving);
         let picking = picker_listener.zip(app.config.endpoint_picker.clone());
         let picker = picking.map(|(listener, settings)| {
-            let run = crate::picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
+            let run = picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
             tokio::spawn(run)
         });
         let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));

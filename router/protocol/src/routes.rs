@@ -87,6 +87,7 @@ pub enum Family {
     /// OpenAI and all unspecified APIs.
     #[default]
     OpenAi,
+    /// Anthropic's Messages API.
     Anthropic,
 }
 

@@ -21,7 +21,7 @@ pub mod arrival;
 pub mod ask;
 
 pub mod client_body;
-pub(crate) mod context;
+pub mod context;
 pub mod flight;
 pub mod forward;
 pub mod inspect;
@@ -124,7 +124,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
 }
 
 /// Counts a request that the router answers itself.
-pub(crate) fn refused(
+pub fn refused(
     proxy: &Proxy,
     caller: &Result<Caller, ApiError>,
     (endpoint, started): (&'static str, Millis),
@@ -170,7 +170,7 @@ async fn answer(
 }
 
 /// Runs the checks that need only the request head. Returns the route.
-pub(crate) fn enter(
+pub fn enter(
     context: &RequestContext<'_>,
     head: &mut HeaderMap,
     route: Result<Route, ApiError>,
@@ -220,7 +220,7 @@ async fn turn(
 }
 
 /// Parses and admits a turn. Returns it with the body to send to engines. `among` restricts the eligible workers.
-pub(crate) async fn admitted(
+pub async fn admitted(
     context: &RequestContext<'_>,
     (endpoint, among): (Endpoint, Option<Among>),
     head: &Parts,
@@ -272,7 +272,7 @@ async fn relay(
 }
 
 /// The worker that stores a response, if known. Returns 404 if the response may belong to another tenant.
-pub(crate) fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
+pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
     let kept = proxy.stored.find(caller.seed(), id);
     if kept.is_none() && caller.tenant().is_some() {
         return Err(ApiError::UnknownResponse);

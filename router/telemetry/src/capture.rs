@@ -76,6 +76,7 @@ enum Message {
 
 type Open = Mutex<BTreeSet<Place>>;
 
+/// The capture of turns.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<Shared>);
 

@@ -12,20 +12,24 @@ use telemetry::traces::Trace;
 
 /// The context of a request whose head was accepted.
 #[derive(Clone, Copy)]
-pub(crate) struct RequestContext<'a> {
-    pub(crate) proxy: &'a Arc<Proxy>,
-    pub(crate) caller: &'a Caller,
+pub struct RequestContext<'a> {
+    /// The request path.
+    pub proxy: &'a Arc<Proxy>,
+    /// The authenticated caller.
+    pub caller: &'a Caller,
     /// The endpoint's name in metrics.
-    pub(crate) endpoint: &'static str,
+    pub endpoint: &'static str,
     /// When the request head was complete.
-    pub(crate) started: Millis,
-    pub(crate) deadline: Deadline,
-    pub(crate) trace: &'a Trace,
+    pub started: Millis,
+    /// The client's deadline.
+    pub deadline: Deadline,
+    /// The request's trace.
+    pub trace: &'a Trace,
 }
 
 impl RequestContext<'_> {
     /// Takes a permit. Fails if `limits.max_in_flight` is reached.
-    pub(crate) fn place(&self) -> Result<RequestPermit, ApiError> {
+    pub fn place(&self) -> Result<RequestPermit, ApiError> {
         self.proxy.place().ok_or(ApiError::Overloaded)
     }
 }

@@ -11,7 +11,7 @@
 mod attempt;
 mod deadline;
 mod hedge;
-pub(crate) mod pass;
+pub mod pass;
 mod request;
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use self::attempt::{Answer, Sent, Verdict};
 pub use self::deadline::Deadline;
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
-pub(crate) use self::request::turn_request;
+pub use self::request::turn_request;
 use super::context::RequestContext;
 use super::flight::{Flight, Outcome};
 use super::retry::{self, RetryState};
@@ -99,7 +99,7 @@ pub(crate) async fn deliver(
 }
 
 /// Selects a worker that was not tried and whose breaker admits the request.
-pub(crate) fn select_admitted(
+pub fn select_admitted(
     proxy: &Proxy,
     turn: &Turn,
     tried: &mut Vec<WorkerId>,
@@ -127,7 +127,7 @@ pub(crate) fn select_admitted(
 }
 
 /// The outcome of a response with this status, if it is relayed completely.
-pub(crate) fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
+pub fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
     let outcome = match status.as_u16() {
         500.. => Outcome::WorkerError,
         400.. => Outcome::ClientError,
@@ -172,7 +172,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPerm
 }
 
 /// Removes hop-by-hop headers and those that only the router may set, then adds the worker's name and the decision.
-pub(crate) fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
+pub fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {

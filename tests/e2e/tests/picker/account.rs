@@ -2,7 +2,7 @@
 //! ends.
 
 use serde_json::json;
-use tailroute::picker::wire::BodyMode;
+use picker::wire::BodyMode;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{ask, words};

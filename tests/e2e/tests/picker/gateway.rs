@@ -9,7 +9,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value as Json;
-use tailroute::picker::wire::{
+use picker::wire::{
     self, AnswerPart, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind,
     Metadata, Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct,
 };

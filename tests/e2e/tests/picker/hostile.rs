@@ -11,7 +11,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::json;
-use tailroute::picker::wire;
+use picker::wire;
 use tailroute_e2e::fleet::quick;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::within;

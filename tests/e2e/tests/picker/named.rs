@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use serde_json::json;
-use tailroute::picker::wire::{AnswerPart, BodyMode};
+use picker::wire::{AnswerPart, BodyMode};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};

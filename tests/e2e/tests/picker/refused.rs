@@ -3,7 +3,7 @@
 use operator::secret::hash;
 use policy::units::Millis;
 use serde_json::json;
-use tailroute::picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
+use picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{quick, stuck_in_prefill};
 use tailroute_e2e::talk::{ask, words};

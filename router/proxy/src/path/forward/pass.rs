@@ -140,7 +140,7 @@ pub(in crate::path) fn answered(
 }
 
 /// Reports a worker's response to the breaker, and counts the request.
-pub(crate) fn settled(
+pub fn settled(
     proxy: &Proxy,
     status: StatusCode,
     in_flight: &mut InFlight,
@@ -215,7 +215,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
 }
 
 /// An untried worker whose breaker admits the request.
-pub(crate) fn some_worker(
+pub fn some_worker(
     proxy: &Proxy,
     headers: &HeaderMap,
     tried: &[WorkerId],

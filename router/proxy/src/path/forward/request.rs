@@ -14,7 +14,7 @@ use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};
 
 /// The client's request addressed to the worker, with the router's headers.
-pub(crate) fn turn_request(
+pub fn turn_request(
     proxy: &Proxy,
     head: &http::request::Parts,
     body: Bytes,

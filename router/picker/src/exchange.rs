@@ -29,14 +29,14 @@ use super::wire::{
     RequestPart, TrailersResponse,
 };
 use super::{answers, head};
-use crate::admission::keys::Caller;
-use crate::app::App;
-use crate::path;
-use crate::path::admit::{self, Received};
-use crate::path::among::Among;
-use crate::path::arrival::Arrival;
-use crate::path::context::RequestContext;
-use crate::path::forward::Deadline;
+use proxy::admission::keys::Caller;
+use proxy::Proxy;
+use proxy::path;
+use proxy::path::admit::{self, Received};
+use proxy::path::among::Among;
+use proxy::path::arrival::Arrival;
+use proxy::path::context::RequestContext;
+use proxy::path::forward::Deadline;
 use protocol::error::ApiError;
 use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
@@ -88,10 +88,10 @@ impl Modes {
 
 /// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
 /// support the request.
-pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
-    let limits = app.live().limits.clone();
+pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
+    let limits = proxy.state.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
-        app.metrics.picked("protocol");
+        proxy.state.metrics.picked("protocol");
         return Err(Status::deadline_exceeded(
             "no request headers came in limits.header_timeout_s",
         ));
@@ -102,14 +102,14 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     let head = match first.request.take() {
         Some(RequestPart::RequestHeaders(head)) if !first.observability_mode => head,
         _ => {
-            app.metrics.picked("protocol");
+            proxy.state.metrics.picked("protocol");
             return Err(Status::failed_precondition(
                 "expected request headers first, with processing_mode.request_header_mode: SEND and no observability_mode",
             ));
         }
     };
     let talk = Exchange {
-        app: &app,
+        proxy: &proxy,
         modes: Modes::of(&first),
         out: &out,
     };
@@ -118,13 +118,13 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
         Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
     };
     let given = request.headers().clone();
-    let (whose, trace) = Arrival::at_gateway(&app, &mut request).told();
-    let route = admit::route(&app, &request);
+    let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
+    let route = admit::route(&proxy, &request);
     let asked = Asked {
-        caller: app.admission.identify(request.headers()),
+        caller: proxy.admission.identify(request.headers()),
         family: Family::of(request.uri().path()),
         endpoint: admit::endpoint(&route),
-        started: app.clock.now(),
+        started: proxy.state.clock.now(),
         among: head::among(&first),
         has_body: !head.end_of_stream,
         given,
@@ -136,7 +136,7 @@ pub(super) async fn talk(app: Arc<App>, mut inbox: Inbox, out: Outgoing) -> Resu
     let talking = async {
         match talk.ask(&mut inbox, (request, route), &asked).await {
             Ok(served) => {
-                app.metrics.picked("picked");
+                proxy.state.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, &asked).await
             }
             Err(no) => talk.no(no, &asked).await,
@@ -161,17 +161,17 @@ struct Asked {
 
 impl Asked {
     /// Returns the rate limit headers for its client.
-    fn limits(&self, app: &App) -> HeaderMap {
+    fn limits(&self, proxy: &Proxy) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
-            caller.mark(&mut marks, app.clock.now());
+            caller.mark(&mut marks, proxy.state.clock.now());
         }
         marks
     }
 }
 
 struct Exchange<'a> {
-    app: &'a Arc<App>,
+    proxy: &'a Arc<Proxy>,
     modes: Modes,
     out: &'a Outgoing,
 }
@@ -185,11 +185,11 @@ impl Exchange<'_> {
     async fn no(&self, no: No, asked: &Asked) -> Result<(), Status> {
         match no {
             No::Gone => {
-                self.app.metrics.picked("gone");
+                self.proxy.state.metrics.picked("gone");
                 Ok(())
             }
             No::Protocol(status) => {
-                self.app.metrics.picked("protocol");
+                self.proxy.state.metrics.picked("protocol");
                 warn!(
                     status = status.message(),
                     "the gateway's configuration is unsupported"
@@ -198,18 +198,18 @@ impl Exchange<'_> {
             }
             No::Refused(error) => {
                 let counted = (asked.endpoint, asked.started);
-                path::refused(self.app, &asked.caller, counted, &error);
+                path::refused(self.proxy, &asked.caller, counted, &error);
                 let code = HeaderValue::from_static(error.code());
                 asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
-                self.refuse((&error, asked.family, asked.limits(self.app))).await
+                self.refuse((&error, asked.family, asked.limits(self.proxy))).await
             }
         }
     }
 
     /// Lets the gateway send an error to the client, which ends the exchange.
     async fn refuse(&self, (error, family, marks): (&ApiError, Family, HeaderMap)) -> Result<(), Status> {
-        self.app.metrics.picked(match error.status().as_u16() {
+        self.proxy.state.metrics.picked(match error.status().as_u16() {
             429 => "shed",
             500.. => "unavailable",
             _ => "refused",
@@ -229,10 +229,10 @@ impl Exchange<'_> {
         (mut request, route): (Request<()>, Result<Route, ApiError>),
         asked: &Asked,
     ) -> Result<Served, No> {
-        let app = self.app;
-        let deadline = Deadline::of(request.headers(), &app.config.failure, Instant::now());
+        let proxy = self.proxy;
+        let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
         let context = RequestContext {
-            app,
+            proxy,
             caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
             endpoint: asked.endpoint,
             started: asked.started,
@@ -260,7 +260,7 @@ impl Exchange<'_> {
             biased;
             picked = picking => picked?,
             () = deadline.head_passed() => return Err(deadline.exceeded().into()),
-            () = app.when_cut_off() => return Err(ApiError::Draining.into()),
+            () = proxy.when_cut_off() => return Err(ApiError::Draining.into()),
         };
         let changes = answers::changes(&asked.given, &picked.headers);
         if is_read {
@@ -294,7 +294,7 @@ impl Exchange<'_> {
         }
         let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
-        let read = admit::read_body(self.app, parts, &mut body).await?;
+        let read = admit::read_body(self.proxy, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))
     }
 
@@ -376,7 +376,7 @@ impl Exchange<'_> {
             Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
             Some(RequestPart::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
-                let mut marks = asked.limits(self.app);
+                let mut marks = asked.limits(self.proxy);
                 let comes_whole = matches!(
                     self.modes.response,
                     BodyMode::Buffered | BodyMode::BufferedPartial

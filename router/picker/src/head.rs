@@ -7,7 +7,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 
 use super::wire::{self, Kind, Metadata, ProcessingRequest};
-use crate::path::among::Among;
+use proxy::path::among::Among;
 use protocol::error::ApiError;
 use protocol::headers;
 

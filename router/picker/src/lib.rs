@@ -2,7 +2,7 @@
 //!
 //! Envoy-based gateways call it by gRPC (`ext_proc`), as the Gateway API Inference Extension specifies: they send a
 //! request's head and body, and get the addresses of workers, the best one first. Then they send the response's head
-//! and body, so that it is observed like one that the router proxies. The stages between are those of [`crate::path`].
+//! and body, so that it is observed like one that the router proxies. The stages between are those of [`proxy::path`].
 //!
 //! | file | contents |
 //! |---|---|

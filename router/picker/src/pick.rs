@@ -10,14 +10,14 @@ use policy::route::Terms;
 use tracing::warn;
 
 use super::served::{Carried, Relayed, Served};
-use crate::app::App;
-use crate::path::among::Among;
-use crate::path::context::RequestContext;
-use crate::path::flight::{Charged, Flight, Outcome};
-use crate::path::forward::{self, Wanted, pass, turn_request};
-use crate::path::inspect::Inspector;
-use crate::path::select::Choice;
-use crate::path::{self, models};
+use proxy::Proxy;
+use proxy::path::among::Among;
+use proxy::path::context::RequestContext;
+use proxy::path::flight::{Charged, Flight, Outcome};
+use proxy::path::forward::{self, Wanted, pass, turn_request};
+use proxy::path::inspect::Inspector;
+use proxy::path::select::Choice;
+use proxy::path::{self, models};
 use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
@@ -60,15 +60,15 @@ async fn turn(
     body: Bytes,
     among: Among,
 ) -> Result<Pick, ApiError> {
-    let app = context.app;
+    let proxy = context.proxy;
     let mut place = context.place()?;
     let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
-    let (choice, pass) = forward::select_admitted(app, &turn, &mut Vec::new())?;
+    let (choice, pass) = forward::select_admitted(proxy, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First: the flight guards the breaker's pass.
-    let mut flight = Flight::start(app, &turn, &choice, pass, Arc::clone(&charged));
+    let mut flight = Flight::start(proxy, &turn, &choice, pass, Arc::clone(&charged));
     flight.is_out();
-    let request = match turn_request(app, head, body, &turn, &choice) {
+    let request = match turn_request(proxy, head, body, &turn, &choice) {
         Ok(request) => request,
         Err(error) => {
             warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
@@ -80,8 +80,8 @@ async fn turn(
     let span = context.trace.attempt(&choice, &mut parts.headers);
     flight.traced(span.note());
     place.sent();
-    let endpoints = endpoints(app, &choice);
-    let carried = Carried::new(app, turn, &choice, ((flight, span), charged), place);
+    let endpoints = endpoints(proxy, &choice);
+    let carried = Carried::new(proxy, turn, &choice, ((flight, span), charged), place);
     Ok(Pick {
         endpoints,
         headers: parts.headers,
@@ -92,9 +92,9 @@ async fn turn(
 
 /// Returns the chosen worker's endpoint, followed by those of workers that can take the identical request, in order
 /// of score.
-fn endpoints(app: &App, choice: &Choice) -> Vec<SocketAddr> {
-    let most = 1 + app
-        .config
+fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
+    let most = 1 + proxy
+        .state.config
         .endpoint_picker
         .as_ref()
         .map_or(0, |picker| picker.fallbacks);
@@ -102,7 +102,7 @@ fn endpoints(app: &App, choice: &Choice) -> Vec<SocketAddr> {
     if most <= endpoints.len() {
         return endpoints;
     }
-    let workers = app.fleet.workers();
+    let workers = proxy.state.fleet.workers();
     let mut others: Vec<&Terms> = choice.decision.terms.iter().collect();
     others.retain(|terms| terms.ready && terms.worker != choice.worker.id);
     others.sort_by(|a, b| {
@@ -141,32 +141,32 @@ fn other(
     body: Bytes,
     among: Among,
 ) -> Result<Pick, ApiError> {
-    let RequestContext { app, caller, .. } = *context;
+    let RequestContext { proxy, caller, .. } = *context;
     let mut wanted = Wanted {
         among: Some(among),
         ..Wanted::default()
     };
     // The remaining body is inspected as it passes.
-    let mut inspector = Inspector::new(app, &head.headers);
+    let mut inspector = Inspector::new(proxy, &head.headers);
     inspector.push(&body)?;
     match route {
-        Route::Kept(id) => wanted.home = path::keeper(app, id, caller)?,
+        Route::Kept(id) => wanted.home = path::keeper(proxy, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
         Route::Upload(_) => wanted.model = inspector.model(),
         _ => {}
     }
     if let Some(model) = &wanted.model {
-        models::check(app, model)?;
+        models::check(proxy, model)?;
     }
     let place = context.place()?;
-    let in_flight = pass::some_worker(app, &head.headers, &[], &wanted).ok_or_else(|| app.nobody_ready())?;
+    let in_flight = pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),
-        headers: headers::addressed(&head.headers, app.admission.has_keys(), &worker.spec),
+        headers: headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec),
         body,
         served: Served::Other(Box::new(Relayed::new(
-            app,
+            proxy,
             in_flight,
             place,
             (context.started, context.endpoint),

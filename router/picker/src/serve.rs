@@ -26,13 +26,13 @@ use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
 use super::exchange::{Going, talk};
 use super::inbox::Inbox;
 use super::wire::{PATH, ProcessingResponse};
-use crate::app::App;
-use crate::serve::Phase;
-use crate::serve::client_io::ClientIo;
-use crate::serve::connections::{ConnectionPermit, Connections};
-use crate::serve::progress::{OpenRequest, Progress};
-use crate::serve::socket::{Socket, Tcp};
-use crate::supervise::{Task, until_done};
+use proxy::Proxy;
+use server::Phase;
+use server::client_io::ClientIo;
+use server::connections::{ConnectionPermit, Connections};
+use server::progress::{OpenRequest, Progress};
+use server::socket::{Socket, Tcp};
+use state::supervise::{Task, until_done};
 use metrics::Open;
 
 /// Pause after a failed accept.
@@ -45,24 +45,24 @@ const WAITING: usize = 4;
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
 /// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
-pub(crate) async fn run(
-    app: Arc<App>,
+pub async fn run(
+    proxy: Arc<Proxy>,
     settings: EndpointPicker,
     listener: TcpListener,
     phase: watch::Receiver<Phase>,
 ) {
-    let (of, port) = (Arc::clone(&app), Arc::new((settings, listener)));
+    let (of, port) = (Arc::clone(&proxy), Arc::new((settings, listener)));
     let accepting = move || accept(Arc::clone(&of), Arc::clone(&port), phase.clone());
-    until_done(app, Task::only("picker_port"), accepting).await;
+    until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
 }
 
-async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut phase: watch::Receiver<Phase>) {
+async fn accept(proxy: Arc<Proxy>, port: Arc<(EndpointPicker, TcpListener)>, mut phase: watch::Receiver<Phase>) {
     let (settings, listener) = &*port;
     let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
     let begin = |stream: TcpStream, place| {
         tokio::spawn(connection(
-            Arc::clone(&app),
+            Arc::clone(&proxy),
             settings.clone(),
             (stream, place),
             phases.clone(),
@@ -99,7 +99,7 @@ async fn accept(app: Arc<App>, port: Arc<(EndpointPicker, TcpListener)>, mut pha
 }
 
 async fn connection(
-    app: Arc<App>,
+    proxy: Arc<Proxy>,
     settings: EndpointPicker,
     (stream, (place, progress)): (TcpStream, (ConnectionPermit, Arc<Progress>)),
     mut phase: watch::Receiver<Phase>,
@@ -107,17 +107,17 @@ async fn connection(
     // Messages are small, and the gateway waits for each.
     let _ = stream.set_nodelay(true);
     let opened = tokio::select! {
-        opened = open(&app, &settings, stream) => opened,
+        opened = open(&proxy, &settings, stream) => opened,
         () = progress.has_to_give_way() => None,
     };
     let Some(socket) = opened else {
         return;
     };
-    let patience = app.live().limits.idle_timeout;
+    let patience = proxy.state.live().limits.idle_timeout;
     let io = TokioIo::new(ClientIo::of_other_port(socket, (place, &progress), patience));
     let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
-        let processor = Processor(Arc::clone(&app), Arc::new(asked.request_began()));
+        let processor = Processor(Arc::clone(&proxy), Arc::new(asked.request_began()));
         async move { Ok::<_, Infallible>(answer(processor, request).await) }
     });
     let server = http2::Builder::new(TokioExecutor::new())
@@ -153,10 +153,10 @@ async fn connection(
 }
 
 /// Performs the TLS handshake, if TLS is on, and waits for the first byte, so that a silent connection takes no slot.
-async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
-    let limit = app.config.limits.header_timeout;
+async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
+    let limit = proxy.state.config.limits.header_timeout;
     let opening = async {
-        match app.tls.acceptor().filter(|_| settings.tls) {
+        match proxy.state.tls.acceptor().filter(|_| settings.tls) {
             None => stream.peek(&mut [0]).await.map(|_| Socket::plain(stream)),
             Some(acceptor) => acceptor.accept(Tcp::new(stream)).await.map(Socket::encrypted),
         }
@@ -167,7 +167,7 @@ async fn open(app: &App, settings: &EndpointPicker, stream: TcpStream) -> Option
         Err(_) => debug!("gateway handshake timed out"),
     }
     if settings.tls {
-        app.metrics.no_tls();
+        proxy.state.metrics.no_tls();
     }
     None
 }
@@ -178,12 +178,13 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
     }
     let most = processor
         .0
+        .state
         .live()
         .limits
         .max_body_bytes
         .get()
         .saturating_add(2 * MOST_BESIDE_BODIES);
-    let request = request.map(|body| Counted::new(body, processor.0.unread()));
+    let request = request.map(|body| Counted::new(body, processor.0.state.unread()));
     tonic::server::Grpc::new(BoundedCodec)
         .max_decoding_message_size(most)
         .streaming(processor, request)
@@ -191,7 +192,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
 }
 
 /// `ExternalProcessor`
-struct Processor(Arc<App>, Arc<OpenRequest>);
+struct Processor(Arc<Proxy>, Arc<OpenRequest>);
 
 impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Processor {
     type Response = tonic::Response<Conversation>;
@@ -221,13 +222,13 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn new(app: &Arc<App>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
+    fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
-            talking: Some(Box::pin(talk(Arc::clone(app), Inbox::new(app, incoming), out))),
+            talking: Some(Box::pin(talk(Arc::clone(proxy), Inbox::new(proxy, incoming), out))),
             told,
             failed: None,
-            _open: app.metrics.picker_opened(),
+            _open: proxy.state.metrics.picker_opened(),
             _under_way: under_way,
         }
     }

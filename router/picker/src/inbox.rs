@@ -11,12 +11,12 @@ use tonic::{Status, Streaming};
 
 use super::bounded::{SizedMessage, overloaded};
 use super::wire::{ProcessingRequest, RequestPart};
-use crate::app::App;
+use proxy::Proxy;
 use tailroute_http::body::BodyError;
 use tailroute_http::unread::Unread;
 
 pub(super) struct Inbox {
-    app: Arc<App>,
+    proxy: Arc<Proxy>,
     incoming: Streaming<SizedMessage>,
     /// The memory reservation of the latest message, until the next one comes or it is taken.
     room: Option<Unread>,
@@ -25,9 +25,9 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(app: &Arc<App>, incoming: Streaming<SizedMessage>) -> Self {
+    pub(super) fn new(proxy: &Arc<Proxy>, incoming: Streaming<SizedMessage>) -> Self {
         Self {
-            app: Arc::clone(app),
+            proxy: Arc::clone(proxy),
             incoming,
             room: None,
             kept: None,
@@ -48,7 +48,7 @@ impl Inbox {
             return Poll::Ready(Ok(None));
         };
         let SizedMessage { message, bytes } = next?;
-        let mut room = self.app.unread();
+        let mut room = self.proxy.state.unread();
         if !room.grow(bytes) {
             return Poll::Ready(Err(overloaded()));
         }

@@ -13,16 +13,16 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use policy::units::Millis;
 use tracing::debug;
 
-use crate::app::{App, RequestPermit};
-use crate::decisions;
-use crate::path::among::Among;
-use crate::path::flight::{Charged, Flight, Outcome};
-use crate::path::forward::{mark, outcome, pass};
-use crate::path::inspect::Inspector;
-use crate::path::observe::Observer;
-use crate::path::retry;
-use crate::path::select::{self, Choice};
-use crate::path::turn::Turn;
+use proxy::{Proxy, RequestPermit};
+use proxy::decisions;
+use proxy::path::among::Among;
+use proxy::path::flight::{Charged, Flight, Outcome};
+use proxy::path::forward::{mark, outcome, pass};
+use proxy::path::inspect::Inspector;
+use proxy::path::observe::Observer;
+use proxy::path::retry;
+use proxy::path::select::{self, Choice};
+use proxy::path::turn::Turn;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
@@ -82,10 +82,10 @@ impl Served {
 }
 
 /// Returns the endpoint that served, if it differs from the picked one, and counts the outcome.
-fn note_served(app: &App, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
+fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
     let elsewhere = by.filter(|by| picked.endpoint != Some(*by));
-    let is_known = elsewhere.is_none_or(|by| at(app, picked, by).is_some());
-    app.metrics.served(match (elsewhere, is_known) {
+    let is_known = elsewhere.is_none_or(|by| at(proxy, picked, by).is_some());
+    proxy.state.metrics.served(match (elsewhere, is_known) {
         (None, _) => "picked",
         (Some(_), true) => "fallback",
         (Some(_), false) => "unknown",
@@ -94,8 +94,8 @@ fn note_served(app: &App, picked: &Worker, by: Option<SocketAddr>) -> Option<Soc
 }
 
 /// Returns the worker at an address; with several ranks there, the one that the request was prepared for.
-fn at(app: &App, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
-    let present = app.fleet.present();
+fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
+    let present = proxy.state.fleet.present();
     let mut there = present.iter().filter(|worker| worker.endpoint == Some(address));
     there
         .find(|worker| worker.spec.rank == picked.spec.rank)
@@ -104,7 +104,7 @@ fn at(app: &App, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
 
 /// A turn that a gateway proxies.
 pub(super) struct Carried {
-    app: Arc<App>,
+    proxy: Arc<Proxy>,
     turn: Arc<Turn>,
     worker: Arc<Worker>,
     sequence: u64,
@@ -120,7 +120,7 @@ pub(super) struct Carried {
 
 impl Carried {
     pub(super) fn new(
-        app: &Arc<App>,
+        proxy: &Arc<Proxy>,
         turn: Arc<Turn>,
         choice: &Choice,
         (attempt, charged): ((Box<Flight>, AttemptSpan), Charged),
@@ -128,9 +128,9 @@ impl Carried {
     ) -> Self {
         let explained = turn
             .explain
-            .then(|| decisions::view::header(app, &choice.decision));
+            .then(|| decisions::view::header(proxy, &choice.decision));
         Self {
-            app: Arc::clone(app),
+            proxy: Arc::clone(proxy),
             turn,
             worker: Arc::clone(&choice.worker),
             sequence: choice.decision.sequence,
@@ -153,7 +153,7 @@ impl Carried {
         let Some(attempt) = self.attempt.take() else {
             return marks;
         };
-        let attempt = match note_served(&self.app, &self.worker, by) {
+        let attempt = match note_served(&self.proxy, &self.worker, by) {
             None => Some(attempt),
             Some(by) => self.moved(attempt, by),
         };
@@ -167,7 +167,7 @@ impl Carried {
         let outcome = outcome(status, &mut flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
-            .within(self.app.copied());
+            .within(self.proxy.state.copied());
         self.observer = Some(Observer::new(watch, (flight, span), outcome));
         mark(&mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
@@ -185,15 +185,15 @@ impl Carried {
         let trace = span.trace().clone();
         span.end(Outcome::NotReached.as_str(), None);
         flight.end(Outcome::NotReached);
-        let Some(worker) = at(&self.app, &self.worker, by) else {
+        let Some(worker) = at(&self.proxy, &self.worker, by) else {
             debug!(endpoint = %by, "the response came from an endpoint that is not a worker");
             return None;
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
-        let choice = select::select(&self.app, &self.turn, &[]).ok()?;
+        let choice = select::select(&self.proxy, &self.turn, &[]).ok()?;
         // The worker has answered already, whatever its breaker's state.
-        let pass = worker.admit(self.app.clock.now(), true)?;
-        let mut flight = Flight::start(&self.app, &self.turn, &choice, pass, Arc::clone(&self.charged));
+        let pass = worker.admit(self.proxy.state.clock.now(), true)?;
+        let mut flight = Flight::start(&self.proxy, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.is_out();
         let span = trace.attempt(&choice, &mut HeaderMap::new());
         flight.is_unclocked();
@@ -217,7 +217,7 @@ impl Drop for Carried {
 
 /// Any other request that a gateway proxies.
 pub(super) struct Relayed {
-    app: Arc<App>,
+    proxy: Arc<Proxy>,
     in_flight: Option<InFlight>,
     _place: RequestPermit,
     /// Time of the pick, and the endpoint's name in metrics.
@@ -228,14 +228,14 @@ pub(super) struct Relayed {
 
 impl Relayed {
     pub(super) fn new(
-        app: &Arc<App>,
+        proxy: &Arc<Proxy>,
         in_flight: InFlight,
         place: RequestPermit,
         counted: (Millis, &'static str),
         inspector: Inspector,
     ) -> Self {
         Self {
-            app: Arc::clone(app),
+            proxy: Arc::clone(proxy),
             in_flight: Some(in_flight),
             _place: place,
             counted,
@@ -250,11 +250,11 @@ impl Relayed {
             return marks;
         }
         if let Some(picked) = self.in_flight.take() {
-            self.in_flight = match note_served(&self.app, picked.worker(), by) {
+            self.in_flight = match note_served(&self.proxy, picked.worker(), by) {
                 None => Some(picked),
-                Some(by) => at(&self.app, picked.worker(), by).and_then(|worker| {
-                    let pass = worker.admit(self.app.clock.now(), true)?;
-                    Some(worker.send(self.app.clock, None, pass))
+                Some(by) => at(&self.proxy, picked.worker(), by).and_then(|worker| {
+                    let pass = worker.admit(self.proxy.state.clock.now(), true)?;
+                    Some(worker.send(self.proxy.state.clock, None, pass))
                 }),
             };
         }
@@ -262,9 +262,9 @@ impl Relayed {
             return marks;
         };
         if retry::is_failure(status) && in_flight.failed() {
-            self.app.breaker_opened(in_flight.worker());
+            self.proxy.state.breaker_opened(in_flight.worker());
         }
-        pass::settled(&self.app, status, in_flight, self.counted);
+        pass::settled(&self.proxy, status, in_flight, self.counted);
         mark(&mut marks, in_flight.worker(), None);
         marks
     }
@@ -274,8 +274,8 @@ impl Drop for Relayed {
     fn drop(&mut self) {
         if !self.is_answered {
             let (started, endpoint) = self.counted;
-            let seconds = (self.app.clock.now() - started).0 / 1e3;
-            self.app.metrics.request(endpoint, "aborted", seconds);
+            let seconds = (self.proxy.state.clock.now() - started).0 / 1e3;
+            self.proxy.state.metrics.request(endpoint, "aborted", seconds);
         }
     }
 }
