@@ -28,7 +28,7 @@ mod tree;
 mod validate;
 
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
-pub use load::{LoadError, Sources, load, load_file, load_routing};
+pub use load::{LoadError, Sources, environment, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, WeightName, Weights};
@@ -37,9 +37,9 @@ pub use schema::schema;
 pub use sections::{
     Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Config, Dialect, Discovery, Dns,
     EndpointPicker, Explain, Failure, Fleet, Forwarded, Health, Hints, Http, Identity, IndexConfig, Key,
-    KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, Objective, OtlpProtocol,
-    Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot, Template,
-    Tls, Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
+    KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, OF_HEADER, Objective,
+    OtlpProtocol, Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot,
+    Template, Tls, Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
 
 /// A complete, commented configuration file: every key with its default.

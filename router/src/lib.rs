@@ -3,7 +3,6 @@
 // `eprintln!` panics where standard error cannot be written to.
 #![warn(clippy::print_stderr)]
 
-pub mod admin;
 pub mod budget;
 pub mod cli;
 pub mod cmd;

@@ -63,17 +63,6 @@ pub struct Source {
 /// The previous and the new revision of the policy.
 pub type Changed = (Arc<Revision>, Arc<Revision>);
 
-/// Result of the last reload.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-pub struct State {
-    /// Number of configurations applied, including the first.
-    pub generation: u64,
-    /// Why the last one read was refused; `null` if it was applied.
-    pub refused: Option<String>,
-    /// Changed sections that need a restart.
-    pub needs_restart: Vec<&'static str>,
-}
-
 /// Reason why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {

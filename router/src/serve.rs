@@ -33,7 +33,7 @@ use tracing::{info, warn};
 
 use self::handover::Predecessor;
 use self::listen::Listeners;
-use crate::admin::serve::AdminPort;
+use admin::serve::AdminPort;
 use crate::app::App;
 use crate::supervise::{Task, until_done};
 

@@ -102,7 +102,7 @@ impl Connections {
     }
 
     /// Returns the number of free slots.
-    #[cfg(test)]
+    /// Returns the number of free permits.
     pub fn free(&self) -> usize {
         self.permits.available_permits()
     }

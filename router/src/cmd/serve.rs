@@ -60,7 +60,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let source = Source {
         file: args.config,
-        environment: super::environment(),
+        environment: config::environment(),
         overrides,
     };
     let mut config = source.load()?;

@@ -12,9 +12,6 @@ use protocol::headers;
 /// Longest objective a client can request, as in the configuration.
 const LONGEST_MS: f64 = 1e9;
 
-/// The metric label of objectives set by header.
-pub const OF_HEADER: &str = "header";
-
 /// The source of a turn's objective. A bounded set, used as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -84,7 +81,7 @@ impl Origin {
     pub fn name(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "default",
-            Self::Header => OF_HEADER,
+            Self::Header => config::OF_HEADER,
             Self::Class(at) => objective.classes.get(at).map_or("default", |class| &class.name),
         }
     }

@@ -11,7 +11,7 @@ use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::ask::Asked;
-use super::objective::{OF_HEADER, Origin};
+use super::objective::Origin;
 use super::turn::Turn;
 use crate::Proxy;
 use fleet::Worker;
@@ -256,7 +256,7 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
     let live;
     let class = match turn.goal.origin {
         Origin::Default => "",
-        Origin::Header => OF_HEADER,
+        Origin::Header => config::OF_HEADER,
         Origin::Class(_) => {
             live = proxy.state.live();
             turn.goal.origin.named(&live.objective)

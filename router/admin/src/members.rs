@@ -53,11 +53,11 @@ async fn add(call: Call) -> Result<Reply, Problem> {
         .worker
         .check()
         .map_err(|problems| Problem::invalid(&problems))?;
-    let worker = call.app.join(spec).map_err(|error| match error {
+    let worker = call.admin.state.join(spec).map_err(|error| match error {
         JoinError::NameTaken => Problem::conflict(format!("{error}; give this one another `name`")),
         JoinError::Leaving | JoinError::Full => Problem::conflict(error.to_string()),
     })?;
-    let shown = shown(&call.app, &worker);
+    let shown = shown(&call.admin, &worker);
     Ok(Reply::json(&shown)?
         .changed(&None::<Shown>, &shown)
         .target(worker.name()))
@@ -72,8 +72,8 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
             worker.source.as_str()
         )));
     }
-    let Some(before) = call.app.leave(&worker) else {
+    let Some(before) = call.admin.state.leave(&worker) else {
         return Err(Problem::conflict("it is already leaving the fleet"));
     };
-    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &worker.hold()))
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &worker.hold()))
 }

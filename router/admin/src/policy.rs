@@ -14,11 +14,11 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Reason;
-use crate::app::App;
+use crate::Admin;
+use config::OF_HEADER;
+use operator::revisions::{Change, Pending, Revision, Source, Stale};
 use replicas::bucket::BucketError;
 use replicas::live_policy::ChangeError;
-use crate::path::objective::OF_HEADER;
-use operator::revisions::{Change, Pending, Revision, Source, Stale};
 
 /// Longest `revert_after_s`: a week.
 const LONGEST_S: f64 = 604_800.0;
@@ -90,7 +90,7 @@ pub(super) fn operations() -> Vec<Operation> {
             (Method::GET, POLICY),
             Role::Read,
             "The policy in force with all of its weights",
-            |call: Call| async move { shown(&call.app, call.app.policy.now()) },
+            |call: Call| async move { shown(&call.admin, call.admin.state.policy.now()) },
         )
         .carries("etag", TAG),
         Operation::new::<Shown, _, _>(
@@ -134,17 +134,17 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn shown(app: &App, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<Reply, Problem> {
-    let etag = app.policy.tag(now.revision);
+fn shown(admin: &Admin, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<Reply, Problem> {
+    let etag = admin.state.policy.tag(now.revision);
     let reverts = pending.map(|pending| Reverts {
-        in_s: ((pending.due - app.clock.now()).0 / 1e3).max(0.0),
+        in_s: ((pending.due - admin.state.clock.now()).0 / 1e3).max(0.0),
         to_revision: pending.to.revision,
     });
-    let live = app.live();
+    let live = admin.state.live();
     let classes = live.objective.classes.iter().map(|class| class.name.clone());
     let shown = Shown {
         turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
-        as_configured: now.settings == app.policy.configured(),
+        as_configured: now.settings == admin.state.policy.configured(),
         etag: etag.clone(),
         reverts,
         now,
@@ -153,37 +153,37 @@ fn shown(app: &App, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<
 }
 
 async fn put(call: Call) -> Result<Reply, Problem> {
-    let app = &call.app;
+    let admin = &call.admin;
     let put: Put = call.body()?;
-    let expected = expected(app, &call.headers)?.ok_or_else(Problem::precondition_required)?;
+    let expected = expected(admin, &call.headers)?.ok_or_else(Problem::precondition_required)?;
     let change = Change {
-        settings: settings(app, &put.settings)?,
+        settings: settings(admin, &put.settings)?,
         by: call.who.name.to_string(),
         reason: Some(put.reason.0),
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
     };
-    change_policy(app, change, expected).await
+    change_policy(admin, change, expected).await
 }
 
 /// Converts a document to settings and checks it against the configured classes.
-pub(super) fn settings(app: &App, document: &PolicyDocument) -> Result<Settings, Problem> {
-    let live = app.live();
+pub(super) fn settings(admin: &Admin, document: &PolicyDocument) -> Result<Settings, Problem> {
+    let live = admin.state.live();
     let settings = document.settings("settings", &live.objective.classes);
     settings.map_err(|problems| Problem::invalid(&problems))
 }
 
 async fn rollback(call: Call) -> Result<Reply, Problem> {
-    let app = &call.app;
+    let admin = &call.admin;
     let asked: Rollback = call.body()?;
-    let expected = expected(app, &call.headers)?;
-    let (now, _) = app.policy.now();
+    let expected = expected(admin, &call.headers)?;
+    let (now, _) = admin.state.policy.now();
     // Without If-Match, the revision read here is the expected one.
     let expected = expected.flatten().unwrap_or(now.revision);
     // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
     let changed = if expected == 0 { now.revision } else { expected };
     let number = asked.to_revision.unwrap_or(changed.saturating_sub(1));
-    let Some(to) = app.policy.find(number) else {
+    let Some(to) = admin.state.policy.find(number) else {
         return Err(match asked.to_revision {
             None => Problem::conflict("there is no revision before this one"),
             Some(_) => Problem::invalid_field(
@@ -199,21 +199,22 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         source: Source::Rollback,
         revert_after: None,
     };
-    change_policy(app, change, Some(expected)).await
+    change_policy(admin, change, Some(expected)).await
 }
 
-async fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
+async fn change_policy(admin: &Admin, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
     let stale = |revision| {
         Problem::precondition_failed(format!(
             "revision {revision} is now in force: GET it and check whether the change is still wanted"
         ))
     };
-    let made = match &app.bus {
-        None => app
+    let made = match &admin.bus {
+        None => admin
+            .state
             .change_policy(change, expected)
             .map_err(|Stale(revision)| stale(revision))?,
         Some(bus) => {
-            let made = bus.change_policy(app, &change, expected).await;
+            let made = bus.change_policy(&admin.state, &change, expected).await;
             made.map_err(|error| match error {
                 ChangeError::Stale(revision) => stale(revision),
                 ChangeError::Unwritten(why @ BucketError::Long(_)) => {
@@ -226,13 +227,13 @@ async fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Resu
         }
     };
     // Shows the revision as this change made it, regardless of later changes.
-    Ok(shown(app, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
+    Ok(shown(admin, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
 }
 
 /// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.
-fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
+fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
     let mut named = None;
-    let (now, _) = app.policy.now();
+    let (now, _) = admin.state.policy.now();
     for value in headers.get_all(header::IF_MATCH) {
         let value = value
             .to_str()
@@ -242,7 +243,11 @@ fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Probl
                 return Ok(Some(None));
             }
             // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
-            let number = app.policy.number(tag).filter(|number| *number >= now.revision);
+            let number = admin
+                .state
+                .policy
+                .number(tag)
+                .filter(|number| *number >= now.revision);
             let number = number.unwrap_or(0);
             if number == now.revision || named != Some(now.revision) {
                 named = named.filter(|_| number != now.revision).max(Some(number));
@@ -254,7 +259,7 @@ fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Probl
 
 async fn history(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
-    let mut revisions = call.app.policy.history();
+    let mut revisions = call.admin.state.policy.history();
     revisions.truncate(query.limit);
     Reply::json(&History { revisions })
 }

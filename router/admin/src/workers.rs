@@ -12,7 +12,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
-use crate::app::App;
+use crate::Admin;
 use fleet::Worker;
 use fleet::hold::{Hold, PinnedAlpha};
 use fleet::source::Source;
@@ -261,19 +261,19 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let part: Part = call.query()?;
-    let app = &call.app;
-    let workers = app.fleet.present();
+    let admin = &call.admin;
+    let workers = admin.state.fleet.present();
     let part = workers.iter().skip(part.offset).take(part.limit);
     Reply::json(&List {
-        workers: part.map(|worker| shown(app, worker)).collect(),
+        workers: part.map(|worker| shown(admin, worker)).collect(),
         total: workers.len(),
     })
 }
 
 pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
     let name = call.parameter("name");
-    call.app.fleet.find(name).ok_or_else(|| {
-        let workers = call.app.fleet.present();
+    call.admin.state.fleet.find(name).ok_or_else(|| {
+        let workers = call.admin.state.fleet.present();
         let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
         Problem::not_found(format!(
             "no worker has this name; there are {}: {}{}",
@@ -286,11 +286,11 @@ pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
 
 fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
     let worker = named(call)?;
-    Ok(shown(&call.app, &worker))
+    Ok(shown(&call.admin, &worker))
 }
 
-pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
-    let gauges = app.worker_gauges(worker);
+pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
+    let gauges = admin.state.worker_gauges(worker);
     let state = match (worker.hold(), worker.is_well()) {
         (Hold::Leaving | Hold::Gone, _) => State::Leaving,
         (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
@@ -300,7 +300,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
         (Hold::None, true) => State::Ready,
         (Hold::None, false) => State::Unwell,
     };
-    let now = app.clock.now();
+    let now = admin.state.clock.now();
     let learned = worker.with_load(|load| load.learned);
     let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
         learned_alpha_ms_per_token: learned.alpha_ms_per_token,
@@ -335,7 +335,7 @@ pub(super) fn shown(app: &App, worker: &Worker) -> Shown {
         }),
         xi_tokens: gauges.xi_tokens,
         silent: gauges.silent,
-        capacity_tokens: app.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
+        capacity_tokens: admin.state.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
         held_tokens: gauges.resident.0,
         events_live: gauges.kv_live,
         dialect: worker.dialect().name(),
@@ -365,8 +365,8 @@ async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
     let Some(before) = worker.set_hold(hold) else {
         return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
     };
-    call.app.worker_changed(&worker);
-    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &hold))
+    call.admin.state.worker_changed(&worker);
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &hold))
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {
@@ -377,10 +377,10 @@ async fn set_alpha(call: Call) -> Result<Reply, Problem> {
         alpha_ms_per_token: asked.alpha_ms_per_token,
         until: asked
             .revert_after_s
-            .map(|seconds| call.app.clock.now() + Millis(seconds * 1e3)),
+            .map(|seconds| call.admin.state.clock.now() + Millis(seconds * 1e3)),
     }));
-    call.app.operator.alphas_set.notify_one();
-    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &asked.alpha_ms_per_token))
+    call.admin.state.operator.alphas_set.notify_one();
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &asked.alpha_ms_per_token))
 }
 
 async fn revert_alpha(call: Call) -> Result<Reply, Problem> {
@@ -390,5 +390,5 @@ async fn revert_alpha(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::conflict("this worker's α is not overridden"));
     };
     let after = worker.cost().alpha_ms_per_token;
-    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before.alpha_ms_per_token, &after))
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before.alpha_ms_per_token, &after))
 }

@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::app::App;
+use crate::Admin;
 use operator::events::Event;
 
 /// Most concurrent listeners.
@@ -38,7 +38,7 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn follow(call: Call) -> Result<Reply, Problem> {
-    let events = &call.app.operator.events;
+    let events = &call.admin.state.operator.events;
     if events.listeners() >= LISTENERS {
         return Err(Problem::busy(format!("there are already {LISTENERS} listeners")));
     }
@@ -46,7 +46,7 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
     let listener = Listener {
         events: events.listen(),
         first: Some(first),
-        app: Arc::clone(&call.app),
+        admin: Arc::clone(&call.admin),
         headers: call.headers,
     };
     let stream = stream::unfold(listener, next);
@@ -56,7 +56,7 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
 struct Listener {
     events: Receiver<Arc<Event>>,
     first: Option<Bytes>,
-    app: Arc<App>,
+    admin: Arc<Admin>,
     /// Header fields of the request, with its token.
     headers: HeaderMap,
 }
@@ -67,7 +67,13 @@ async fn next(mut listener: Listener) -> Option<(Result<Bytes, Infallible>, List
     }
     let heard = tokio::time::timeout(STILL_THERE, listener.events.recv()).await;
     // Reloaded tokens are an event too, so a listener whose token was removed gets no further events.
-    listener.app.operator.tokens.load().identify(&listener.headers)?;
+    listener
+        .admin
+        .state
+        .operator
+        .tokens
+        .load()
+        .identify(&listener.headers)?;
     let text = match heard {
         Ok(Ok(event)) => {
             let data = serde_json::to_string(&*event).unwrap_or_default();

@@ -15,7 +15,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
-use crate::app::App;
+use crate::Admin;
 use operator::recent::DEFAULT_BYTES;
 
 /// Bytes per piece of the streamed response.
@@ -58,7 +58,7 @@ pub(super) fn operations() -> Vec<Operation> {
             (Method::GET, "/admin/v1/capture"),
             Role::Read,
             "Whether turns are captured in memory, and how many are stored",
-            |call: Call| async move { Reply::json(&status(&call.app)) },
+            |call: Call| async move { Reply::json(&status(&call.admin)) },
         ),
         Operation::new::<Status, _, _>(
             "capture.start",
@@ -89,8 +89,8 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn status(app: &App) -> Status {
-    let now = app.operator.recent.now();
+fn status(admin: &Admin) -> Status {
+    let now = admin.state.operator.recent.now();
     let (turns, bytes) = now.as_ref().map_or((0, 0), |running| running.memory.size());
     Status {
         running: now.as_ref().is_some_and(|running| running.is_running()),
@@ -104,30 +104,31 @@ fn status(app: &App) -> Status {
 
 async fn start(call: Call) -> Result<Reply, Problem> {
     let asked: Start = call.body()?;
-    let before = status(&call.app);
+    let before = status(&call.admin);
     let bytes = asked.max_bytes.map_or(DEFAULT_BYTES, |bytes| bytes as usize);
-    call.app
+    call.admin
+        .state
         .operator
         .recent
-        .start(bytes, &call.app.metrics.captured());
-    let after = status(&call.app);
+        .start(bytes, &call.admin.state.metrics.captured());
+    let after = status(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 
 async fn stop(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
-    let before = status(&call.app);
-    if !call.app.operator.recent.stop() {
+    let before = status(&call.admin);
+    if !call.admin.state.operator.recent.stop() {
         return Err(Problem::conflict("no capture is running"));
     }
-    let after = status(&call.app);
+    let after = status(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 
 async fn turns(call: Call) -> Result<Reply, Problem> {
-    match call.app.operator.recent.now() {
+    match call.admin.state.operator.recent.now() {
         Some(running) => {
-            let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
+            let place = Arc::clone(&call.admin.state.operator.turns).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;
             let memory = running.memory.clone();
             // The permit moves into the task: a client that disconnects frees it only when the task is done.

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::app::App;
+use crate::Admin;
 use operator::audit::{AuditRecord, Who};
 use operator::tokens::Principal;
 
@@ -35,7 +35,7 @@ pub struct From(pub SocketAddr);
 #[derive(Debug)]
 pub struct Call {
     /// The router.
-    pub app: Arc<App>,
+    pub admin: Arc<Admin>,
     /// The authenticated caller.
     pub who: Principal,
     /// Header fields of the request.
@@ -142,18 +142,18 @@ impl Call {
     }
 }
 
-pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Request) -> Response {
+pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request: Request) -> Response {
     let from = request.extensions().get::<From>().map(|from| from.0);
-    let response = match admit(&app, &operation, &request) {
+    let response = match admit(&admin, &operation, &request) {
         Ok(who) => {
             let by = Who {
                 name: who.name.to_string(),
                 role: Some(who.role),
                 address: from.map(|from| from.to_string()),
             };
-            match read(Arc::clone(&app), who, request).await {
-                Ok(call) => perform(&app, &operation, call, by).await,
-                Err(problem) => refused(&app, &operation, (by, None, None), problem).await,
+            match read(Arc::clone(&admin), who, request).await {
+                Ok(call) => perform(&admin, &operation, call, by).await,
+                Err(problem) => refused(&admin, &operation, (by, None, None), problem).await,
             }
         }
         Err((Some(who), problem)) => {
@@ -162,23 +162,25 @@ pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Re
                 role: Some(who.role),
                 address: from.map(|from| from.to_string()),
             };
-            refused(&app, &operation, (by, None, None), problem).await
+            refused(&admin, &operation, (by, None, None), problem).await
         }
         // Unauthenticated requests are counted but not audited, since anyone could fill the log with them.
         Err((None, problem)) => problem.into_response(),
     };
-    app.metrics
+    admin
+        .state
+        .metrics
         .admin_request(operation.id, response.status().as_u16());
     response
 }
 
 /// Authenticates and authorises the caller.
 fn admit(
-    app: &App,
+    admin: &Admin,
     operation: &Operation,
     request: &Request,
 ) -> Result<Principal, (Option<Principal>, Problem)> {
-    let tokens = app.operator.tokens.load();
+    let tokens = admin.state.operator.tokens.load();
     if !tokens.is_required() {
         local_only(request.headers()).map_err(|problem| (None, problem))?;
     }
@@ -219,7 +221,7 @@ pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn read(app: Arc<App>, who: Principal, request: Request) -> Result<Call, Problem> {
+async fn read(admin: Arc<Admin>, who: Principal, request: Request) -> Result<Call, Problem> {
     let (mut head, body) = request.into_parts();
     let parameters = RawPathParams::from_request_parts(&mut head, &())
         .await
@@ -230,7 +232,7 @@ async fn read(app: Arc<App>, who: Principal, request: Request) -> Result<Call, P
         .collect();
     let body = read_body(&head, body).await?;
     Ok(Call {
-        app,
+        admin,
         who,
         query: head.uri.query().unwrap_or_default().to_owned(),
         headers: head.headers,
@@ -259,7 +261,7 @@ async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
     Ok(bytes)
 }
 
-async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> Response {
+async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Who) -> Response {
     // The target is the path parameter or, for singletons, the first part of the operation's id.
     let named = call.parameters.first().map(|(_, value)| value.clone());
     let why = reason(&call.body);
@@ -274,16 +276,16 @@ async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> 
                     why,
                     outcome: Ok(reply.change),
                 };
-                app.operator.audit.record(happened).await;
+                admin.state.operator.audit.record(happened).await;
             }
             reply.response
         }
-        Err(problem) => refused(app, operation, (by, named, why), problem).await,
+        Err(problem) => refused(admin, operation, (by, named, why), problem).await,
     }
 }
 
 async fn refused(
-    app: &App,
+    admin: &Admin,
     operation: &Operation,
     (who, target, why): (Who, Option<String>, Option<String>),
     problem: Problem,
@@ -300,7 +302,7 @@ async fn refused(
                 problem.detail
             ))),
         };
-        app.operator.audit.record(happened).await;
+        admin.state.operator.audit.record(happened).await;
     }
     problem.into_response()
 }

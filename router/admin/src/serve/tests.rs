@@ -152,6 +152,16 @@ async fn who_does_not_read_loses_its_place() {
     }
 }
 
+fn admin(config: config::Config) -> Arc<Admin> {
+    let state = state::State::new(config).unwrap();
+    let proxy = proxy::Proxy::new(Arc::clone(&state), None).unwrap();
+    Arc::new(Admin {
+        state,
+        proxy,
+        bus: None,
+    })
+}
+
 #[tokio::test]
 async fn a_probe_waits_for_no_thread_that_is_busy_with_requests() {
     let overrides = config::Overrides {
@@ -161,7 +171,7 @@ async fn a_probe_waits_for_no_thread_that_is_busy_with_requests() {
     let config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let port = AdminPort::start(App::new(config).unwrap(), listener).unwrap();
+    let port = AdminPort::start(admin(config), listener).unwrap();
     // Blocks the only thread that serves requests.
     let mut probe = std::net::TcpStream::connect(address).unwrap();
     probe.set_read_timeout(Some(LONG)).unwrap();

@@ -16,9 +16,9 @@ use super::operation::Operation;
 use super::policy::settings;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
-use crate::app::App;
-use crate::cmd::replay::{self, PreviewError};
+use crate::Admin;
 use operator::shadow::{Shadow, Tally};
+use replay::{self, PreviewError};
 
 /// Default number of turns.
 const DEFAULT_TURNS: usize = 5_000;
@@ -87,7 +87,7 @@ pub(super) fn operations() -> Vec<Operation> {
             (Method::GET, SHADOW),
             Role::Read,
             "What the shadow policy would have done with the live traffic",
-            |call: Call| async move { Reply::json(&shadowed(&call.app)) },
+            |call: Call| async move { Reply::json(&shadowed(&call.admin)) },
         ),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow_put",
@@ -111,27 +111,27 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn preview(call: Call) -> Result<Reply, Problem> {
     let asked: Try = call.body()?;
-    let app = &call.app;
-    let proposed = settings(app, &asked.settings)?;
-    let Ok(turn) = Arc::clone(&app.operator.previews).try_acquire_owned() else {
+    let admin = &call.admin;
+    let proposed = settings(admin, &asked.settings)?;
+    let Ok(turn) = Arc::clone(&admin.state.operator.previews).try_acquire_owned() else {
         return Err(Problem::busy(
             "another preview is running; try again when it is done",
         ));
     };
-    let running = app.operator.recent.now().ok_or_else(none_captured)?;
+    let running = admin.state.operator.recent.now().ok_or_else(none_captured)?;
     let (held, _) = running.memory.size();
     if held < FEWEST_TURNS {
         return Err(Problem::conflict(format!(
             "only {held} turns are captured; a preview needs at least {FEWEST_TURNS}"
         )));
     }
-    let fleet =
-        replay::Fleet::live(app).ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
+    let fleet = replay::Fleet::live(&admin.state)
+        .ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
     let memory = running.memory.clone();
     let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
-    let settings = [app.policy.load().settings.clone(), proposed];
+    let settings = [admin.state.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
     // A separate thread of low priority, away from those that serve requests. Its work is bounded in turns,
     // workers and time.
@@ -161,8 +161,8 @@ fn not_played(error: &PreviewError, turns: usize) -> Problem {
     }
 }
 
-fn shadowed(app: &App) -> Shadowed {
-    let shadow = app.operator.shadow.load_full();
+fn shadowed(admin: &Admin) -> Shadowed {
+    let shadow = admin.state.operator.shadow.load_full();
     Shadowed {
         running: shadow.is_some(),
         settings: shadow.as_ref().map(|shadow| shadow.settings.clone()),
@@ -173,20 +173,20 @@ fn shadowed(app: &App) -> Shadowed {
 
 async fn follow(call: Call) -> Result<Reply, Problem> {
     let asked: Follow = call.body()?;
-    let before = shadowed(&call.app);
-    let shadow = Shadow::new(settings(&call.app, &asked.settings)?);
-    call.app.operator.shadow.store(Some(Arc::new(shadow)));
-    let after = shadowed(&call.app);
+    let before = shadowed(&call.admin);
+    let shadow = Shadow::new(settings(&call.admin, &asked.settings)?);
+    call.admin.state.operator.shadow.store(Some(Arc::new(shadow)));
+    let after = shadowed(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 
 async fn unfollow(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
-    let before = shadowed(&call.app);
-    if call.app.operator.shadow.swap(None).is_none() {
+    let before = shadowed(&call.admin);
+    if call.admin.state.operator.shadow.swap(None).is_none() {
         return Err(Problem::conflict("there is no shadow policy"));
     }
-    let after = shadowed(&call.app);
+    let after = shadowed(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 

@@ -10,8 +10,8 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
-use replicas::calibrations::Calibration;
 use fleet::hold::Measured;
+use replicas::calibrations::Calibration;
 
 /// What was measured.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -76,7 +76,7 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
         gamma_ms_per_token2: asked.gamma_ms_per_token2,
         floor_ms: asked.floor_ms,
     };
-    call.app.calibrate(
+    call.admin.state.calibrate(
         &worker,
         Measured {
             cost,
@@ -84,7 +84,7 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
             r_squared: asked.r_squared,
         },
     );
-    if let Some(bus) = &call.app.bus {
+    if let Some(bus) = &call.admin.bus {
         let told = Calibration {
             alpha_ms_per_token: asked.alpha_ms_per_token,
             beta_ms: asked.beta_ms,
@@ -97,5 +97,5 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
         };
         bus.calibrated(worker.name(), told);
     }
-    Ok(Reply::json(&shown(&call.app, &worker))?.changed(&before, &cost))
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &cost))
 }

@@ -59,7 +59,37 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use self::operation::Operation;
 use self::problem::Problem;
-use crate::app::App;
+use metrics::Gauges;
+use proxy::Proxy;
+use replicas::Bus;
+use state::State;
+
+/// The parts that the admin API shows and changes.
+#[derive(Debug)]
+pub struct Admin {
+    /// The state that every part shares.
+    pub state: Arc<State>,
+    /// The request path.
+    pub proxy: Arc<Proxy>,
+    /// The exchange with other replicas, if configured.
+    pub bus: Option<Arc<Bus>>,
+}
+
+impl Admin {
+    /// Returns whether the router has just started and waits for the state of other replicas.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let bus = self.bus.as_ref();
+        bus.is_some_and(|bus| bus.is_joining(self.state.clock.now()))
+    }
+
+    /// Returns the gauges of the metrics page.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let bus = self.bus.as_ref().map(|bus| bus.gauges());
+        self.state.gauges(self.proxy.admission.gate.counts(), bus)
+    }
+}
 
 /// Returns every operation of the admin port, in the order of the OpenAPI document.
 #[must_use]
@@ -88,20 +118,20 @@ pub fn operations() -> Vec<Operation> {
 }
 
 /// Returns the routes of the admin port.
-pub fn router(app: &Arc<App>) -> Router {
+pub fn router(admin: &Arc<Admin>) -> Router {
     let mut paths: BTreeMap<&'static str, Vec<Arc<Operation>>> = BTreeMap::new();
     for operation in operations() {
         paths.entry(operation.path).or_default().push(Arc::new(operation));
     }
-    let mut router = console::routes(status::health(Router::new(), app));
+    let mut router = console::routes(status::health(Router::new(), admin));
     for (path, operations) in paths {
-        router = router.route(path, methods(app, &operations));
+        router = router.route(path, methods(admin, &operations));
     }
     router.fallback(|| async { Problem::not_found("there is nothing at this path").into_response() })
 }
 
 /// Returns the routes of one path. Other methods get 405 with the allowed ones.
-fn methods(app: &Arc<App>, operations: &[Arc<Operation>]) -> MethodRouter {
+fn methods(admin: &Arc<Admin>, operations: &[Arc<Operation>]) -> MethodRouter {
     let mut methods = MethodRouter::new();
     let mut allowed: Vec<&str> = Vec::new();
     for operation in operations {
@@ -112,9 +142,9 @@ fn methods(app: &Arc<App>, operations: &[Arc<Operation>]) -> MethodRouter {
         if operation.method == Method::GET {
             allowed.push("HEAD");
         }
-        let (app, operation) = (Arc::clone(app), Arc::clone(operation));
+        let (admin, operation) = (Arc::clone(admin), Arc::clone(operation));
         methods = methods.merge(on(filter, move |request: Request| {
-            call::answer(Arc::clone(&app), Arc::clone(&operation), request)
+            call::answer(Arc::clone(&admin), Arc::clone(&operation), request)
         }));
     }
     let allowed = allowed.join(", ");

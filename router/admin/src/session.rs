@@ -31,7 +31,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Reply::json(&Session {
                 name: call.who.name.to_string(),
                 role: call.who.role,
-                tokens: call.app.operator.tokens.load().is_required(),
+                tokens: call.admin.state.operator.tokens.load().is_required(),
                 version: env!("CARGO_PKG_VERSION"),
             })
         },

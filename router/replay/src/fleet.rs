@@ -8,13 +8,13 @@ use lab::simulate::fleet::{CacheRule, Target, WorkerSpec};
 use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
-use crate::app::App;
-use crate::path::objective::OF_HEADER;
+use config::OF_HEADER;
 use fleet::Worker;
 use fleet::dialect::trims;
 use lab::args::{non_negative, positive};
 use lab::trace::BLOCK_TOKENS;
 use lab::trace_source::Trace;
+use state::State;
 
 /// Default number of workers.
 const WORKERS: u32 = 4;
@@ -101,7 +101,7 @@ impl FleetArgs {
         let Some(path) = &self.config else {
             return Ok(self.alike());
         };
-        let config = config::load_file(Some(path), crate::cmd::environment(), Overrides::default())?;
+        let config = config::load_file(Some(path), config::environment(), Overrides::default())?;
         let objective = &config.objective;
         Ok(Fleet {
             names: config.workers.iter().map(|worker| worker.name.clone()).collect(),
@@ -159,32 +159,32 @@ impl FleetArgs {
 impl Fleet {
     /// Returns the ready workers with their costs in force; `None` if there is none.
     #[must_use]
-    pub fn live(app: &App) -> Option<Self> {
+    pub fn live(state: &State) -> Option<Self> {
         let live = |worker: &Arc<Worker>| config::Worker {
             cost: worker.cost(),
             ..worker.spec.clone()
         };
-        let ready: Vec<_> = app
+        let ready: Vec<_> = state
             .fleet
             .workers()
             .iter()
             .filter(|worker| worker.is_ready())
             .cloned()
             .collect();
-        let hints = &app.config.hints;
+        let hints = &state.config.hints;
         let trim = ready
             .iter()
             .filter(|worker| trims(&*worker.dialect(), hints))
             .count();
         let workers: Vec<_> = ready.iter().map(live).collect();
-        let objective = &app.live().objective;
+        let objective = &state.live().objective;
         Some(Self {
             names: workers.iter().map(|worker| worker.name.clone()).collect(),
-            routing: app.config.routing.clone(),
+            routing: state.config.routing.clone(),
             target: Target {
                 ttft: objective.ttft,
                 share: objective.share,
-                next_prompt: app.next_prompt(),
+                next_prompt: state.next_prompt(),
             },
             cost: workers.first()?.cost,
             workers: Workers::Configured(workers),

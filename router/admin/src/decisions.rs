@@ -9,9 +9,9 @@ use serde::Deserialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::app::App;
-use crate::decisions::Filter;
-use crate::decisions::view::{Explained, Page};
+use crate::Admin;
+use proxy::decisions::Filter;
+use proxy::decisions::view::{Explained, Page};
 use telemetry::context::TraceId;
 
 /// Largest page.
@@ -111,7 +111,7 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let wanted: Wanted = call.query()?;
-    let app = &call.app;
+    let admin = &call.admin;
     let trace = wanted.trace.map(|digits| {
         let read = TraceId::read(digits.as_bytes());
         read.ok_or_else(|| {
@@ -119,7 +119,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         })
     });
     let worker = wanted.worker.map(|name| {
-        let known = app.fleet.find(&name);
+        let known = admin.state.fleet.find(&name);
         known.map(|worker| (worker.id.0, worker.joined)).ok_or_else(|| {
             Problem::malformed(format!(
                 "worker: there is no `{name}`; GET /admin/v1/slo names them all"
@@ -135,7 +135,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         late: wanted.late,
         cause: wanted.cause.map(Cause::from),
     };
-    Reply::json(&page(app, &filter, wanted.before, wanted.limit.clamp(1, MOST)))
+    Reply::json(&page(admin, &filter, wanted.before, wanted.limit.clamp(1, MOST)))
 }
 
 async fn of_request(call: Call) -> Result<Reply, Problem> {
@@ -143,7 +143,7 @@ async fn of_request(call: Call) -> Result<Reply, Problem> {
         request: Some(call.parameter("request").to_owned()),
         ..Filter::default()
     };
-    let page = page(&call.app, &filter, None, MOST);
+    let page = page(&call.admin, &filter, None, MOST);
     if page.decisions.is_empty() {
         return Err(Problem::not_found(format!(
             "no decision of this request is kept; the router keeps the last {} (explain.max_bytes)",
@@ -153,11 +153,14 @@ async fn of_request(call: Call) -> Result<Reply, Problem> {
     Reply::json(&page)
 }
 
-fn page(app: &App, filter: &Filter, before: Option<u64>, limit: usize) -> Page {
-    let (slots, next) = app.decisions.page(filter, before, limit);
+fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Page {
+    let (slots, next) = admin.proxy.decisions.page(filter, before, limit);
     Page {
-        decisions: slots.iter().map(|slot| Explained::of(app, slot)).collect(),
+        decisions: slots
+            .iter()
+            .map(|slot| Explained::of(&admin.proxy, slot))
+            .collect(),
         next,
-        capacity: app.decisions.capacity(),
+        capacity: admin.proxy.decisions.capacity(),
     }
 }

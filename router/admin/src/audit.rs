@@ -53,7 +53,7 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
-    let audit = &call.app.operator.audit;
+    let audit = &call.admin.state.operator.audit;
     Reply::json(&Log {
         entries: audit.newest(query.limit),
         write_failures: audit.failures(),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::app::App;
+use crate::Admin;
 
 /// Prefixes examined, most recently used first. Bounds the time that writers wait to a fraction of a millisecond.
 const LOOKED_AT: usize = 2_000;
@@ -114,26 +114,31 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let wanted: Wanted = call.query()?;
-    let app = Arc::clone(&call.app);
+    let admin = Arc::clone(&call.admin);
     let worker = wanted.worker.map(|name| {
-        app.fleet.find(&name).map(|worker| worker.id).ok_or_else(|| {
-            Problem::malformed(format!(
-                "worker: there is no `{name}`; GET /admin/v1/workers names them all"
-            ))
-        })
+        admin
+            .state
+            .fleet
+            .find(&name)
+            .map(|worker| worker.id)
+            .ok_or_else(|| {
+                Problem::malformed(format!(
+                    "worker: there is no `{name}`; GET /admin/v1/workers names them all"
+                ))
+            })
     });
     let (worker, order, limit) = (worker.transpose()?, wanted.order, wanted.limit.clamp(1, MOST));
     // Walking long prompts takes time, so it runs on a blocking thread.
-    let looked = tokio::task::spawn_blocking(move || shown(&app, worker, order, limit));
+    let looked = tokio::task::spawn_blocking(move || shown(&admin, worker, order, limit));
     let shown = looked
         .await
         .map_err(|error| Problem::internal(format!("cannot read the index: {error}")))?;
     Reply::json(&shown)
 }
 
-fn shown(app: &App, worker: Option<WorkerId>, order: Order, limit: usize) -> Shown {
-    let stats = app.knowledge.index_stats();
-    let (mut found, complete) = app.knowledge.newest_prefixes(LOOKED_AT, worker, COPIES);
+fn shown(admin: &Admin, worker: Option<WorkerId>, order: Order, limit: usize) -> Shown {
+    let stats = admin.state.knowledge.index_stats();
+    let (mut found, complete) = admin.state.knowledge.newest_prefixes(LOOKED_AT, worker, COPIES);
     found.retain(|prefix| (prefix.forks > 1) == (order == Order::Shared));
     let longest = |prefix: &Prefix| prefix.copies.iter().map(|copy| copy.keys).max().unwrap_or(0);
     match order {
@@ -147,18 +152,19 @@ fn shown(app: &App, worker: Option<WorkerId>, order: Order, limit: usize) -> Sho
         entries: stats.entries,
         bytes: stats.bytes,
         complete,
-        prefixes: found.into_iter().map(|prefix| one(app, prefix)).collect(),
+        prefixes: found.into_iter().map(|prefix| one(admin, prefix)).collect(),
     }
 }
 
-fn one(app: &App, mut prefix: Prefix) -> ShownPrefix {
+fn one(admin: &Admin, mut prefix: Prefix) -> ShownPrefix {
     prefix.copies.sort_by_key(|copy| Reverse(copy.keys));
-    let workers = app.fleet.workers();
+    let workers = admin.state.fleet.workers();
     let copy = |copy: &policy::index::Copy| {
         Some(ShownCopy {
             worker: workers.get(copy.worker.index())?.name().to_owned(),
             keys: copy.keys,
-            tokens: app
+            tokens: admin
+                .state
                 .knowledge
                 .tokens_up_to(copy.worker, copy.last)
                 .map(|tokens| tokens.0),

@@ -33,12 +33,12 @@ use self::pieces::Pieces;
 use super::call::From;
 use super::problem::Problem;
 use super::status;
-use crate::app::App;
-use crate::serve::client_io::ClientIo;
-use crate::serve::connections::{ConnectionPermit, Connections};
-use crate::serve::progress::Progress;
-use crate::serve::socket::Socket;
-use crate::supervise::{Task, forever};
+use crate::Admin;
+use server::client_io::ClientIo;
+use server::connections::{ConnectionPermit, Connections};
+use server::progress::Progress;
+use server::socket::Socket;
+use state::supervise::{Task, forever};
 
 mod pieces;
 
@@ -90,7 +90,7 @@ impl AdminPort {
     ///
     /// # Errors
     /// Fails if the thread or its runtime cannot be created.
-    pub fn start(app: Arc<App>, listener: TcpListener) -> io::Result<Self> {
+    pub fn start(admin: Arc<Admin>, listener: TcpListener) -> io::Result<Self> {
         let main = Handle::current();
         let listener = listener.into_std()?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -103,7 +103,7 @@ impl AdminPort {
         let serving = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = run(app, listener, main) => {}
+                    () = run(admin, listener, main) => {}
                     () = stopped.notified() => {}
                 }
             });
@@ -124,15 +124,15 @@ impl Drop for AdminPort {
     }
 }
 
-async fn run(app: Arc<App>, listener: TcpListener, main: Handle) {
-    let probes = status::probes(&app).fallback(|| async {
+async fn run(admin: Arc<Admin>, listener: TcpListener, main: Handle) {
+    let probes = status::probes(&admin).fallback(|| async {
         let what = "too many requests in flight; only /livez and /readyz are answered";
         Problem::unavailable(what).into_response()
     });
-    let port = Arc::new(Port::new((super::router(&app), main), probes, BOUNDS));
+    let port = Arc::new(Port::new((super::router(&admin), main), probes, BOUNDS));
     let listener = Arc::new(listener);
     let accepting = move || accept(Arc::clone(&listener), Arc::clone(&port));
-    forever(app, Task::only("admin_port"), accepting).await;
+    forever(Arc::clone(&admin.state), Task::only("admin_port"), accepting).await;
 }
 
 async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {

@@ -1,13 +1,13 @@
-//! State of the feedback loop as reported by the admin API: the values in force, their reasons and errors.
+//! State of the feedback loop as reported by the state API: the values in force, their reasons and errors.
 
 use policy::units::Millis;
 use serde::Serialize;
 
-use crate::app::App;
 use fleet::hints::SentObjective;
 use learning::feedback::{ClassState, CostState, TailState, Trimmed};
+use state::State;
 
-/// State of the objectives and of what follows from them: `GET /admin/v1/slo`.
+/// State of the objectives and of what follows from them: `GET /state/v1/slo`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SloState {
     /// Objective, and the share of turns that has to meet it.
@@ -74,30 +74,30 @@ pub struct WorkerState {
 
 /// Returns the current state of the feedback loop.
 #[must_use]
-pub fn explain(app: &App) -> SloState {
+pub fn explain(state: &State) -> SloState {
     let (habits, classes, conversations) = {
-        let conversations = app.feedback.conversations.lock();
+        let conversations = state.feedback.conversations.lock();
         let habits = &conversations.habits;
         let all = ClassState::of(None, habits.all());
         (all, ClassState::keyless(habits), conversations.len())
     };
     SloState {
-        objective: objective(app),
-        tail: TailState::of(&app.feedback, app.config.hints.enabled),
-        given_up: app.feedback.recent.all(),
-        workers: workers(app),
+        objective: objective(state),
+        tail: TailState::of(&state.feedback, state.config.hints.enabled),
+        given_up: state.feedback.recent.all(),
+        workers: workers(state),
         habits,
         classes,
         conversations,
-        lessons_dropped: app.feedback.dropped(),
+        lessons_dropped: state.feedback.dropped(),
     }
 }
 
-fn objective(app: &App) -> ObjectiveState {
-    let live = app.live();
+fn objective(state: &State) -> ObjectiveState {
+    let live = state.live();
     let objective = &live.objective;
     let class = |class: &str, ttft_ms| {
-        let (met, missed) = app.metrics.slo_turns(class);
+        let (met, missed) = state.metrics.slo_turns(class);
         ObjectiveClass {
             class: class.to_owned(),
             ttft_ms,
@@ -116,23 +116,23 @@ fn objective(app: &App) -> ObjectiveState {
     }
 }
 
-fn workers(app: &App) -> Vec<WorkerState> {
-    let now = app.clock.now();
-    let objective = app.live().objective.ttft;
-    let state = |worker: &std::sync::Arc<fleet::Worker>| {
+fn workers(state: &State) -> Vec<WorkerState> {
+    let now = state.clock.now();
+    let objective = state.live().objective.ttft;
+    let worker_state = |worker: &std::sync::Arc<fleet::Worker>| {
         let (cost, wait, utilisation) =
             worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
         let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);
         WorkerState {
             name: worker.name().to_owned(),
             dialect: worker.dialect().name(),
-            cost: app.feedback.costs.lock().state(worker.id),
+            cost: state.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,
             xi_tokens: xi.min(1e9),
-            silent: app.feedback.tail.lock().silent_on(worker.id),
+            silent: state.feedback.tail.lock().silent_on(worker.id),
             told: worker.hints.told(),
         }
     };
-    app.fleet.present().iter().map(state).collect()
+    state.fleet.present().iter().map(worker_state).collect()
 }

@@ -9,7 +9,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Because;
-use crate::admission::limits::Left;
+use proxy::admission::limits::Left;
 
 /// Keys.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -48,8 +48,8 @@ pub(super) fn operations() -> Vec<Operation> {
             Role::Read,
             "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
-                let now = call.app.clock.now();
-                let keys = call.app.admission.left_of_all(now);
+                let now = call.admin.state.clock.now();
+                let keys = call.admin.proxy.admission.left_of_all(now);
                 Reply::json(&List {
                     keys: keys.into_iter().map(|(name, left)| shown(name, left)).collect(),
                 })
@@ -84,7 +84,12 @@ fn shown(name: String, [requests, tokens]: [Option<Left>; 2]) -> Shown {
 async fn reset(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let name = call.parameter("name");
-    let Some([before, after]) = call.app.admission.reset(name, call.app.clock.now()) else {
+    let Some([before, after]) = call
+        .admin
+        .proxy
+        .admission
+        .reset(name, call.admin.state.clock.now())
+    else {
         return Err(Problem::not_found(
             "no key has this name; GET /admin/v1/keys lists them",
         ));

@@ -45,7 +45,7 @@ macro_rules! files {
         &[$(File {
             path: $path,
             media_type: $media_type,
-            bytes: include_bytes!(concat!("../../console/", $path)),
+            bytes: include_bytes!(concat!("../console/", $path)),
         }),*]
     };
 }

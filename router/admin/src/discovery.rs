@@ -26,8 +26,8 @@ pub(super) fn operations() -> Vec<Operation> {
         "The sources of workers: when each last responded, its error, and the entries that were refused",
         |call: Call| async move {
             Reply::json(&Sources {
-                sources: call.app.discovery.standings(),
-                max_workers: call.app.config.discovery.max_workers,
+                sources: call.admin.state.discovery.standings(),
+                max_workers: call.admin.state.config.discovery.max_workers,
             })
         },
     )]
