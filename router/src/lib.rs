@@ -9,4 +9,3 @@ pub mod cmd;
 pub mod demo;
 pub mod reload;
 pub mod serve;
-pub mod upkeep;

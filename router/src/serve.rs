@@ -104,7 +104,7 @@ impl Server {
         let shared: io::Result<Vec<OwnedFd>> = shared.collect();
         let handover = config.server.handover.clone();
         let app = App::new(config)?;
-        let mut tasks = crate::upkeep::spawn(&app);
+        let mut tasks = upkeep::spawn(&app);
         let (phase, phases) = watch::channel(Phase::Serving);
         let picking = picker_listener.zip(app.config.endpoint_picker.clone());
         let picker = picking.map(|(listener, settings)| {

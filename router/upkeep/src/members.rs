@@ -5,40 +5,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use discovery::{Named, Refused, Source};
-use tokio::task::JoinSet;
 use tracing::info;
 
-use crate::app::App;
-use crate::supervise::{Task, forever};
+use super::Tasks;
+use state::State;
 use fleet::hold::Hold;
 use fleet::{JoinError, Worker};
 
 /// Interval between attempts while a worker waits to join.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(super) fn spawn(app: &Arc<App>, tasks: &mut JoinSet<()>) {
-    let settings = &app.config.discovery;
+pub(super) fn spawn(tasks: &mut Tasks) {
+    let state = Arc::clone(&tasks.state);
+    let settings = &state.config.discovery;
     if !settings.is_on() {
         return;
     }
-    for source in discovery::tasks(settings, &app.discovery) {
-        let task = Task::only(source.name());
-        tasks.spawn(forever(Arc::clone(app), task, move || source.clone().run()));
+    for source in discovery::tasks(settings, &state.discovery) {
+        tasks.spawn(source.name(), move || source.clone().run());
     }
-    super::spawn_forever(app, tasks, "discovery_members", keep);
+    tasks.spawn_with(&state, "discovery_members", keep);
 }
 
 /// Keeps the fleet in agreement with the sources. Does not end.
-async fn keep(app: Arc<App>) {
+async fn keep(state: Arc<State>) {
     loop {
         // Reports that arrive meanwhile are handled in the next round.
-        let all_said = app.discovery.all_said();
-        let waits = agree(&app);
+        let all_said = state.discovery.all_said();
+        let waits = agree(&state);
         if all_said {
-            app.discovery.agreed();
+            state.discovery.agreed();
         }
         tokio::select! {
-            () = app.discovery.changed() => {}
+            () = state.discovery.changed() => {}
             () = tokio::time::sleep(LOOK), if waits => {}
         }
     }
@@ -55,9 +54,9 @@ struct Wanted<'a> {
 
 /// Adds, removes and updates workers as the sources require. Returns whether a worker waits to join until another one
 /// has left.
-fn agree(app: &App) -> bool {
-    let all = app.discovery.all();
-    let present = app.fleet.present();
+fn agree(state: &State) -> bool {
+    let all = state.discovery.all();
+    let present = state.fleet.present();
     let mut wanted = Wanted {
         workers: BTreeMap::new(),
         refused: all
@@ -77,11 +76,11 @@ fn agree(app: &App) -> bool {
     }
     let heard: HashSet<fleet::source::Source> = all.iter().map(|(source, _)| of(*source)).collect();
     for worker in present.iter().filter(|worker| heard.contains(&worker.source)) {
-        adjust(app, worker, wanted.workers.get(worker.name()).copied());
+        adjust(state, worker, wanted.workers.get(worker.name()).copied());
     }
-    let waits = join(app, &present, &mut wanted);
+    let waits = join(state, &present, &mut wanted);
     for (source, refused) in wanted.refused {
-        app.discovery.not_taken(source, refused);
+        state.discovery.not_taken(source, refused);
     }
     waits
 }
@@ -93,7 +92,7 @@ impl Wanted<'_> {
 }
 
 /// Updates a worker of the fleet as its source requires.
-fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
+fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
     match wanted {
         Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {
             if worker.set_offered(named.ready) != named.ready {
@@ -103,17 +102,17 @@ fn adjust(app: &App, worker: &Worker, wanted: Option<(Source, &Named)>) {
                     source = source.as_str(),
                     "discovery changed the worker's readiness"
                 );
-                app.worker_changed(worker);
+                state.worker_changed(worker);
             }
         }
         // The source removed the worker or changed its settings.
         _ => {
-            app.leave(worker);
+            state.leave(worker);
         }
     }
 }
 
-fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
+fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
     let by_name: HashMap<&str, &Arc<Worker>> = present.iter().map(|worker| (worker.name(), worker)).collect();
     let stays = |worker: &&Arc<Worker>| !worker.hold().is_final();
     let address = |spec: &config::Worker| (spec.url.to_string(), spec.rank);
@@ -127,8 +126,8 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         .filter(stays)
         .filter(|worker| worker.source.finds())
         .count();
-    let most = app.config.discovery.max_workers;
-    let slots = app.config.workers.len() + SLOTS_PER_WORKER * most;
+    let most = state.config.discovery.max_workers;
+    let slots = state.config.workers.len() + SLOTS_PER_WORKER * most;
     let (mut waits, mut refused) = (false, Vec::new());
     for (name, (source, named)) in &wanted.workers {
         match by_name.get(name) {
@@ -149,10 +148,10 @@ fn join(app: &App, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
         } else if found >= most {
             let why = format!("the limit of {most} workers is reached (discovery.max_workers)");
             refused.push((*source, *name, why));
-        } else if !app.fleet.has_slot(app.clock.now(), slots) {
+        } else if !state.fleet.has_slot(state.clock.now(), slots) {
             waits = true;
         } else {
-            match app.join_named(named.spec.clone(), of(*source), named.ready) {
+            match state.join_named(named.spec.clone(), of(*source), named.ready) {
                 Ok(_) => {
                     found += 1;
                     addresses.insert(address(&named.spec), name);

@@ -14,8 +14,8 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::queues::exposition;
-use crate::app::App;
-use crate::control;
+use state::State;
+use state::control;
 use fleet::Worker;
 
 /// The gauge of vLLM whose labels give the capacity.
@@ -23,7 +23,7 @@ const VLLM: &str = "vllm:cache_config_info";
 
 /// Finds a worker's capacity, starting from the documents already fetched, and sets it in its mirror. Returns whether
 /// every query was answered, even if negatively.
-pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
+pub(super) async fn learn(state: &State, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
     if worker.spec.capacity_is_known {
         return true;
     }
@@ -34,7 +34,7 @@ pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>
         .find_map(|document| in_json(document, rank));
     let mut answered = true;
     if said.is_none() {
-        match control::call(app, worker, Method::GET, "/metrics", None).await {
+        match control::call(state, worker, Method::GET, "/metrics", None).await {
             Ok(page) => {
                 said = std::str::from_utf8(&page)
                     .ok()
@@ -44,7 +44,7 @@ pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>
         }
     }
     if said.is_none() && answered {
-        answered = match control::call(app, worker, Method::GET, "/server_info", None).await {
+        answered = match control::call(state, worker, Method::GET, "/server_info", None).await {
             Ok(info) => {
                 said = in_json(&info, rank);
                 true
@@ -53,12 +53,12 @@ pub(super) async fn learn(app: &App, worker: &Worker, documents: [&Option<Bytes>
         };
     }
     if let Some(told) = said {
-        take(app, worker, told);
+        take(state, worker, told);
     }
     answered
 }
 
-fn take(app: &App, worker: &Worker, told: Tokens) {
+fn take(state: &State, worker: &Worker, told: Tokens) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {
         warn!(
@@ -69,7 +69,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
         return;
     }
     let capacity = told.min(MOST);
-    if app
+    if state
         .knowledge
         .capacity_told(worker.id, capacity, worker.spec.block_size)
     {
@@ -78,7 +78,7 @@ fn take(app: &App, worker: &Worker, told: Tokens) {
             capacity = capacity.0,
             "cache capacity reported"
         );
-        app.feedback.tail.lock().set_capacity(worker.id, capacity);
+        state.feedback.tail.lock().set_capacity(worker.id, capacity);
     }
 }
 

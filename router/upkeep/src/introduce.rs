@@ -12,8 +12,8 @@ use http::Method;
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use crate::app::App;
-use crate::control;
+use proxy::Proxy;
+use state::control;
 use fleet::cache_policy::{self, ReportedPolicy};
 use fleet::dialect::sglang;
 use fleet::{Worker, dialect};
@@ -21,15 +21,15 @@ use protocol::names;
 
 /// Finds a worker's models and dialect, and sends it the objective if the dialect supports that. Returns whether every
 /// query was answered, even if negatively.
-pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
-    let (models, mut answered) = match control::call(app, worker, Method::GET, "/v1/models", None).await {
+pub(super) async fn introduce(proxy: &Proxy, worker: &Arc<Worker>) -> bool {
+    let (models, mut answered) = match control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await {
         Ok(answer) => (models(&answer), true),
         Err(error) => {
             debug!(worker = worker.name(), %error, "models not listed");
             (None, error.is_refusal())
         }
     };
-    let says = ask(app, worker).await;
+    let says = ask(proxy, worker).await;
     answered &= !says.unanswered;
     // An unanswered query keeps the previous value and is repeated.
     if says.told_info {
@@ -44,19 +44,19 @@ pub(super) async fn introduce(app: &App, worker: &Arc<Worker>) -> bool {
         answered,
         "introduced"
     );
-    app.knowledge.set_order(worker.id, cache_policy::order(policy));
-    answered &= super::capacity::learn(app, worker, [&says.capabilities, &says.info]).await;
+    proxy.state.knowledge.set_order(worker.id, cache_policy::order(policy));
+    answered &= super::capacity::learn(&proxy.state, worker, [&says.capabilities, &says.info]).await;
     if let Some(models) = &models {
-        super::template::learn(app, worker, models).await;
+        super::template::learn(&proxy.state, worker, models).await;
     }
     worker.learned(dialect, models);
-    if app.config.learning.costs {
-        super::learner::introduce(app, worker.id);
+    if proxy.state.config.learning.costs {
+        super::learner::introduce(&proxy.state, worker.id);
     }
-    if app.config.hints.enabled && worker.takes_objective() {
+    if proxy.state.config.hints.enabled && worker.takes_objective() {
         worker.hints.took(None);
-        worker.hints.objective(app.objective_for(worker));
-        super::hints::send_objective(app, worker).await;
+        worker.hints.objective(proxy.state.objective_for(worker));
+        super::hints::send_objective(proxy, worker).await;
     }
     answered
 }
@@ -72,12 +72,12 @@ struct Says {
 }
 
 /// Queries a worker for what its configuration leaves open.
-async fn ask(app: &App, worker: &Worker) -> Says {
+async fn ask(proxy: &Proxy, worker: &Worker) -> Says {
     let spec = &worker.spec;
     let policy_is_open = spec.cache_policy == CachePolicy::Auto;
     let mut says = Says::default();
     if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
-        says.capabilities = fetch(app, worker, "/v1/tailroute", &mut says.unanswered).await;
+        says.capabilities = fetch(proxy, worker, "/v1/tailroute", &mut says.unanswered).await;
     }
     let said = |document: &Option<Bytes>| {
         document
@@ -91,18 +91,18 @@ async fn ask(app: &App, worker: &Worker) -> Says {
         .is_some();
     if (policy_is_open && said(&says.capabilities) == ReportedPolicy::Nothing)
         || (spec.dialect == Dialect::Auto && !has_dialect)
-        || app.admission.has_keys()
+        || proxy.admission.has_keys()
     {
         let mut unanswered = false;
-        says.info = fetch(app, worker, "/server_info", &mut unanswered).await;
+        says.info = fetch(proxy, worker, "/server_info", &mut unanswered).await;
         says.told_info = !unanswered;
         says.unanswered |= unanswered;
     }
     says
 }
 
-async fn fetch(app: &App, worker: &Worker, path: &str, unanswered: &mut bool) -> Option<Bytes> {
-    match control::call(app, worker, Method::GET, path, None).await {
+async fn fetch(proxy: &Proxy, worker: &Worker, path: &str, unanswered: &mut bool) -> Option<Bytes> {
+    match control::call(&proxy.state, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
         Err(error) => {
             debug!(worker = worker.name(), path, %error, "no answer to an introspection request");

@@ -76,7 +76,7 @@ fn label(rest: &str) -> Option<(&str, &str, &str)> {
 
 /// Returns the rank and the `wanted` labels of each sample of this name, up to [`MOST_RANKS`] samples. Escapes are not
 /// resolved.
-pub(in crate::upkeep) fn labelled<'a, const N: usize>(
+pub(crate) fn labelled<'a, const N: usize>(
     page: &'a str,
     name: &str,
     wanted: [&str; N],

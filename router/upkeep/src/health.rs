@@ -8,21 +8,21 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use super::introduce::{Pause, introduce};
-use crate::app::App;
-use crate::control;
+use proxy::Proxy;
+use state::control;
 use fleet::Worker;
 use fleet::health::Probe;
 
 /// Probes one worker until the task is cancelled.
-pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
-    let settings = &app.config.health;
+pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
+    let settings = &proxy.state.config.health;
     let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut bytes_seen = 0;
     let mut pause = Pause::default();
     loop {
         ticks.tick().await;
-        let outcome = control::call(&app, &worker, Method::GET, &settings.path, None).await;
+        let outcome = control::call(&proxy.state, &worker, Method::GET, &settings.path, None).await;
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
         let probe = match outcome {
             Ok(_) => Probe::Well,
@@ -46,9 +46,9 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         let again = worker.is_well();
         if probe == Probe::Well && (!again || pause.is_over()) {
             // Before the first turn, because models and dialect affect requests.
-            pause.asked(introduce(&app, &worker).await, again);
+            pause.asked(introduce(&proxy, &worker).await, again);
         }
-        app.note_health(&worker, probe);
+        proxy.state.note_health(&worker, probe);
         if let Some(origin) = &worker.origin {
             origin.tidy();
         }

@@ -21,8 +21,8 @@ use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use super::learner;
-use crate::app::App;
-use crate::control;
+use state::State;
+use state::control;
 use fleet::Worker;
 use learning::feedback::Counted;
 
@@ -46,8 +46,8 @@ struct Counts {
 }
 
 /// Queries one worker until the task is cancelled.
-pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
-    let Some(interval) = app.config.health.queue_interval else {
+pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
+    let Some(interval) = state.config.health.queue_interval else {
         return;
     };
     let mut ticks = tokio::time::interval(interval);
@@ -58,16 +58,16 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     loop {
         ticks.tick().await;
         if !worker.is_well() {
-            app.feedback.counters.lock().forget(worker.id);
+            state.feedback.counters.lock().forget(worker.id);
             continue;
         }
         if skip > 0 {
             skip -= 1;
             continue;
         }
-        let asked = app.clock.now();
+        let asked = state.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
-        let Some(counts) = ask(&app, &worker).await else {
+        let Some(counts) = ask(&state, &worker).await else {
             debug!(worker = worker.name(), "no queue figures");
             skip = if known { 0 } else { SELDOM };
             continue;
@@ -76,7 +76,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             info!(worker = worker.name(), "using the worker's queue figures");
         }
         if let Some(prefills) = counts.prefills {
-            learner::learn_counted(&app, &worker, prefills);
+            learner::learn_counted(&state, &worker, prefills);
         }
         let cost = worker.cost();
         let figure = QueueFigure {
@@ -92,7 +92,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             in_flight: in_flight.saturating_add(others),
             mean_work: Millis::ZERO,
         };
-        let found = worker.reconcile(app.clock.now(), figure);
+        let found = worker.reconcile(state.clock.now(), figure);
         if found.lost > 0 {
             debug!(
                 worker = worker.name(),
@@ -102,7 +102,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         }
         let there = counts.waiting.saturating_add(counts.running);
         if drift.looked(in_flight, there) {
-            app.metrics.in_flight_drift(worker.name());
+            state.metrics.in_flight_drift(worker.name());
         }
         if drift.in_a_row == DRIFTS {
             warn!(
@@ -133,13 +133,13 @@ impl Drift {
     }
 }
 
-async fn ask(app: &App, worker: &Worker) -> Option<Counts> {
-    let page = control::call(app, worker, Method::GET, "/metrics", None)
+async fn ask(state: &State, worker: &Worker) -> Option<Counts> {
+    let page = control::call(state, worker, Method::GET, "/metrics", None)
         .await
         .ok()?;
     let rank = worker.spec.rank;
     let (mut counts, is_sglang) = beside(page, move |page| read(page, rank)).await??;
-    if is_sglang && let Ok(loads) = control::call(app, worker, Method::GET, "/v1/loads", None).await {
+    if is_sglang && let Ok(loads) = control::call(state, worker, Method::GET, "/v1/loads", None).await {
         return beside(loads, move |loads| {
             counts.take_loads(loads, rank);
             counts

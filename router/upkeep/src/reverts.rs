@@ -4,46 +4,47 @@ use std::sync::Arc;
 
 use policy::units::Millis;
 
-use crate::app::App;
+use replicas::Bus;
+use state::State;
 use fleet::Worker;
 use fleet::clock;
 use operator::audit::{AuditRecord, Who};
 
 /// Restores an earlier policy whenever that is due. Does not end.
-pub(super) async fn policy(app: Arc<App>) {
+pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
     loop {
-        app.policy.revert_due(app.clock).await;
-        let reverted = match &app.bus {
-            None => app.revert_policy(),
-            Some(bus) => bus.revert_policy(&app).await,
+        state.policy.revert_due(state.clock).await;
+        let reverted = match &bus {
+            None => state.revert_policy(),
+            Some(bus) => bus.revert_policy(&state).await,
         };
         let Some((before, after)) = reverted else {
             continue;
         };
         let happened = AuditRecord::by_router("policy.revert", &before, &after);
-        app.operator.audit.record(happened).await;
+        state.operator.audit.record(happened).await;
     }
 }
 
 /// Restores learned values of α whenever a pin expires. Does not end.
-pub(super) async fn alphas(app: Arc<App>) {
+pub(super) async fn alphas(state: Arc<State>) {
     loop {
-        let workers = app.fleet.present();
+        let workers = state.fleet.present();
         let pins = workers.iter().filter_map(|worker| worker.pinned_alpha()?.until);
         let due = pins.reduce(Millis::min);
-        let wait = due.map(|due| clock::duration(due - app.clock.now()));
+        let wait = due.map(|due| clock::duration(due - state.clock.now()));
         tokio::select! {
-            () = app.operator.alphas_set.notified() => {}
+            () = state.operator.alphas_set.notified() => {}
             () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
         for worker in workers {
-            revert(&app, &worker).await;
+            revert(&state, &worker).await;
         }
     }
 }
 
-async fn revert(app: &App, worker: &Worker) {
-    let Some(before) = worker.unpin_due(app.clock.now()) else {
+async fn revert(state: &State, worker: &Worker) {
+    let Some(before) = worker.unpin_due(state.clock.now()) else {
         return;
     };
     let happened = AuditRecord {
@@ -56,5 +57,5 @@ async fn revert(app: &App, worker: &Worker) {
             Some(worker.cost().alpha_ms_per_token.into()),
         )),
     };
-    app.operator.audit.record(happened).await;
+    state.operator.audit.record(happened).await;
 }

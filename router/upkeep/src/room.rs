@@ -8,7 +8,7 @@ use policy::ids::WorkerId;
 use policy::tail::{Answered, Begun, Class};
 use policy::units::{Millis, Tokens};
 
-use crate::app::App;
+use proxy::Proxy;
 use fleet::Worker;
 use fleet::hints::Kind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
@@ -17,22 +17,22 @@ use learning::feedback::{self, CopyKeys, Observation, Turns};
 const MOST: usize = 64;
 
 /// Records the start of a stream: its conversation is active and has nothing to trim.
-pub(super) fn begun(app: &App, begun: &feedback::Begun) {
-    app.feedback
+pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
+    proxy.state.feedback
         .tail
         .lock()
         .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
 }
 
 /// Learns from a completed turn, and adds its conversation to the silent ones.
-pub(super) fn learn(app: &App, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
+pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };
-    let capacity = app
-        .knowledge
+    let capacity = proxy
+        .state.knowledge
         .update(worker.id, |residency| residency.capacity_of(worker.id));
-    let mut tail = app.feedback.tail.lock();
+    let mut tail = proxy.state.feedback.tail.lock();
     tail.set_capacity(worker.id, capacity);
     tail.arrived(lesson.arrived, key, worker.id, lesson.left);
     tail.begun(
@@ -49,7 +49,7 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Observation, key: u64, 
             cost: lesson.cost,
         },
     );
-    app.feedback.publish_next_turns(tail.next_turns());
+    proxy.state.feedback.publish_next_turns(tail.next_turns());
     if lesson.last {
         return;
     }
@@ -71,18 +71,18 @@ pub(super) fn learn(app: &App, worker: &Worker, lesson: &Observation, key: u64, 
 }
 
 /// Trims the ends of least value on a worker with too little room for the next prompts.
-pub(super) fn make(app: &App, worker: &Worker) {
-    if !app.makes_room_on(worker) {
+pub(super) fn make(proxy: &Proxy, worker: &Worker) {
+    if !proxy.state.makes_room_on(worker) {
         return;
     }
-    let Some(wanted) = wanted(app, worker) else {
+    let Some(wanted) = wanted(proxy, worker) else {
         return;
     };
-    let now = app.clock.now();
-    let enough = room(app, worker) + wanted;
+    let now = proxy.state.clock.now();
+    let enough = room(proxy, worker) + wanted;
     for _ in 0..MOST {
-        let need = enough.saturating_sub(room(app, worker));
-        if need == Tokens::ZERO || !give_up(app, worker, now, need) {
+        let need = enough.saturating_sub(room(proxy, worker));
+        if need == Tokens::ZERO || !give_up(proxy, worker, now, need) {
             return;
         }
     }
@@ -90,36 +90,36 @@ pub(super) fn make(app: &App, worker: &Worker) {
 
 /// Sets the price of room on a worker that takes hints in requests only, after it stored this many tokens: the value of
 /// the ends that it evicted for them.
-pub(super) fn price(app: &App, worker: &Worker, stored: Tokens) {
-    if !app.makes_room_on(worker) && wanted(app, worker).is_some() {
-        app.feedback
+pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
+    if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
+        proxy.state.feedback
             .tail
             .lock()
-            .displaced(app.clock.now(), worker.id, stored);
+            .displaced(proxy.state.clock.now(), worker.id, stored);
     }
 }
 
-fn room(app: &App, worker: &Worker) -> Tokens {
-    app.knowledge
+fn room(proxy: &Proxy, worker: &Worker) -> Tokens {
+    proxy.state.knowledge
         .update(worker.id, |residency| residency.room_on(worker.id))
 }
 
-fn wanted(app: &App, worker: &Worker) -> Option<Tokens> {
-    let room = room(app, worker);
-    app.feedback.tail.lock().wanted(worker.id, room)
+fn wanted(proxy: &Proxy, worker: &Worker) -> Option<Tokens> {
+    let room = room(proxy, worker);
+    proxy.state.feedback.tail.lock().wanted(worker.id, room)
 }
 
 /// Trims one end. Returns whether there was one.
-fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
-    let Some(trim) = app.feedback.tail.lock().next(now, worker.id, need) else {
+fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
+    let Some(trim) = proxy.state.feedback.tail.lock().next(now, worker.id, need) else {
         return false;
     };
     let keys = trim.what.keys();
-    let marked = app.knowledge.update(worker.id, |residency| {
+    let marked = proxy.state.knowledge.update(worker.id, |residency| {
         residency.trimmed(worker.id, keys.iter().copied(), trim.keep)
     });
     if marked.is_none() {
-        forget(app, worker.id, trim.conversation);
+        forget(proxy, worker.id, trim.conversation);
     }
     // Nothing is marked while a turn of the conversation is running, or if the end lies within a piece.
     if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
@@ -128,15 +128,15 @@ fn give_up(app: &App, worker: &Worker, now: Millis, need: Tokens) -> bool {
         worker
             .hints
             .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
-        if let Some(bus) = &app.bus {
+        if let Some(bus) = &proxy.replicas {
             bus.trimmed(worker, keep, &keys);
         }
-        app.feedback.trimmed(worker, &trim, keep);
+        proxy.state.feedback.trimmed(worker, &trim, keep);
     }
     true
 }
 
 /// Forgets a conversation's copy on a worker that cannot be trimmed.
-pub(super) fn forget(app: &App, worker: WorkerId, conversation: u64) {
-    app.feedback.tail.lock().forget(worker, conversation);
+pub(super) fn forget(proxy: &Proxy, worker: WorkerId, conversation: u64) {
+    proxy.state.feedback.tail.lock().forget(worker, conversation);
 }

@@ -10,7 +10,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::room;
-use crate::app::App;
+use proxy::Proxy;
+use state::State;
 use fleet::Worker;
 use fleet::hints::Kind;
 use fleet::hold::Hold;
@@ -21,7 +22,7 @@ const SWEEP: Duration = Duration::from_millis(500);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
-pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
+pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
     let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -30,20 +31,20 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Learn
         tokio::select! {
             // A sweep is rare, and later observations should not be applied before it.
             biased;
-            _ = sweeps.tick() => sweep(&app),
+            _ = sweeps.tick() => sweep(&proxy),
             count = lessons.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
                 }
                 for taught in batch.drain(..) {
                     match taught {
-                        LearnerEvent::Turn(lesson) => apply(&app, &lesson),
-                        LearnerEvent::Late(late) => learn_late(&app, &late),
-                        LearnerEvent::Sent(worker) => make_room(&app, worker),
-                        LearnerEvent::Begun(begun) => room::begun(&app, &begun),
+                        LearnerEvent::Turn(lesson) => apply(&proxy, &lesson),
+                        LearnerEvent::Late(late) => learn_late(&proxy.state, &late),
+                        LearnerEvent::Sent(worker) => make_room(&proxy, worker),
+                        LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
                     }
                 }
-                publish_costs(&app);
+                publish_costs(&proxy.state);
                 tokio::task::yield_now().await;
             }
         }
@@ -56,17 +57,17 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     (known.hold() != Hold::Gone).then_some(known)
 }
 
-fn apply(app: &App, lesson: &Observation) {
-    let workers = app.fleet.workers();
+fn apply(proxy: &Proxy, lesson: &Observation) {
+    let workers = proxy.state.fleet.workers();
     let Some(worker) = present(&workers, lesson.worker) else {
         return;
     };
-    learn_cost(app, worker, lesson);
+    learn_cost(proxy, worker, lesson);
     let Some((key, _)) = &lesson.conversation else {
         return;
     };
-    let (keys, shared_tokens) = shared(app, lesson);
-    let turns = app.feedback.conversations.lock().turned(&CompletedTurn {
+    let (keys, shared_tokens) = shared(proxy, lesson);
+    let turns = proxy.state.feedback.conversations.lock().turned(&CompletedTurn {
         key: *key,
         class: lesson.class,
         finish: lesson.finish,
@@ -76,47 +77,47 @@ fn apply(app: &App, lesson: &Observation) {
         response: lesson.response,
         last: lesson.last,
     });
-    room::learn(app, worker, lesson, *key, turns);
-    let hints = &app.config.hints;
+    room::learn(proxy, worker, lesson, *key, turns);
+    let hints = &proxy.state.config.hints;
     if !hints.enabled {
         return;
     }
     if hints.out_of_band {
         if lesson.last {
-            give_up(app, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
+            give_up(proxy, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
         }
-        protect(app, worker, lesson, keys, shared_tokens);
+        protect(proxy, worker, lesson, keys, shared_tokens);
     }
     let stored = lesson.prompt.saturating_sub(lesson.cached) + lesson.response;
-    room::price(app, worker, stored);
-    room::make(app, worker);
+    room::price(proxy, worker, stored);
+    room::make(proxy, worker);
 }
 
-fn make_room(app: &App, worker: WorkerId) {
-    if let Some(worker) = present(&app.fleet.workers(), worker) {
-        room::make(app, worker);
+fn make_room(proxy: &Proxy, worker: WorkerId) {
+    if let Some(worker) = present(&proxy.state.fleet.workers(), worker) {
+        room::make(proxy, worker);
     }
 }
 
-fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
+fn learn_cost(proxy: &Proxy, worker: &Worker, lesson: &Observation) {
     let told = match lesson.prefill {
         None => "none",
         Some(_) if !lesson.cached_is_told => "predicted",
         Some(sample) => sample.source(),
     };
-    app.metrics.cost_sample(worker.name(), told);
-    if !app.config.learning.costs {
+    proxy.state.metrics.cost_sample(worker.name(), told);
+    if !proxy.state.config.learning.costs {
         return;
     }
     let size = PrefillSize::of(lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
-    app.feedback.counters.lock().answered(
+    proxy.state.feedback.counters.lock().answered(
         lesson.ended,
         worker.id,
         size,
         lesson.cached_is_told,
         lesson.prefill.is_some(),
     );
-    let mut costs = app.feedback.costs.lock();
+    let mut costs = proxy.state.feedback.costs.lock();
     // First, because the prefill ends the time without a response.
     if let Some(beside) = lesson.beside {
         costs.beside(worker.id, beside);
@@ -126,29 +127,29 @@ fn learn_cost(app: &App, worker: &Worker, lesson: &Observation) {
     }
 }
 
-pub(super) fn learn_counted(app: &App, worker: &Worker, counted: Counted) {
-    if !app.config.learning.costs {
+pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
+    if !state.config.learning.costs {
         return;
     }
-    let now = app.clock.now();
-    let learned = app.feedback.counters.lock().counted(now, worker.id, counted);
+    let now = state.clock.now();
+    let learned = state.feedback.counters.lock().counted(now, worker.id, counted);
     let Some((size, took)) = learned else { return };
     let sample = Sample::Counters(took);
-    app.metrics.cost_sample(worker.name(), sample.source());
-    app.feedback.costs.lock().observe(now, worker.id, size, sample);
-    publish_costs(app);
+    state.metrics.cost_sample(worker.name(), sample.source());
+    state.feedback.costs.lock().observe(now, worker.id, size, sample);
+    publish_costs(state);
 }
 
 /// Learns from a late first token without waiting for the response's end.
-fn learn_late(app: &App, late: &Late) {
-    let workers = app.fleet.workers();
+fn learn_late(state: &State, late: &Late) {
+    let workers = state.fleet.workers();
     let Some(worker) = present(&workers, late.worker) else {
         return;
     };
-    app.metrics.cost_sample(worker.name(), "late");
-    if app.config.learning.costs {
+    state.metrics.cost_sample(worker.name(), "late");
+    if state.config.learning.costs {
         let size = PrefillSize::of(late.uncached, late.cached);
-        app.feedback
+        state.feedback
             .costs
             .lock()
             .observe(late.at, late.worker, size, late.took);
@@ -156,18 +157,18 @@ fn learn_late(app: &App, late: &Late) {
 }
 
 /// Sets a new worker's cost to that of its pool.
-pub(super) fn introduce(app: &App, worker: WorkerId) {
-    app.feedback.costs.lock().introduce(worker);
-    publish_costs(app);
+pub(super) fn introduce(state: &State, worker: WorkerId) {
+    state.feedback.costs.lock().introduce(worker);
+    publish_costs(state);
 }
 
-fn publish_costs(app: &App) {
-    if app.config.learning.costs {
-        let mut costs = app.feedback.costs.lock();
-        costs.elapse(app.clock.now());
+fn publish_costs(state: &State) {
+    if state.config.learning.costs {
+        let mut costs = state.feedback.costs.lock();
+        costs.elapse(state.clock.now());
         let (published, overheads) = (costs.published(), costs.overheads());
         drop(costs);
-        for ((worker, cost), overhead) in app.fleet.workers().iter().zip(published).zip(overheads) {
+        for ((worker, cost), overhead) in state.fleet.workers().iter().zip(published).zip(overheads) {
             worker.set_cost(cost);
             worker.set_overhead(overhead);
         }
@@ -175,9 +176,9 @@ fn publish_costs(app: &App) {
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
-fn shared(app: &App, lesson: &Observation) -> (usize, Tokens) {
+fn shared(proxy: &Proxy, lesson: &Observation) -> (usize, Tokens) {
     let keys = lesson.chain.hashes();
-    let mut shared = app.feedback.shared.lock();
+    let mut shared = proxy.state.feedback.shared.lock();
     if lesson.class.stage == policy::estimate::Stage::First {
         shared.begins(keys);
     }
@@ -187,7 +188,7 @@ fn shared(app: &App, lesson: &Observation) -> (usize, Tokens) {
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
-fn give_up(app: &App, worker: &Worker, lesson: &Observation, shared: usize, kind: Kind) {
+fn give_up(proxy: &Proxy, worker: &Worker, lesson: &Observation, shared: usize, kind: Kind) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };
@@ -196,12 +197,12 @@ fn give_up(app: &App, worker: &Worker, lesson: &Observation, shared: usize, kind
     }
     worker.hints.push(Arc::clone(name), kind);
     let own = lesson.chain.hashes().get(shared..).unwrap_or_default();
-    app.knowledge
+    proxy.state.knowledge
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
 /// Removes marks from a shared prefix, which outlives any one of its conversations.
-fn protect(app: &App, worker: &Worker, lesson: &Observation, keys: usize, tokens: Tokens) {
+fn protect(proxy: &Proxy, worker: &Worker, lesson: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
         &lesson.conversation,
         keys.checked_sub(1).and_then(|at| lesson.chain.hashes().get(at)),
@@ -211,9 +212,9 @@ fn protect(app: &App, worker: &Worker, lesson: &Observation, keys: usize, tokens
     if tokens.0 < u64::from(worker.spec.block_size) || !worker.hears_hints() {
         return;
     }
-    let again_after = Millis(app.config.hints.ttl.0 / 2.0);
-    let due = app
-        .feedback
+    let again_after = Millis(proxy.state.config.hints.ttl.0 / 2.0);
+    let due = proxy
+        .state.feedback
         .shared
         .lock()
         .is_due(lesson.ended, worker.id, last, again_after);
@@ -221,28 +222,28 @@ fn protect(app: &App, worker: &Worker, lesson: &Observation, keys: usize, tokens
         worker
             .hints
             .push(Arc::clone(name), Kind::Protect { keep: tokens });
-        app.knowledge.update(worker.id, |residency| {
+        proxy.state.knowledge.update(worker.id, |residency| {
             residency.protected(worker.id, &lesson.chain.hashes()[..keys]);
         });
     }
 }
 
-fn sweep(app: &App) {
-    let now = app.clock.now();
-    let workers = app.fleet.workers();
-    app.feedback.conversations.lock().sweep(now);
-    let told_beforehand = workers.iter().filter(|worker| !app.makes_room_on(worker));
-    app.feedback
+fn sweep(proxy: &Proxy) {
+    let now = proxy.state.clock.now();
+    let workers = proxy.state.fleet.workers();
+    proxy.state.feedback.conversations.lock().sweep(now);
+    let told_beforehand = workers.iter().filter(|worker| !proxy.state.makes_room_on(worker));
+    proxy.state.feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
-    if app.config.learning.costs && app.feedback.costs.lock().elapse(now) {
-        publish_costs(app);
+    if proxy.state.config.learning.costs && proxy.state.feedback.costs.lock().elapse(now) {
+        publish_costs(&proxy.state);
     }
-    if app.config.hints.enabled {
+    if proxy.state.config.hints.enabled {
         for worker in workers
             .iter()
             .filter(|worker| worker.is_well() && worker.takes_objective())
         {
-            worker.hints.objective(app.objective_for(worker));
+            worker.hints.objective(proxy.state.objective_for(worker));
         }
     }
 }

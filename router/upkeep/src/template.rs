@@ -12,20 +12,20 @@ use http::Method;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::app::App;
-use crate::control;
+use state::State;
+use state::control;
 use fleet::Worker;
 
 const MODELS: usize = 8;
 
 /// Measures the listed models whose template is unknown.
-pub(super) async fn learn(app: &App, worker: &Worker, models: &[Value]) {
+pub(super) async fn learn(state: &State, worker: &Worker, models: &[Value]) {
     let names = models.iter().filter_map(|model| model["id"].as_str());
     for model in names.take(MODELS) {
-        if app.knowledge.knows_template(model) {
+        if state.knowledge.knows_template(model) {
             continue;
         }
-        let Some(gap) = ask(app, worker, model).await else {
+        let Some(gap) = ask(state, worker, model).await else {
             debug!(
                 worker = worker.name(),
                 model, "cannot measure the model's template"
@@ -36,24 +36,24 @@ pub(super) async fn learn(app: &App, worker: &Worker, models: &[Value]) {
             worker = worker.name(),
             model, gap, "template measured: tokens after a reply"
         );
-        app.knowledge.template(model, gap);
+        state.knowledge.template(model, gap);
     }
 }
 
-async fn ask(app: &App, worker: &Worker, model: &str) -> Option<u64> {
-    let first = tokens(app, worker, model, "a", "v").await?;
-    let other_user = tokens(app, worker, model, "a", "7 w").await?;
-    let other_reply = tokens(app, worker, model, "b", "v").await?;
+async fn ask(state: &State, worker: &Worker, model: &str) -> Option<u64> {
+    let first = tokens(state, worker, model, "a", "v").await?;
+    let other_user = tokens(state, worker, model, "a", "7 w").await?;
+    let other_reply = tokens(state, worker, model, "b", "v").await?;
     gap(&first, &other_user, &other_reply)
 }
 
-async fn tokens(app: &App, worker: &Worker, model: &str, reply: &str, next: &str) -> Option<Vec<u64>> {
+async fn tokens(state: &State, worker: &Worker, model: &str, reply: &str, next: &str) -> Option<Vec<u64>> {
     let message = |role, content| json!({ "role": role, "content": content });
     let chat = json!({
         "model": model, "add_generation_prompt": true,
         "messages": [message("user", "u"), message("assistant", reply), message("user", next)],
     });
-    let answer = control::call(app, worker, Method::POST, "/tokenize", Some(&chat))
+    let answer = control::call(state, worker, Method::POST, "/tokenize", Some(&chat))
         .await
         .ok()?;
     let answer: Value = serde_json::from_slice(&answer).ok()?;
