@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use evidence::wire::decode;
 use learning::knowledge::{Counted, Knowledge};
 use policy::evidence::Event;
 use policy::ids::WorkerId;
@@ -23,7 +24,6 @@ use protocol::fingerprint::Fingerprint;
 use protocol::parse::parse;
 use protocol::routes::Endpoint;
 use serde_json::{Value, json};
-use evidence::wire::decode;
 
 const BLOCKS: u64 = 64;
 const PROMPTS: u64 = 400;

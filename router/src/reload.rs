@@ -26,18 +26,18 @@ use std::time::Duration;
 
 use config::file::{Stamp, stamp};
 use config::{Config, LoadError, Overrides};
-use schemars::JsonSchema;
-use serde::Serialize;
+use policy::route::Settings;
 use serde_json::{Value, json};
+use telemetry::logs::LevelError;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use crate::app::{App, Reconfigured};
 use crate::serve::descriptors;
+use admin::Admin;
 use operator::audit::{AuditRecord, Who};
 use operator::events::Kind;
 use operator::revisions::Revision;
-use operator::tokens::Named;
+use operator::tokens::{Named, Tokens};
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
@@ -105,11 +105,14 @@ impl Source {
 }
 
 /// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
-pub fn reload(app: &App, source: &Source) -> Vec<AuditRecord> {
-    let (tokens, keys) = (app.operator.tokens.load().named(), app.admission.named());
-    let generation = app.reloads.lock().generation;
-    let policy = put_in_force(app, source);
-    let state = app.reloads.lock().clone();
+pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
+    let (tokens, keys) = (
+        router.state.operator.tokens.load().named(),
+        router.proxy.admission.named(),
+    );
+    let generation = router.state.operator.reloads.lock().generation;
+    let policy = put_in_force(router, source);
+    let state = router.state.operator.reloads.lock().clone();
     let outcome = match &state.refused {
         Some(why) => Err(why.chars().take(MAX_WHY).collect()),
         None => Ok((
@@ -117,8 +120,8 @@ pub fn reload(app: &App, source: &Source) -> Vec<AuditRecord> {
             Some(json!({
                 "generation": state.generation,
                 "needs_restart": state.needs_restart,
-                "tokens": differences(&tokens, &app.operator.tokens.load().named()),
-                "keys": differences(&keys, &app.admission.named()),
+                "tokens": differences(&tokens, &router.state.operator.tokens.load().named()),
+                "keys": differences(&keys, &router.proxy.admission.named()),
             })),
         )),
     };
@@ -146,13 +149,13 @@ fn differences(before: &Named, after: &Named) -> Value {
     json!({ "added": without(after, before), "removed": without(before, after), "changed": changed })
 }
 
-fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
+fn put_in_force(router: &Admin, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|mut config| {
         descriptors::fit(&mut config);
-        app.reconfigure(&config)
+        reconfigure(router, &config)
     });
-    let mut state = app.reloads.lock();
+    let mut state = router.state.operator.reloads.lock();
     let policy = match outcome {
         Ok(Reconfigured {
             needs_restart,
@@ -165,7 +168,7 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
                 warn!(sections = needs_restart.join(", "), "changed; restart required");
             }
             state.needs_restart = needs_restart;
-            app.metrics.reloaded(true);
+            router.state.metrics.reloaded(true);
             policy
         }
         Err(error) => {
@@ -175,13 +178,57 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
                 "configuration rejected; the previous one stays in force"
             );
             state.refused = Some(why);
-            app.metrics.reloaded(false);
+            router.state.metrics.reloaded(false);
             None
         }
     };
     let now = serde_json::to_value(&*state).unwrap_or_default();
-    app.operator.events.tell(Kind::Reload, "config", now);
+    router.state.operator.events.tell(Kind::Reload, "config", now);
     policy
+}
+
+/// What changed with another configuration.
+#[derive(Debug)]
+pub struct Reconfigured {
+    /// Sections that have changed and need a restart.
+    pub needs_restart: Vec<&'static str>,
+    /// The policy before and after, if `[routing]` changed it here.
+    pub policy: Option<Changed>,
+}
+
+/// Applies another configuration, as far as that is possible while the router serves.
+///
+/// # Errors
+/// Fails if its certificates cannot be used, or if it would open an access; then nothing has changed.
+pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, ReloadError> {
+    stays_closed(router, config)?;
+    let state = &router.state;
+    state.tls.reload(config)?;
+    let policy = configure_policy(router, config.routing.settings());
+    state.operator.tokens.store(Arc::new(Tokens::new(&config.admin)));
+    router.proxy.admission.reload(config, state.clock.now());
+    state.set_live(config);
+    // `NotOurs` is no error: the level applies only to a log that the router has started.
+    if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
+        warn!(%error, "cannot apply log.level");
+    }
+    if let (Some(traces), Some(settings)) = (&router.proxy.traces, &config.traces) {
+        traces.send_headers(&settings.headers);
+    }
+    Ok(Reconfigured {
+        needs_restart: needs_restart(&state.config, config),
+        policy,
+    })
+}
+
+/// Applies `[routing]`. Returns the policy before and after, if it changed at once. A policy shared by replicas changes
+/// when all of them have it.
+fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
+    if router.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
+        router.state.policy.configure_all(settings);
+        return None;
+    }
+    router.state.configure_policy(settings)
 }
 
 /// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
@@ -189,50 +236,50 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
 ///
 /// # Errors
 /// The access that it would open.
-pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
-    if app.admission.has_keys() && !new.requires_keys() {
+pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
+    if router.proxy.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
     }
-    if app.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
+    if router.state.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
         return Err(ReloadError::TokensGone);
     }
     let asks = |config: &Config| {
         let server = config.tls.server.as_ref();
         server.is_some_and(|server| server.client_ca.is_some())
     };
-    if asks(&app.config) && !asks(new) {
+    if asks(&router.state.config) && !asks(new) {
         return Err(ReloadError::ClientCaGone);
     }
     Ok(())
 }
 
 /// Reloads the configuration on request, and when one of its files changes. Does not end.
-pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
-    let mut in_force = look(&app, &source).await;
+pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
+    let mut in_force = look(&router, &source).await;
     let mut seen = in_force.clone();
     loop {
         let was_asked = tokio::select! {
             () = asked.notified() => true,
             () = tokio::time::sleep(LOOK) => false,
         };
-        let before = std::mem::replace(&mut seen, look(&app, &source).await);
+        let before = std::mem::replace(&mut seen, look(&router, &source).await);
         if !was_asked && (seen == in_force || seen != before) {
             continue;
         }
         in_force.clone_from(&seen);
         let source = source.clone();
         // Reads files.
-        let reading = Arc::clone(&app);
+        let reading = Arc::clone(&router);
         let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
         for happened in changed.unwrap_or_default() {
-            app.operator.audit.record(happened).await;
+            router.state.operator.audit.record(happened).await;
         }
     }
 }
 
 /// Metadata that identifies a state of a file.
-async fn look(app: &App, source: &Source) -> Vec<(PathBuf, Option<Stamp>)> {
-    let live = app.live();
+async fn look(router: &Admin, source: &Source) -> Vec<(PathBuf, Option<Stamp>)> {
+    let live = router.state.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;
     own.into_iter().zip(looks).collect()

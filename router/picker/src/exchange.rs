@@ -29,16 +29,16 @@ use super::wire::{
     RequestPart, TrailersResponse,
 };
 use super::{answers, head};
-use proxy::admission::keys::Caller;
+use protocol::error::ApiError;
+use protocol::routes::{Family, Route};
 use proxy::Proxy;
+use proxy::admission::keys::Caller;
 use proxy::path;
 use proxy::path::admit::{self, Received};
 use proxy::path::among::Among;
 use proxy::path::arrival::Arrival;
 use proxy::path::context::RequestContext;
 use proxy::path::forward::Deadline;
-use protocol::error::ApiError;
-use protocol::routes::{Family, Route};
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
@@ -202,7 +202,8 @@ impl Exchange<'_> {
                 let code = HeaderValue::from_static(error.code());
                 asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
-                self.refuse((&error, asked.family, asked.limits(self.proxy))).await
+                self.refuse((&error, asked.family, asked.limits(self.proxy)))
+                    .await
             }
         }
     }

@@ -7,9 +7,9 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 
 use super::wire::{self, Kind, Metadata, ProcessingRequest};
-use proxy::path::among::Among;
 use protocol::error::ApiError;
 use protocol::headers;
+use proxy::path::among::Among;
 
 /// The header and metadata key of the chosen endpoints.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";

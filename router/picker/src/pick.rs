@@ -10,6 +10,10 @@ use policy::route::Terms;
 use tracing::warn;
 
 use super::served::{Carried, Relayed, Served};
+use fleet::Worker;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::routes::{Endpoint, Route};
 use proxy::Proxy;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
@@ -18,10 +22,6 @@ use proxy::path::forward::{self, Wanted, pass, turn_request};
 use proxy::path::inspect::Inspector;
 use proxy::path::select::Choice;
 use proxy::path::{self, models};
-use fleet::Worker;
-use protocol::error::ApiError;
-use protocol::headers;
-use protocol::routes::{Endpoint, Route};
 
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
@@ -94,7 +94,8 @@ async fn turn(
 /// of score.
 fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     let most = 1 + proxy
-        .state.config
+        .state
+        .config
         .endpoint_picker
         .as_ref()
         .map_or(0, |picker| picker.fallbacks);
@@ -159,7 +160,8 @@ fn other(
         models::check(proxy, model)?;
     }
     let place = context.place()?;
-    let in_flight = pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let in_flight =
+        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),

@@ -26,6 +26,7 @@ use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
 use super::exchange::{Going, talk};
 use super::inbox::Inbox;
 use super::wire::{PATH, ProcessingResponse};
+use metrics::Open;
 use proxy::Proxy;
 use server::Phase;
 use server::client_io::ClientIo;
@@ -33,7 +34,6 @@ use server::connections::{ConnectionPermit, Connections};
 use server::progress::{OpenRequest, Progress};
 use server::socket::{Socket, Tcp};
 use state::supervise::{Task, until_done};
-use metrics::Open;
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -56,7 +56,11 @@ pub async fn run(
     until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
 }
 
-async fn accept(proxy: Arc<Proxy>, port: Arc<(EndpointPicker, TcpListener)>, mut phase: watch::Receiver<Phase>) {
+async fn accept(
+    proxy: Arc<Proxy>,
+    port: Arc<(EndpointPicker, TcpListener)>,
+    mut phase: watch::Receiver<Phase>,
+) {
     let (settings, listener) = &*port;
     let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
@@ -225,7 +229,11 @@ impl Conversation {
     fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         Self {
-            talking: Some(Box::pin(talk(Arc::clone(proxy), Inbox::new(proxy, incoming), out))),
+            talking: Some(Box::pin(talk(
+                Arc::clone(proxy),
+                Inbox::new(proxy, incoming),
+                out,
+            ))),
             told,
             failed: None,
             _open: proxy.state.metrics.picker_opened(),

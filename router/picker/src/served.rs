@@ -13,7 +13,10 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use policy::units::Millis;
 use tracing::debug;
 
-use proxy::{Proxy, RequestPermit};
+use fleet::{InFlight, Worker};
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
 use proxy::decisions;
 use proxy::path::among::Among;
 use proxy::path::flight::{Charged, Flight, Outcome};
@@ -23,10 +26,7 @@ use proxy::path::observe::Observer;
 use proxy::path::retry;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
-use fleet::{InFlight, Worker};
-use protocol::error::ApiError;
-use protocol::headers;
-use protocol::watch::Watch;
+use proxy::{Proxy, RequestPermit};
 use telemetry::traces::AttemptSpan;
 
 /// A request with a picked worker.

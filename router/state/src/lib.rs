@@ -88,7 +88,7 @@ pub struct State {
     /// Clock.
     pub clock: Clock,
     /// Locked while a snapshot is read or written.
-    snapshot: parking_lot::Mutex<()>,
+    pub snapshot: parking_lot::Mutex<()>,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
     unread: Arc<AtomicUsize>,
     /// Bytes of responses that are held while they pass.

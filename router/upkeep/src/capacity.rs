@@ -14,9 +14,9 @@ use serde_json::Value;
 use tracing::{info, warn};
 
 use super::queues::exposition;
+use fleet::Worker;
 use state::State;
 use state::control;
-use fleet::Worker;
 
 /// The gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";

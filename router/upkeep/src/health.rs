@@ -8,10 +8,10 @@ use tokio::time::MissedTickBehavior;
 use tracing::debug;
 
 use super::introduce::{Pause, introduce};
-use proxy::Proxy;
-use state::control;
 use fleet::Worker;
 use fleet::health::Probe;
+use proxy::Proxy;
+use state::control;
 
 /// Probes one worker until the task is cancelled.
 pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {

@@ -6,11 +6,11 @@ use policy::units::Tokens;
 use serde_json::Value;
 use tracing::debug;
 
-use proxy::Proxy;
-use state::control;
 use fleet::Worker;
 use fleet::dialect::Terms;
 use fleet::hints::Hint;
+use proxy::Proxy;
+use state::control;
 
 /// Sends a worker its queued hints until the task is cancelled.
 pub async fn deliver(proxy: Arc<Proxy>, worker: Arc<Worker>) {
@@ -39,12 +39,21 @@ async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
         return;
     };
     tell_others(proxy, worker, batch.last().map_or(0, |hint| hint.epoch));
-    let outcome = control::call(&proxy.state, worker, message.method, message.path, Some(&message.body)).await;
+    let outcome = control::call(
+        &proxy.state,
+        worker,
+        message.method,
+        message.path,
+        Some(&message.body),
+    )
+    .await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
     }
     for hint in batch {
-        proxy.state.metrics
+        proxy
+            .state
+            .metrics
             .hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
     }
 }
@@ -64,12 +73,22 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
         return;
     };
     tell_others(proxy, worker, epoch);
-    let outcome = control::call(&proxy.state, worker, message.method, message.path, Some(&message.body)).await;
+    let outcome = control::call(
+        &proxy.state,
+        worker,
+        message.method,
+        message.path,
+        Some(&message.body),
+    )
+    .await;
     match &outcome {
         Ok(_) => worker.hints.took(Some(objective)),
         Err(error) => debug!(worker = worker.name(), %error, "objective not delivered"),
     }
-    proxy.state.metrics.hint(worker.name(), "objective", outcome.is_ok());
+    proxy
+        .state
+        .metrics
+        .hint(worker.name(), "objective", outcome.is_ok());
 }
 
 /// Shares the epoch with other replicas, so that their later hints have higher ones.

@@ -12,23 +12,24 @@ use http::Method;
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use proxy::Proxy;
-use state::control;
 use fleet::cache_policy::{self, ReportedPolicy};
 use fleet::dialect::sglang;
 use fleet::{Worker, dialect};
 use protocol::names;
+use proxy::Proxy;
+use state::control;
 
 /// Finds a worker's models and dialect, and sends it the objective if the dialect supports that. Returns whether every
 /// query was answered, even if negatively.
 pub(super) async fn introduce(proxy: &Proxy, worker: &Arc<Worker>) -> bool {
-    let (models, mut answered) = match control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await {
-        Ok(answer) => (models(&answer), true),
-        Err(error) => {
-            debug!(worker = worker.name(), %error, "models not listed");
-            (None, error.is_refusal())
-        }
-    };
+    let (models, mut answered) =
+        match control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await {
+            Ok(answer) => (models(&answer), true),
+            Err(error) => {
+                debug!(worker = worker.name(), %error, "models not listed");
+                (None, error.is_refusal())
+            }
+        };
     let says = ask(proxy, worker).await;
     answered &= !says.unanswered;
     // An unanswered query keeps the previous value and is repeated.
@@ -44,7 +45,10 @@ pub(super) async fn introduce(proxy: &Proxy, worker: &Arc<Worker>) -> bool {
         answered,
         "introduced"
     );
-    proxy.state.knowledge.set_order(worker.id, cache_policy::order(policy));
+    proxy
+        .state
+        .knowledge
+        .set_order(worker.id, cache_policy::order(policy));
     answered &= super::capacity::learn(&proxy.state, worker, [&says.capabilities, &says.info]).await;
     if let Some(models) = &models {
         super::template::learn(&proxy.state, worker, models).await;

@@ -10,12 +10,12 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::MissedTickBehavior;
 
 use super::room;
-use proxy::Proxy;
-use state::State;
 use fleet::Worker;
 use fleet::hints::Kind;
 use fleet::hold::Hold;
 use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, Sample};
+use proxy::Proxy;
+use state::State;
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -149,7 +149,8 @@ fn learn_late(state: &State, late: &Late) {
     state.metrics.cost_sample(worker.name(), "late");
     if state.config.learning.costs {
         let size = PrefillSize::of(late.uncached, late.cached);
-        state.feedback
+        state
+            .feedback
             .costs
             .lock()
             .observe(late.at, late.worker, size, late.took);
@@ -197,7 +198,9 @@ fn give_up(proxy: &Proxy, worker: &Worker, lesson: &Observation, shared: usize, 
     }
     worker.hints.push(Arc::clone(name), kind);
     let own = lesson.chain.hashes().get(shared..).unwrap_or_default();
-    proxy.state.knowledge
+    proxy
+        .state
+        .knowledge
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
@@ -214,7 +217,8 @@ fn protect(proxy: &Proxy, worker: &Worker, lesson: &Observation, keys: usize, to
     }
     let again_after = Millis(proxy.state.config.hints.ttl.0 / 2.0);
     let due = proxy
-        .state.feedback
+        .state
+        .feedback
         .shared
         .lock()
         .is_due(lesson.ended, worker.id, last, again_after);
@@ -233,7 +237,9 @@ fn sweep(proxy: &Proxy) {
     let workers = proxy.state.fleet.workers();
     proxy.state.feedback.conversations.lock().sweep(now);
     let told_beforehand = workers.iter().filter(|worker| !proxy.state.makes_room_on(worker));
-    proxy.state.feedback
+    proxy
+        .state
+        .feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
     if proxy.state.config.learning.costs && proxy.state.feedback.costs.lock().elapse(now) {
         publish_costs(&proxy.state);

@@ -8,9 +8,9 @@ use discovery::{Named, Refused, Source};
 use tracing::info;
 
 use super::Tasks;
-use state::State;
 use fleet::hold::Hold;
 use fleet::{JoinError, Worker};
+use state::State;
 
 /// Interval between attempts while a worker waits to join.
 const LOOK: Duration = Duration::from_millis(100);

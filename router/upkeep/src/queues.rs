@@ -21,10 +21,10 @@ use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use super::learner;
-use state::State;
-use state::control;
 use fleet::Worker;
 use learning::feedback::Counted;
+use state::State;
+use state::control;
 
 /// Figures are valid for this many intervals: one lost reading does not matter, an engine that stops responding does.
 const INTERVALS: f64 = 2.5;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use policy::units::Millis;
 
-use replicas::Bus;
-use state::State;
 use fleet::Worker;
 use fleet::clock;
 use operator::audit::{AuditRecord, Who};
+use replicas::Bus;
+use state::State;
 
 /// Restores an earlier policy whenever that is due. Does not end.
 pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {

@@ -8,17 +8,19 @@ use policy::ids::WorkerId;
 use policy::tail::{Answered, Begun, Class};
 use policy::units::{Millis, Tokens};
 
-use proxy::Proxy;
 use fleet::Worker;
 use fleet::hints::Kind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
+use proxy::Proxy;
 
 /// Most copies trimmed in a row.
 const MOST: usize = 64;
 
 /// Records the start of a stream: its conversation is active and has nothing to trim.
 pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
-    proxy.state.feedback
+    proxy
+        .state
+        .feedback
         .tail
         .lock()
         .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
@@ -30,7 +32,8 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
         return;
     };
     let capacity = proxy
-        .state.knowledge
+        .state
+        .knowledge
         .update(worker.id, |residency| residency.capacity_of(worker.id));
     let mut tail = proxy.state.feedback.tail.lock();
     tail.set_capacity(worker.id, capacity);
@@ -92,7 +95,9 @@ pub(super) fn make(proxy: &Proxy, worker: &Worker) {
 /// the ends that it evicted for them.
 pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
     if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
-        proxy.state.feedback
+        proxy
+            .state
+            .feedback
             .tail
             .lock()
             .displaced(proxy.state.clock.now(), worker.id, stored);
@@ -100,7 +105,9 @@ pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
 }
 
 fn room(proxy: &Proxy, worker: &Worker) -> Tokens {
-    proxy.state.knowledge
+    proxy
+        .state
+        .knowledge
         .update(worker.id, |residency| residency.room_on(worker.id))
 }
 

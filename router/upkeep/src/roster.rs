@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::{health, hints, queues};
-use proxy::Proxy;
 use evidence::follow::follow;
-use state::supervise::{Task, forever};
 use fleet::Worker;
 use fleet::hold::Hold;
+use proxy::Proxy;
+use state::supervise::{Task, forever};
 
 /// Interval at which leaving workers are checked for remaining requests.
 const LOOK: Duration = Duration::from_millis(100);
@@ -54,14 +54,22 @@ fn crew(proxy: &Arc<Proxy>, worker: &Arc<Worker>) -> JoinSet<()> {
     let mut spawn = |kind, start: fn(Arc<Proxy>, Arc<Worker>) -> Looking| {
         let (of, looked_after) = (Arc::clone(proxy), Arc::clone(worker));
         let start = move || start(Arc::clone(&of), Arc::clone(&looked_after));
-        tasks.spawn(forever(Arc::clone(&proxy.state), Task::of(kind, worker.name()), start));
+        tasks.spawn(forever(
+            Arc::clone(&proxy.state),
+            Task::of(kind, worker.name()),
+            start,
+        ));
     };
     spawn("probes", |proxy, worker| Box::pin(health::watch(proxy, worker)));
     if worker.spec.kv_events != config::KvEvents::Off {
-        spawn("kv_events", |proxy, worker| Box::pin(follow(Arc::clone(&proxy.state), worker)));
+        spawn("kv_events", |proxy, worker| {
+            Box::pin(follow(Arc::clone(&proxy.state), worker))
+        });
     }
     if proxy.state.config.health.queue_interval.is_some() {
-        spawn("queues", |proxy, worker| Box::pin(queues::watch(Arc::clone(&proxy.state), worker)));
+        spawn("queues", |proxy, worker| {
+            Box::pin(queues::watch(Arc::clone(&proxy.state), worker))
+        });
     }
     if proxy.state.config.hints.enabled {
         spawn("hints", |proxy, worker| Box::pin(hints::deliver(proxy, worker)));

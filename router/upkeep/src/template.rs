@@ -12,9 +12,9 @@ use http::Method;
 use serde_json::{Value, json};
 use tracing::debug;
 
+use fleet::Worker;
 use state::State;
 use state::control;
-use fleet::Worker;
 
 const MODELS: usize = 8;
 
