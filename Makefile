@@ -36,7 +36,7 @@ lint: setup ## formatting, clippy with warnings as errors, and the lock files of
 
 generate: setup ## write what is generated: configuration reference and example, the chart's schema, metrics reference, the console's tables
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-config --lib generated
-	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute --lib generated
+	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-metrics -p tailroute-admin --lib generated
 
 compare: build ## TRACE=file: drive four policies over HTTP at two loads, interleaved (14 minutes; LOADS, ROUNDS, JSON=1)
 	@scripts/compare $(TRACE)

@@ -1,6 +1,6 @@
 //! Cache events from the wire to the answer: what a block costs, and what a lookup costs while events come at full rate.
 //!
-//! `cargo bench -p tailroute --bench events`. A batch is a prompt of 64 blocks that is stored (one event with its 1,024
+//! `cargo bench -p tailroute-evidence --bench events`. A batch is a prompt of 64 blocks that is stored (one event with its 1,024
 //! token ids, as vLLM sends it, or 64 events, as SGLang does) and another one that is removed (64 events), so an element
 //! is a block stored or removed.
 
