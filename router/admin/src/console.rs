@@ -1,4 +1,4 @@
-//! The console: serves the pages, styles and scripts of `router/console`. The files contain no secrets and need
+//! The console: serves the pages, styles and scripts of `router/admin/console`. The files contain no secrets and need
 //! no token; the data that they show comes from operations, which do.
 //!
 //! The content security policy of every file admits only files of this port: no inline script or style, no

@@ -50,6 +50,6 @@ fn the_consoles_tables_are_fresh() {
     let found = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         found == tables(),
-        "router/console/pages/tables.js is out of date: run `make generate`"
+        "router/admin/console/pages/tables.js is out of date: run `make generate`"
     );
 }
