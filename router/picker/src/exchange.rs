@@ -38,7 +38,7 @@ use proxy::path::admit::{self, Received};
 use proxy::path::among::Among;
 use proxy::path::arrival::Arrival;
 use proxy::path::context::RequestContext;
-use proxy::path::forward::Deadline;
+use proxy::path::deadline::Deadline;
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 

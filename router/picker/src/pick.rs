@@ -17,9 +17,10 @@ use protocol::routes::{Endpoint, Route};
 use proxy::Proxy;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
-use proxy::path::flight::{Charged, Flight, Outcome};
+use proxy::path::flight::{Flight, Outcome};
 use proxy::path::forward::{self, Wanted, pass, turn_request};
 use proxy::path::inspect::Inspector;
+use proxy::path::retry::Charged;
 use proxy::path::select::Choice;
 use proxy::path::{self, models};
 

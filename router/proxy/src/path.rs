@@ -22,6 +22,7 @@ pub mod ask;
 
 pub mod client_body;
 pub mod context;
+pub mod deadline;
 pub mod flight;
 pub mod forward;
 pub mod inspect;
@@ -37,6 +38,7 @@ pub mod tenant;
 mod traced;
 pub mod tunnel;
 pub mod turn;
+mod upgrade;
 pub mod wait;
 mod watchdog;
 
@@ -62,7 +64,8 @@ use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
 use self::client_body::ClientBody;
 use self::context::RequestContext;
-use self::forward::{Deadline, TurnRequest, Wanted};
+use self::deadline::Deadline;
+use self::forward::{TurnRequest, Wanted};
 use self::turn::Turn;
 use crate::admission::keys::Caller;
 use crate::{Proxy, RequestPermit};

@@ -9,7 +9,7 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::tunnel;
+use super::upgrade;
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::routes;
@@ -41,7 +41,7 @@ pub fn route<B>(proxy: &Arc<Proxy>, request: &Request<B>) -> Result<Route, ApiEr
     routes::find(
         request.method(),
         request.uri().path(),
-        tunnel::is_asked(request),
+        upgrade::is_asked(request),
         extra,
         proxy.admission.has_keys(),
     )

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, Version};
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
-use super::{ask, tunnel};
+use super::{ask, upgrade};
 use crate::Proxy;
 use protocol::error::ERROR_HEADER;
 use protocol::headers;
@@ -47,7 +47,7 @@ impl Arrival {
         let via = via(request.version());
         let host = request.headers().get(HOST).cloned();
         let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
-        tunnel::note(request);
+        upgrade::note(request);
         ask::take(request);
         let headers = request.headers_mut();
         headers::strip_for_worker(headers);
@@ -58,7 +58,7 @@ impl Arrival {
 
     /// Prepares a request that a gateway reports and proxies itself. The gateway adds the proxy headers.
     pub fn at_gateway<B>(proxy: &Proxy, request: &mut Request<B>) -> Self {
-        tunnel::note(request);
+        upgrade::note(request);
         ask::take(request);
         headers::strip_for_worker(request.headers_mut());
         Self::named(proxy, request, Instant::now())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy::units::Millis;
 
-use super::forward::Deadline;
+use super::deadline::Deadline;
 use crate::admission::keys::Caller;
 use crate::{Proxy, RequestPermit};
 use protocol::error::ApiError;

@@ -23,7 +23,6 @@ mod report;
 mod settle;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use policy::fingerprint::ChainBuilder;
 use policy::ids::WorkerId;
@@ -36,6 +35,7 @@ pub use self::finish::End;
 pub use self::outcome::Outcome;
 use self::prediction::Prediction;
 use super::account::Account;
+use super::retry::Charged;
 use super::select::Choice;
 use super::stored::Kept;
 use super::turn::Turn;
@@ -50,9 +50,6 @@ use protocol::watch::{Passed, Seen};
 use state::turn_reports::{ReportedTurn, SentTurn};
 use telemetry::capture::Slip;
 use telemetry::traces::Note;
-
-/// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
-pub type Charged = Arc<AtomicBool>;
 
 /// Rounds down to full blocks.
 fn full_blocks(worker: &Worker, tokens: u64) -> u64 {

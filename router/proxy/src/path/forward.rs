@@ -9,7 +9,6 @@
 //! | `pass` | requests relayed unparsed |
 
 mod attempt;
-mod deadline;
 mod hedge;
 pub mod pass;
 mod request;
@@ -24,7 +23,6 @@ use policy::ids::WorkerId;
 use tracing::warn;
 
 use self::attempt::{Answer, Sent, Verdict};
-pub use self::deadline::Deadline;
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
 pub use self::request::turn_request;

@@ -24,14 +24,17 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use http::{HeaderMap, HeaderName, Method, StatusCode, request};
 use hyper_util::client::legacy;
 use policy::ids::WorkerId;
 
-use super::flight::Charged;
 use crate::Proxy;
 use tailroute_http::upstream;
+
+/// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
+pub type Charged = Arc<AtomicBool>;
 
 /// Endpoints that compute a result from their input and store nothing.
 pub const COMPUTES: [&str; 16] = [

@@ -18,9 +18,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderName, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use hyper::ext::Protocol;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -32,13 +31,13 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use self::frames::Frames;
 use super::context::RequestContext;
 use super::forward::{Wanted, mark, pass};
+use super::upgrade::{WEBSOCKET, is_extended_connect};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
 use tailroute_http::body::{self, Body};
 use tailroute_http::upstream;
 
-const WEBSOCKET: &str = "websocket";
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
@@ -50,40 +49,6 @@ const BUFFER_BYTES: usize = 16 * 1024;
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time to deliver both Close frames: shorter than the drain's wait for requests that it cut.
 const GOODBYE: Duration = Duration::from_millis(700);
-
-/// Extension that marks a WebSocket request after its upgrade headers were removed.
-#[derive(Clone, Copy, Debug)]
-struct Asked;
-
-/// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
-#[must_use]
-pub fn is_asked<B>(request: &Request<B>) -> bool {
-    request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
-}
-
-fn is_extended_connect<B>(request: &Request<B>) -> bool {
-    let protocol = request.extensions().get::<Protocol>();
-    *request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
-}
-
-/// Marks a WebSocket request before its upgrade headers are removed.
-pub fn note<B>(request: &mut Request<B>) {
-    let lists = |name: HeaderName, wanted: &str| {
-        let values = request.headers().get_all(name);
-        let mut parts = values
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','));
-        parts.any(|part| part.trim().eq_ignore_ascii_case(wanted))
-    };
-    if *request.method() == Method::GET
-        && request.version() == Version::HTTP_11
-        && lists(UPGRADE, WEBSOCKET)
-        && lists(CONNECTION, "upgrade")
-    {
-        request.extensions_mut().insert(Asked);
-    }
-}
 
 /// Opens a tunnel. Fails if no worker is ready or the chosen one does not answer.
 pub(super) async fn open(

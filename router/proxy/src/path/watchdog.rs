@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-use super::forward::Deadline;
+use super::deadline::Deadline;
 use crate::Proxy;
 use protocol::error::ApiError;
 use tailroute_http::body::BodyError;

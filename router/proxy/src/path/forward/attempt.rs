@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{debug, warn};
 
 use super::super::context::RequestContext;
-use super::super::flight::{Charged, Flight, Outcome};
-use super::super::retry::{self, Failure};
+use super::super::flight::{Flight, Outcome};
+use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
 use super::{TurnRequest, request};
 use crate::Proxy;
