@@ -12,7 +12,7 @@
 //! | finish | settles, learns, counts and records | [`flight`] |
 //!
 //! Before `forward`, a request waits only for the client's body and for the gate. After it, nothing delays the stream.
-//! The endpoint picker ([`picker`](crate::picker)) runs the same stages for requests that a gateway proxies.
+//! The endpoint picker (the crate `picker`) runs the same stages for requests that a gateway proxies.
 
 pub mod account;
 pub mod admit;
