@@ -22,7 +22,7 @@
 //! | [`events`] | changes, as a stream of server-sent events |
 //! | [`openapi`] | the OpenAPI document |
 //! | [`console`] | the web console |
-//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | shared by all operations |
+//! | [`operation`], [`call`], [`dispatch`], [`problem`], [`reason`], [`serve`] | shared by all operations |
 
 pub mod audit;
 pub mod calibration;
@@ -31,6 +31,7 @@ pub mod capture;
 pub mod console;
 pub mod decisions;
 pub mod discovery;
+pub mod dispatch;
 pub mod events;
 pub mod index;
 pub mod keys;
@@ -144,7 +145,7 @@ fn methods(admin: &Arc<Admin>, operations: &[Arc<Operation>]) -> MethodRouter {
         }
         let (admin, operation) = (Arc::clone(admin), Arc::clone(operation));
         methods = methods.merge(on(filter, move |request: Request| {
-            call::answer(Arc::clone(&admin), Arc::clone(&operation), request)
+            dispatch::answer(Arc::clone(&admin), Arc::clone(&operation), request)
         }));
     }
     let allowed = allowed.join(", ");

@@ -30,7 +30,7 @@ use tower_service::Service as _;
 use tracing::{debug, warn};
 
 use self::pieces::Pieces;
-use super::call::From;
+use super::dispatch::From;
 use super::problem::Problem;
 use super::status;
 use crate::Admin;

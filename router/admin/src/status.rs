@@ -11,7 +11,8 @@ use config::Role;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Call, Reply, local_only};
+use super::call::{Call, Reply};
+use super::dispatch::local_only;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::Admin;

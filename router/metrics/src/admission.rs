@@ -2,7 +2,7 @@
 
 use super::labelled::{Counter, Histogram, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{KEY, Kind, SECONDS, Spec, of};
+use super::spec::{KEY, Kind, SECONDS, Spec, of};
 use super::{Metrics, clamp};
 
 pub(super) const TABLE: &[Spec] = &[

@@ -30,7 +30,8 @@ use super::wire::{
 };
 use super::{answers, head};
 use protocol::error::ApiError;
-use protocol::routes::{Family, Route};
+use protocol::family::Family;
+use protocol::routes::Route;
 use proxy::Proxy;
 use proxy::admission::keys::Caller;
 use proxy::path;

@@ -54,7 +54,8 @@ use hyper::body::Incoming;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 use protocol::error::ApiError;
-use protocol::routes::{Endpoint, Family, Route};
+use protocol::family::Family;
+use protocol::routes::{Endpoint, Route};
 use protocol::steering;
 use tokio::time::Instant;
 

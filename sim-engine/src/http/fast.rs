@@ -18,11 +18,11 @@ use serde::Deserialize;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::body::{Body, CutOff, json_response};
-use super::completions::{Shape, plain, reply_id, whole_answer};
 use super::error::ApiError;
 use super::request::{Finish, Reply};
+use super::shape::{Shape, plain, reply_id, whole_answer};
 use super::stream::{Writer, event_stream};
-use crate::engine::Shared;
+use crate::rank::Shared;
 use crate::scheduler::Progress;
 use crate::text;
 
@@ -51,7 +51,7 @@ pub(super) fn answer(
     let shape = Shape {
         id: reply_id(headers, chat, number),
         chat,
-        created: crate::engine::unix_seconds() as u64,
+        created: crate::rank::unix_seconds() as u64,
         shared: Arc::clone(shared),
         reply: Reply {
             stream: asked.stream.unwrap_or(false),

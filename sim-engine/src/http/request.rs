@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::error::ApiError;
 use crate::config::{Dialect, EngineConfig};
-use crate::memory::CacheTerms;
+use crate::hints::CacheTerms;
 use crate::scheduler::Submission;
 use crate::script::{self, Script};
 use crate::text;

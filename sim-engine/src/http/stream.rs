@@ -12,9 +12,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::body::{Body, CutOff};
-use super::completions::Shape;
-use crate::engine::{Hold, Ticket};
+use super::shape::Shape;
 use crate::fault::Break;
+use crate::rank::{Hold, Ticket};
 use crate::scheduler::Progress;
 use crate::text;
 

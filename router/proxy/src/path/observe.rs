@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::flight::{End, Flight, Outcome};
 use super::traced::answer_facts;
 use fleet::Worker;
-use protocol::routes::Family;
+use protocol::family::Family;
 use protocol::watch::Watch;
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;

@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use super::cache_rule::CacheRule;
+use super::foreign::Foreign;
 use super::ordered::OrderedWork;
-use super::routers::Foreign;
 use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;

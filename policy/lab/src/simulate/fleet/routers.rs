@@ -10,12 +10,11 @@ use rustc_hash::FxHashSet;
 
 use super::FleetConfig;
 use super::brain::{Brain, Sent};
+use super::foreign::{Foreign, Word};
 use super::server::Server;
 use super::workload::Item;
-use policy::estimate::Ticket;
-use policy::residency::Hold;
 use policy::route::Decision;
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 
 /// The number of routers, and whether they share their decisions. In any case workers' cache events reach all of them,
 /// and each learns costs from its own responses.
@@ -61,35 +60,11 @@ impl fmt::Display for Routers {
 /// Interval at which each router announces its turns in flight.
 pub(super) const ROLL_CALL: Millis = Millis(1000.0);
 
-/// A router's message about one of its turns.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Word {
-    /// The turn was sent to a worker.
-    Sent {
-        worker: usize,
-        prefill: Millis,
-        key: f64,
-    },
-    /// Its first token passed.
-    Begun,
-    /// Its response is complete.
-    Answered { evict_first: Tokens },
-    /// Its worker died.
-    Failed,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Said {
     from: usize,
     turn: u32,
     word: Word,
-}
-
-#[derive(Debug)]
-pub(super) struct Foreign {
-    worker: usize,
-    ticket: Option<Ticket>,
-    hold: Option<Hold>,
 }
 
 /// All routers, and the messages between them.

@@ -9,9 +9,10 @@ use rand_pcg::Pcg64;
 
 use super::brain::Sent;
 use super::events::{Agenda, Event};
+use super::foreign::Word;
 use super::holding::Held;
 use super::report::{FleetReport, Tally, TurnRecord};
-use super::routers::{Brains, ROLL_CALL, Word};
+use super::routers::{Brains, ROLL_CALL};
 use super::server::Server;
 use super::view::View;
 use super::worker_cache::{self, WorkerLease};
