@@ -217,13 +217,7 @@ pub(crate) fn check(file: File, origins: &BTreeMap<String, Origin>, problems: &m
     routing::check_overrides(&file.routing, &objective.classes, &mut checker);
     let tls = tls(file.tls, &mut checker);
     Config {
-        endpoint_picker: endpoint_picker(
-            &file.endpoint_picker,
-            (&server, &admin),
-            &tls,
-            &urls,
-            &mut checker,
-        ),
+        endpoint_picker: endpoint_picker(&file.endpoint_picker, &server, &admin, &tls, &urls, &mut checker),
         server,
         admin,
         workers,

@@ -100,7 +100,8 @@ impl Server {
             tasks.spawn(succeed(
                 Arc::clone(&parts),
                 predecessor,
-                (path, sockets),
+                path,
+                sockets,
                 Arc::clone(&replaced),
             ));
         }
@@ -233,7 +234,8 @@ async fn nothing_in_flight(proxy: &Proxy) {
 async fn succeed(
     parts: Arc<Admin>,
     predecessor: Option<Predecessor>,
-    (path, sockets): (PathBuf, Vec<OwnedFd>),
+    path: PathBuf,
+    sockets: Vec<OwnedFd>,
     replaced: Arc<Notify>,
 ) {
     if let Some(predecessor) = predecessor {

@@ -42,7 +42,7 @@ pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request
             };
             match read(Arc::clone(&admin), who, request).await {
                 Ok(call) => perform(&admin, &operation, call, by).await,
-                Err(problem) => refused(&admin, &operation, (by, None, None), problem).await,
+                Err(problem) => refused(&admin, &operation, by, None, None, problem).await,
             }
         }
         Err((Some(who), problem)) => {
@@ -51,7 +51,7 @@ pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request
                 role: Some(who.role),
                 address: from.map(|from| from.to_string()),
             };
-            refused(&admin, &operation, (by, None, None), problem).await
+            refused(&admin, &operation, by, None, None, problem).await
         }
         // Unauthenticated requests are counted but not audited, since anyone could fill the log with them.
         Err((None, problem)) => problem.into_response(),
@@ -169,14 +169,16 @@ async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Who)
             }
             reply.response
         }
-        Err(problem) => refused(admin, operation, (by, named, why), problem).await,
+        Err(problem) => refused(admin, operation, by, named, why, problem).await,
     }
 }
 
 async fn refused(
     admin: &Admin,
     operation: &Operation,
-    (who, target, why): (Who, Option<String>, Option<String>),
+    who: Who,
+    target: Option<String>,
+    why: Option<String>,
     problem: Problem,
 ) -> Response {
     if operation.audited {

@@ -27,7 +27,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Event, _, _>(
             "events.follow",
-            (Method::GET, "/admin/v1/events"),
+            Method::GET,
+            "/admin/v1/events",
             Role::Read,
             "Changes as they happen: the policy, workers, breakers, reloads, failed tasks; `lagged` counts missed events",
             follow,

@@ -61,7 +61,7 @@ pub use self::gen_ai::Answered;
 use self::gen_ai::GenAi;
 use self::labelled::Workers;
 pub use self::labelled::{Counter, Labelled, Made};
-pub use self::page::{Gauges, WorkerGauges};
+pub use self::page::{AdmissionGauges, Gauges, WorkerGauges};
 pub use self::picker::Open;
 use self::picker::Picker;
 use self::process::Process;

@@ -9,7 +9,7 @@ use rand_pcg::Pcg64;
 use rustc_hash::FxHashSet;
 
 use super::FleetConfig;
-use super::brain::{Brain, Sent};
+use super::brain::{Arrival, Brain, Sent};
 use super::foreign::{Foreign, Word};
 use super::server::Server;
 use super::workload::Item;
@@ -119,10 +119,10 @@ impl<'a> Brains<'a> {
         &mut self,
         now: Millis,
         servers: &[Server],
-        arrival: (u32, Millis),
+        arrival: Arrival,
         item: &Item,
     ) -> Option<(Sent, Decision)> {
-        self.of(arrival.0).send(now, servers, arrival, item)
+        self.of(arrival.turn).send(now, servers, arrival, item)
     }
 
     /// Sends a message about a turn to the other routers. Returns when it arrives, if sharing is on.
@@ -189,10 +189,10 @@ impl Brain<'_> {
                 if let Some(foreign) = self.foreign.remove(&turn) {
                     let load = &mut self.loads[foreign.worker];
                     load.ended(now, turn, foreign.ticket);
-                    let chains = (&item.chain, &item.reply);
                     self.beliefs.settled(
                         foreign.worker,
-                        chains,
+                        &item.chain,
+                        &item.reply,
                         foreign.hold,
                         evict_first,
                         item.prompt + item.response,
