@@ -32,6 +32,7 @@ pub mod console;
 pub mod decisions;
 pub mod discovery;
 pub mod events;
+pub mod history;
 pub mod index;
 pub mod keys;
 pub mod log;
@@ -57,6 +58,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
+use self::history::History;
 use self::operation::Operation;
 use self::problem::Problem;
 use metrics::Gauges;
@@ -73,6 +75,8 @@ pub struct Admin {
     pub proxy: Arc<Proxy>,
     /// The exchange with other replicas, if configured.
     pub bus: Option<Arc<Bus>>,
+    /// Figures of the last day.
+    pub history: History,
 }
 
 impl Admin {
@@ -96,6 +100,7 @@ impl Admin {
 pub fn operations() -> Vec<Operation> {
     [
         status::operations(),
+        history::operations(),
         session::operations(),
         decisions::operations(),
         index::operations(),
