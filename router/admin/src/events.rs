@@ -40,7 +40,8 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn follow(call: Call) -> Result<Reply, Problem> {
     let events = &call.admin.state.operator.events;
-    if events.listeners() >= LISTENERS {
+    // The history listens as well.
+    if events.listeners() > LISTENERS {
         return Err(Problem::busy(format!("there are already {LISTENERS} listeners")));
     }
     let first = Bytes::from_static(b": listening\n\n");

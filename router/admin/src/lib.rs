@@ -33,6 +33,7 @@ pub mod decisions;
 pub mod discovery;
 pub mod dispatch;
 pub mod events;
+pub mod history;
 pub mod index;
 pub mod keys;
 pub mod log;
@@ -58,6 +59,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
+use self::history::History;
 use self::operation::Operation;
 use self::problem::Problem;
 use metrics::Gauges;
@@ -74,6 +76,8 @@ pub struct Admin {
     pub proxy: Arc<Proxy>,
     /// The exchange with other replicas, if configured.
     pub bus: Option<Arc<Bus>>,
+    /// Figures of the last day.
+    pub history: History,
 }
 
 impl Admin {
@@ -97,6 +101,7 @@ impl Admin {
 pub fn operations() -> Vec<Operation> {
     [
         status::operations(),
+        history::operations(),
         session::operations(),
         decisions::operations(),
         index::operations(),

@@ -30,6 +30,7 @@ pub(super) const TASKS: &[&str] = &[
     "discovery_members",
     "gate",
     "handover",
+    "history",
     "hints",
     "kv_events",
     "learner",

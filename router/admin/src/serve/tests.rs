@@ -159,6 +159,7 @@ fn admin(config: config::Config) -> Arc<Admin> {
         state,
         proxy,
         bus: None,
+        history: crate::history::History::default(),
     })
 }
 
