@@ -132,7 +132,8 @@ impl History {
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Past, _, _>(
         "history.get",
-        (Method::GET, "/admin/v1/history"),
+        Method::GET,
+        "/admin/v1/history",
         Role::Read,
         "Counters, loads and changes of the last 24 hours",
         get,
@@ -227,7 +228,7 @@ fn sample(admin: &Admin) -> Sample {
     };
     Sample {
         at_unix_ms: operator::unix_ms(),
-        waiting: gauges.admission.0 as u64,
+        waiting: gauges.admission.waiting as u64,
         policy_revision: gauges.policy_revision,
         workers: gauges.workers.iter().take(MOST_WORKERS).map(load).collect(),
         ..page::counters(&page)
