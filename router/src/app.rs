@@ -11,8 +11,8 @@ use bytes::Bytes;
 use config::Config;
 use discovery::DiscoveryState;
 use http::Request;
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use policy::evidence::WorkerEvidence;
 use policy::ids::WorkerId;
@@ -86,6 +86,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Connections to the workers for everything else.
     pub client: Client<Connector, Body>,
+    /// Connections for control calls: one idle connection per worker, without a timer that looks for old ones.
+    pub control: Client<Connector, Body>,
     /// What may be tried again.
     pub retries: parking_lot::Mutex<RetryBudget>,
     /// Which worker keeps which response.
@@ -234,7 +236,11 @@ impl App {
             bus: bus.map(Arc::new),
             capture: capture.transpose()?,
             traces: traces.transpose()?,
-            client: client(&config, &tls),
+            client: client()
+                .pool_timer(TokioTimer::new())
+                .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
+                .build(connector(&config, &tls)),
+            control: client().pool_max_idle_per_host(1).build(connector(&config, &tls)),
             retries: parking_lot::Mutex::new(RetryBudget::new(
                 config.failure.retry_share,
                 config.failure.retry_floor_per_s,
@@ -565,15 +571,17 @@ impl App {
     }
 }
 
-fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    let connect_timeout = config.limits.connect_timeout;
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
+fn client() -> Builder {
+    let mut client = Client::builder(TokioExecutor::new());
+    client
         .timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE)
-        .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
-        .http1_max_buf_size(upstream::MAX_HEAD_BYTES)
-        .build(tls.connector(connector, connect_timeout))
+        .http1_max_buf_size(upstream::MAX_HEAD_BYTES);
+    client
+}
+
+fn connector(config: &Config, tls: &Tls) -> Connector {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    tls.connector(connector, config.limits.connect_timeout)
 }
