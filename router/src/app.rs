@@ -11,8 +11,8 @@ use bytes::Bytes;
 use config::Config;
 use discovery::DiscoveryState;
 use http::Request;
+use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use policy::evidence::WorkerEvidence;
 use policy::ids::WorkerId;
@@ -86,8 +86,6 @@ pub struct App {
     pub metrics: Metrics,
     /// Connections to the workers for everything else.
     pub client: Client<Connector, Body>,
-    /// Connections for control calls: one idle connection per worker, without a timer that looks for old ones.
-    pub control: Client<Connector, Body>,
     /// What may be tried again.
     pub retries: parking_lot::Mutex<RetryBudget>,
     /// Which worker keeps which response.
@@ -236,11 +234,7 @@ impl App {
             bus: bus.map(Arc::new),
             capture: capture.transpose()?,
             traces: traces.transpose()?,
-            client: client()
-                .pool_timer(TokioTimer::new())
-                .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
-                .build(connector(&config, &tls)),
-            control: client().pool_max_idle_per_host(1).build(connector(&config, &tls)),
+            client: client(&config, &tls),
             retries: parking_lot::Mutex::new(RetryBudget::new(
                 config.failure.retry_share,
                 config.failure.retry_floor_per_s,
@@ -571,17 +565,15 @@ impl App {
     }
 }
 
-fn client() -> Builder {
-    let mut client = Client::builder(TokioExecutor::new());
-    client
-        .timer(TokioTimer::new())
-        .pool_idle_timeout(POOL_IDLE)
-        .http1_max_buf_size(upstream::MAX_HEAD_BYTES);
-    client
-}
-
-fn connector(config: &Config, tls: &Tls) -> Connector {
+fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
-    tls.connector(connector, config.limits.connect_timeout)
+    let connect_timeout = config.limits.connect_timeout;
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(POOL_IDLE)
+        .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
+        .http1_max_buf_size(upstream::MAX_HEAD_BYTES)
+        .build(tls.connector(connector, connect_timeout))
 }

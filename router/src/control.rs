@@ -65,7 +65,7 @@ pub async fn call(
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
         let response = app
-            .control
+            .client
             .request(request)
             .await
             .map_err(|error| transport(&error))?;

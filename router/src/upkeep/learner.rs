@@ -19,8 +19,10 @@ use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
-/// The same while nothing happens: then only time changes them, which the next observation accounts for too.
+/// The same without observations within [`BUSY`].
 const IDLE_SWEEP: Duration = Duration::from_secs(5);
+/// Time after an observation in which what is learned still changes quickly.
+const BUSY: Duration = Duration::from_secs(300);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
@@ -38,7 +40,7 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Learn
                 if count == 0 {
                     return;
                 }
-                sweeps.soon();
+                sweeps.observed();
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(lesson) => apply(&app, &lesson),
@@ -59,6 +61,7 @@ struct Sweeps {
     last: Instant,
     timer: Pin<Box<Sleep>>,
     is_soon: bool,
+    busy_until: Instant,
 }
 
 impl Sweeps {
@@ -69,6 +72,7 @@ impl Sweeps {
             last,
             timer: Box::pin(tokio::time::sleep_until(last)),
             is_soon: true,
+            busy_until: last,
         }
     }
 
@@ -76,8 +80,15 @@ impl Sweeps {
     async fn due(&mut self) {
         self.timer.as_mut().await;
         self.last = Instant::now();
-        self.is_soon = false;
-        self.timer.as_mut().reset(self.last + IDLE_SWEEP);
+        self.is_soon = self.last < self.busy_until;
+        let interval = if self.is_soon { SWEEP } else { IDLE_SWEEP };
+        self.timer.as_mut().reset(self.last + interval);
+    }
+
+    /// An observation has arrived.
+    fn observed(&mut self) {
+        self.busy_until = Instant::now() + BUSY;
+        self.soon();
     }
 
     /// Something has happened that the next sweep follows up.
