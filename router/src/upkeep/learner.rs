@@ -1,5 +1,6 @@
 //! Applies queued observations, and periodically what follows from silence.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, Sleep};
 
 use super::room;
 use crate::app::App;
@@ -18,23 +19,28 @@ use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
+/// The same without observations within [`BUSY`].
+const IDLE_SWEEP: Duration = Duration::from_secs(5);
+/// Time after an observation in which what is learned still changes quickly.
+const BUSY: Duration = Duration::from_secs(300);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
 pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
     let mut lessons = lessons.lock().await;
-    let mut sweeps = tokio::time::interval(SWEEP);
-    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweeps = Sweeps::start();
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
             // A sweep is rare, and later observations should not be applied before it.
             biased;
-            _ = sweeps.tick() => sweep(&app),
+            () = sweeps.due() => sweep(&app),
+            () = app.operator.events.happened() => sweeps.soon(),
             count = lessons.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
                 }
+                sweeps.observed();
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(lesson) => apply(&app, &lesson),
@@ -46,6 +52,49 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Learn
                 publish_costs(&app);
                 tokio::task::yield_now().await;
             }
+        }
+    }
+}
+
+/// Times of the sweeps.
+struct Sweeps {
+    last: Instant,
+    timer: Pin<Box<Sleep>>,
+    is_soon: bool,
+    busy_until: Instant,
+}
+
+impl Sweeps {
+    /// The first one is due at once.
+    fn start() -> Self {
+        let last = Instant::now();
+        Self {
+            last,
+            timer: Box::pin(tokio::time::sleep_until(last)),
+            is_soon: true,
+            busy_until: last,
+        }
+    }
+
+    /// Waits for the next sweep.
+    async fn due(&mut self) {
+        self.timer.as_mut().await;
+        self.last = Instant::now();
+        self.is_soon = self.last < self.busy_until;
+        let interval = if self.is_soon { SWEEP } else { IDLE_SWEEP };
+        self.timer.as_mut().reset(self.last + interval);
+    }
+
+    /// An observation has arrived.
+    fn observed(&mut self) {
+        self.busy_until = Instant::now() + BUSY;
+        self.soon();
+    }
+
+    /// Something has happened that the next sweep follows up.
+    fn soon(&mut self) {
+        if !std::mem::replace(&mut self.is_soon, true) {
+            self.timer.as_mut().reset(self.last + SWEEP);
         }
     }
 }
