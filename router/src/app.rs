@@ -27,6 +27,7 @@ use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
 use crate::bus::Bus;
 use crate::decisions::Decisions;
+use crate::idle::Idle;
 use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
 use crate::operator::events::Kind;
 use crate::operator::revisions::{Revision, Revisions};
@@ -104,6 +105,8 @@ pub struct App {
     pub bus: Option<Arc<Bus>>,
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
+    /// Whether there are requests at all.
+    pub idle: Idle,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     /// Bytes of heads that are being read, and of bodies until their answers begin.
@@ -244,6 +247,7 @@ impl App {
             ids: Ids::of_this_process(),
             clock,
             snapshot: parking_lot::Mutex::new(()),
+            idle: Idle::default(),
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             unread: Arc::default(),
@@ -354,6 +358,7 @@ impl App {
     /// A place for one more request, if there is one.
     #[must_use]
     pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
+        self.idle.requested(self.clock.now());
         let max = self.live().limits.max_in_flight.get();
         let place = RequestPermit {
             app: Arc::clone(self),

@@ -14,6 +14,7 @@ pub mod control;
 pub mod decisions;
 pub mod demo;
 pub mod evidence;
+pub mod idle;
 pub mod metrics;
 pub mod operator;
 pub mod path;

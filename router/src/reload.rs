@@ -246,7 +246,6 @@ pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
 /// Waits until the files have changed and two looks at them agree.
 async fn changed(app: &App, source: &Source, in_force: &Looked, files: &mut FileWatch) -> Looked {
     loop {
-        files.differs(in_force).await;
         let mut seen = look(app, source).await;
         while seen != *in_force {
             tokio::time::sleep(SETTLE).await;
@@ -255,6 +254,7 @@ async fn changed(app: &App, source: &Source, in_force: &Looked, files: &mut File
                 return seen;
             }
         }
+        files.differs(in_force).await;
     }
 }
 

@@ -15,7 +15,6 @@ use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 use telemetry::traces::Target;
-use tokio::sync::Notify;
 
 use super::breaker::{self, Breaker, BreakerPass, BreakerState};
 use super::dialect::{self, Dialect, Terms};
@@ -52,8 +51,6 @@ pub struct Worker {
     /// Connections to it, for turns without TLS.
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
-    /// Notified when a request is sent and none was in flight.
-    busy: Notify,
     health: Mutex<Health>,
     well: AtomicBool,
     hold: AtomicHold,
@@ -147,7 +144,6 @@ impl Worker {
             offered: AtomicBool::new(true),
             origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
-            busy: Notify::new(),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
             well: AtomicBool::new(false),
             hold: AtomicHold::default(),
@@ -464,18 +460,10 @@ impl Worker {
         read(&self.load.lock())
     }
 
-    /// Waits until a request was sent while none was in flight, since the last call.
-    pub async fn becomes_busy(&self) {
-        self.busy.notified().await;
-    }
-
     /// Counts a request that is sent.
     pub(super) fn sent(&self, now: Millis, prefill: Option<Millis>) -> Option<Ticket> {
         let mut load = self.load.lock();
         load.in_flight += 1;
-        if load.in_flight == 1 {
-            self.busy.notify_one();
-        }
         prefill.map(|work| {
             load.utilisation.add(now, work);
             load.pending.sent(now, work)

@@ -1,42 +1,31 @@
 //! Watches files from a thread of its own.
 //!
 //! A look at the files from a task takes a blocking thread, a thread per file and a wakeup of the runtime. This thread
-//! makes the same system calls itself, so a look at unchanged files is one wakeup. A file system that does not answer
+//! makes the same system calls itself, so a look at unchanged files is one wakeup. A file system that does not respond
 //! blocks only this thread; meanwhile, the caller looks by itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
 
-use config::file::{READ_LIMIT, Stamp, stamp_blocking};
-use parking_lot::{Condvar, Mutex};
+use config::file::{Stamp, stamp_blocking};
 use tokio::sync::Notify;
 
 /// Interval of looks at unchanged files.
 const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which the caller looks by itself, since the thread may be blocked.
+const OWN_LOOK: Duration = Duration::from_secs(10);
 
-/// Files and their metadata; `None` for one that is missing, or whose file system does not answer.
+/// Files and their metadata; `None` for one that is missing, or whose file system does not respond.
 pub(super) type Looked = Vec<(PathBuf, Option<Stamp>)>;
 
 /// Watches files. Dropping it ends the thread.
 #[derive(Default)]
 pub(super) struct FileWatch {
-    shared: Option<Arc<Shared>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    over: Condvar,
-    differs: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    known: Arc<Looked>,
-    /// Start of the current look.
-    looking_since: Option<Instant>,
-    is_over: bool,
+    /// Passes what is known to the thread, once that runs.
+    known: Option<SyncSender<Looked>>,
+    differs: Arc<Notify>,
 }
 
 impl FileWatch {
@@ -45,76 +34,44 @@ impl FileWatch {
         if known.is_empty() {
             return std::future::pending().await;
         }
-        let Some(shared) = self.start(known) else {
-            // Without the thread, the caller looks each time.
-            return tokio::time::sleep(LOOK).await;
-        };
-        loop {
-            let told = tokio::time::timeout(READ_LIMIT, shared.differs.notified()).await;
-            if told.is_ok() {
-                return;
-            }
-            if shared.is_stuck() {
-                return tokio::time::sleep(LOOK).await;
-            }
+        if self.known.is_none() {
+            self.known = start(Arc::clone(&self.differs));
         }
-    }
-
-    /// Has the thread compare with `known`. Returns `None` if there is no thread, or it is stuck.
-    fn start(&mut self, known: &Looked) -> Option<Arc<Shared>> {
-        if let Some(shared) = &self.shared {
-            shared.state.lock().known = Arc::new(known.clone());
-            return (!shared.is_stuck()).then(|| Arc::clone(shared));
+        if let Some(thread) = &self.known {
+            // Fails if the thread is blocked. It compares with an older state then, which at most causes another look.
+            let _ = thread.try_send(known.clone());
         }
-        let shared = Arc::new(Shared::default());
-        shared.state.lock().known = Arc::new(known.clone());
-        let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("file-watch".to_owned());
-        thread.spawn(move || of_thread.look_until_over()).ok()?;
-        self.shared = Some(Arc::clone(&shared));
-        Some(shared)
+        let _ = tokio::time::timeout(OWN_LOOK, self.differs.notified()).await;
     }
 }
 
-impl Drop for FileWatch {
-    fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.state.lock().is_over = true;
-            shared.over.notify_one();
-        }
-    }
+/// Starts the thread. Returns `None` if that is not possible.
+fn start(differs: Arc<Notify>) -> Option<SyncSender<Looked>> {
+    let (sender, known) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("file-watch".to_owned());
+    let started = thread.spawn(move || look_until_over(&known, &differs));
+    started.is_ok().then_some(sender)
 }
 
-impl Shared {
-    fn is_stuck(&self) -> bool {
-        let since = self.state.lock().looking_since;
-        since.is_some_and(|since| since.elapsed() >= READ_LIMIT)
-    }
-
-    fn look_until_over(&self) {
-        let mut state = self.state.lock();
-        loop {
-            if !state.is_over {
-                self.over.wait_for(&mut state, LOOK);
+fn look_until_over(known: &Receiver<Looked>, differs: &Notify) {
+    let mut files = Looked::new();
+    loop {
+        match known.recv_timeout(LOOK) {
+            Ok(known) => files = known,
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {
+                if files.iter().any(|(path, stamp)| stamp_blocking(path) != *stamp) {
+                    differs.notify_one();
+                }
             }
-            if state.is_over {
-                return;
-            }
-            let known = Arc::clone(&state.known);
-            state.looking_since = Some(Instant::now());
-            drop(state);
-            let differs = known.iter().any(|(path, stamp)| stamp_blocking(path) != *stamp);
-            if differs {
-                self.differs.notify_one();
-            }
-            state = self.state.lock();
-            state.looking_since = None;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use config::file::stamp;
 
     use super::*;
@@ -131,22 +88,23 @@ mod tests {
         let unchanged = tokio::time::timeout(LOOK * 3, files.differs(&known)).await;
         assert!(unchanged.is_err(), "nothing has changed");
         std::fs::write(&path, "three").unwrap();
-        tokio::time::timeout(LONG, files.differs(&known)).await.unwrap();
-        let shared = Arc::downgrade(files.shared.as_ref().unwrap());
+        tokio::time::timeout(OWN_LOOK / 2, files.differs(&known)).await.unwrap();
+        let differs = Arc::downgrade(&files.differs);
         drop(files);
         let begun = Instant::now();
-        while shared.strong_count() > 0 {
+        while differs.strong_count() > 0 {
             assert!(begun.elapsed() < LONG, "the thread ends");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    #[tokio::test]
-    async fn a_stuck_thread_is_not_waited_for() {
+    #[tokio::test(start_paused = true)]
+    async fn a_blocked_thread_is_not_waited_for() {
         let known = vec![(PathBuf::from("/some"), None)];
-        let shared = Arc::new(Shared::default());
-        shared.state.lock().looking_since = Instant::now().checked_sub(READ_LIMIT);
-        let mut files = FileWatch { shared: Some(shared) };
-        tokio::time::timeout(LONG, files.differs(&known)).await.unwrap();
+        let (blocked, _never_received) = sync_channel(1);
+        let mut files = FileWatch { known: Some(blocked), ..FileWatch::default() };
+        for _ in 0..3 {
+            tokio::time::timeout(OWN_LOOK * 2, files.differs(&known)).await.unwrap();
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Applies queued observations, and periodically what follows from silence.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::room;
 use crate::app::App;
@@ -19,28 +18,38 @@ use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
-/// The same without observations within [`BUSY`].
+/// Interval of the sweep of an idle router.
 const IDLE_SWEEP: Duration = Duration::from_secs(5);
-/// Time after an observation in which what is learned still changes quickly.
-const BUSY: Duration = Duration::from_secs(300);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
 pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
     let mut lessons = lessons.lock().await;
-    let mut sweeps = Sweeps::start();
+    let mut sweeps = tokio::time::interval(SWEEP);
+    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut swept, mut is_slow) = (Instant::now(), false);
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
             // A sweep is rare, and later observations should not be applied before it.
             biased;
-            () = sweeps.due() => sweep(&app),
-            () = app.operator.events.happened() => sweeps.soon(),
+            _ = sweeps.tick() => {
+                sweep(&app);
+                app.idle.check(app.clock.now(), app.in_flight());
+                (swept, is_slow) = (Instant::now(), app.idle.is_idle());
+                if is_slow {
+                    sweeps.reset_after(IDLE_SWEEP);
+                }
+            }
+            () = sweep_is_wanted(&app), if is_slow => {
+                is_slow = false;
+                sweeps.reset_at(swept + SWEEP);
+            }
             count = lessons.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
                 }
-                sweeps.observed();
+                app.idle.requested(app.clock.now());
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(lesson) => apply(&app, &lesson),
@@ -56,46 +65,11 @@ pub(super) async fn learn(app: Arc<App>, lessons: Arc<Mutex<mpsc::Receiver<Learn
     }
 }
 
-/// Times of the sweeps.
-struct Sweeps {
-    last: Instant,
-    timer: Pin<Box<Sleep>>,
-    is_soon: bool,
-    busy_until: Instant,
-}
-
-impl Sweeps {
-    /// The first one is due at once.
-    fn start() -> Self {
-        let last = Instant::now();
-        Self {
-            last,
-            timer: Box::pin(tokio::time::sleep_until(last)),
-            is_soon: true,
-            busy_until: last,
-        }
-    }
-
-    /// Waits for the next sweep.
-    async fn due(&mut self) {
-        self.timer.as_mut().await;
-        self.last = Instant::now();
-        self.is_soon = self.last < self.busy_until;
-        let interval = if self.is_soon { SWEEP } else { IDLE_SWEEP };
-        self.timer.as_mut().reset(self.last + interval);
-    }
-
-    /// An observation has arrived.
-    fn observed(&mut self) {
-        self.busy_until = Instant::now() + BUSY;
-        self.soon();
-    }
-
-    /// Something has happened that the next sweep follows up.
-    fn soon(&mut self) {
-        if !std::mem::replace(&mut self.is_soon, true) {
-            self.timer.as_mut().reset(self.last + SWEEP);
-        }
+/// Waits until an idle router has a request or an event, such as a worker that is ready or a changed objective.
+async fn sweep_is_wanted(app: &App) {
+    tokio::select! {
+        () = app.idle.ends() => {}
+        () = app.operator.events.happened() => {}
     }
 }
 

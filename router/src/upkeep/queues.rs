@@ -3,7 +3,7 @@
 //! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
 //! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
 //! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
-//! is queried less and less often, and one without requests five times less often.
+//! is queried less often, and so is one without requests while the router is idle.
 //!
 //! The same pages count prefill times, from which costs are learned where responses do not report them
 //! ([`learning::feedback::Counters`]).
@@ -11,14 +11,13 @@
 pub(super) mod exposition;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use super::learner;
@@ -35,7 +34,7 @@ const DRIFTS: u32 = 3;
 const LONG_ANSWER: usize = 64 << 10;
 /// Intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
-/// Intervals between two readings of an engine without requests, until this router sends it one.
+/// Most intervals between two readings of an engine without requests while the router is idle.
 const IDLE: u32 = 5;
 
 /// Figures on an engine's page.
@@ -53,12 +52,12 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     let Some(interval) = app.config.health.queue_interval else {
         return;
     };
-    let mut next = Next::Now;
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known = false;
     let mut drift = Drift::default();
     loop {
-        next.wait(&worker, interval).await;
-        next = Next::Soon(Instant::now());
+        ticks.tick().await;
         if !worker.is_well() {
             app.feedback.counters.lock().forget(worker.id);
             continue;
@@ -68,7 +67,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         let Some(counts) = ask(&app, &worker).await else {
             debug!(worker = worker.name(), "no queue figures");
             if !known {
-                next = Next::Seldom;
+                ticks.reset_after(interval * SELDOM);
             }
             continue;
         };
@@ -77,9 +76,6 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
         }
         if let Some(prefills) = counts.prefills {
             learner::learn_counted(&app, &worker, prefills);
-        }
-        if [in_flight, others, counts.waiting, counts.running] == [0; 4] {
-            next = Next::Idle;
         }
         let cost = worker.cost();
         let figure = QueueFigure {
@@ -113,32 +109,10 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
                 in_flight, there, "the worker reports fewer requests than are counted here"
             );
         }
-    }
-}
-
-/// When to read an engine's figures next.
-enum Next {
-    Now,
-    /// An interval after the last reading.
-    Soon(Instant),
-    /// The engine has no requests.
-    Idle,
-    /// The engine has no figures.
-    Seldom,
-}
-
-impl Next {
-    async fn wait(&self, worker: &Worker, interval: Duration) {
-        match self {
-            Self::Now => {}
-            Self::Soon(last) => tokio::time::sleep_until(*last + interval).await,
-            Self::Idle => {
-                let busy = tokio::time::timeout(interval * IDLE, worker.becomes_busy()).await;
-                if busy.is_ok() {
-                    tokio::time::sleep(interval).await;
-                }
-            }
-            Self::Seldom => tokio::time::sleep(interval * SELDOM).await,
+        if app.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
+            // The first request ends the wait.
+            let _ = tokio::time::timeout(interval * IDLE, app.idle.ends()).await;
+            ticks.reset_immediately();
         }
     }
 }
@@ -308,31 +282,6 @@ mod tests {
             seen,
             [false, false, false, false, false, false, false, true, false]
         );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_engine_without_requests_is_read_less_often_until_it_is_sent_one() {
-        let overrides = config::Overrides {
-            workers: vec!["http://w:1".to_owned()],
-            ..config::Overrides::default()
-        };
-        let config = config::load_file(None, std::collections::BTreeMap::new(), overrides).unwrap();
-        let app = App::new(config).unwrap();
-        let (worker, interval) = (Arc::clone(&app.fleet.workers()[0]), Duration::from_secs(1));
-        let waits = async |next: Next| {
-            let begun = Instant::now();
-            next.wait(&worker, interval).await;
-            begun.elapsed().as_secs()
-        };
-        assert_eq!(waits(Next::Soon(Instant::now())).await, 1);
-        assert_eq!(waits(Next::Idle).await, 5);
-        let send = async {
-            tokio::time::sleep(2 * interval).await;
-            let pass = worker.admit(app.clock.now(), true).unwrap();
-            drop(worker.send(app.clock, None, pass));
-        };
-        let (waited, ()) = tokio::join!(waits(Next::Idle), send);
-        assert_eq!(waited, 3, "two until the request, and one");
     }
 
     #[test]
