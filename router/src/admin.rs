@@ -1,28 +1,28 @@
-//! The admin port: metrics, why the router does what it does, and how it is changed while it serves. Never on the data port.
+//! The admin port, separate from the data port: metrics, explanations of routing, and changes at runtime.
 //!
-//! Every answer but metrics and health comes from a table of operations ([`operation::Operation`]): method, path, the role
-//! that it takes, the schema of what it takes and answers. One table drives the routes, the check of who may, the check of
-//! bodies and queries, the audit log, the metrics and the OpenAPI document, so that they cannot disagree. A resource is a
-//! file with its operations and the functions that answer them; to add one, add it to [`operations`].
+//! Every response except metrics and health comes from a table of operations ([`operation::Operation`]): method,
+//! path, required role, and the schemas of request and response. The table drives routes, authorisation,
+//! validation, the audit log, metrics and the OpenAPI document, so they cannot disagree. Each resource has a file
+//! with its operations and their handlers; [`operations`] lists them.
 //!
-//! | file | what it answers |
+//! | file | contents |
 //! |---|---|
 //! | [`status`] | metrics, health, `slo`, `config` |
-//! | [`decisions`] | why turns went where they went, and why they were late |
-//! | [`index`] | which prefixes live where |
-//! | [`session`] | who asks |
+//! | [`decisions`] | recent routing decisions and the causes of missed objectives |
+//! | [`index`] | which workers cache which prefixes |
+//! | [`session`] | the caller and its role |
 //! | [`policy`] | the policy in force, its history, changes, rollback |
-//! | [`preview`] | another policy on captured turns, or beside the live ones |
+//! | [`preview`] | another policy on captured turns, or in the shadow of the live one |
 //! | [`capture`] | the newest turns |
-//! | [`workers`] | each worker, taken out and back, its α |
-//! | [`keys`] | what each API key may still use, and one that is given it back |
+//! | [`workers`] | each worker, its overrides and its α |
+//! | [`keys`] | the remaining budget of each API key, and its reset |
 //! | [`members`] | workers that join and leave |
-//! | [`discovery`] | what finds workers |
-//! | [`audit`] | who changed what |
-//! | [`events`] | what changes, as it happens |
-//! | [`openapi`] | the document of all this |
-//! | [`console`] | pages for people |
-//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | what all of them share |
+//! | [`discovery`] | the sources of workers |
+//! | [`audit`] | the audit log |
+//! | [`events`] | changes, as a stream of server-sent events |
+//! | [`openapi`] | the OpenAPI document |
+//! | [`console`] | the web console |
+//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | shared by all operations |
 
 pub mod audit;
 pub mod calibration;
@@ -44,6 +44,7 @@ pub mod problem;
 pub mod reason;
 pub mod serve;
 pub mod session;
+pub mod slo;
 pub mod status;
 pub mod workers;
 
@@ -60,7 +61,7 @@ use self::operation::Operation;
 use self::problem::Problem;
 use crate::app::App;
 
-/// Every operation of the admin port, in the order of its document.
+/// Returns every operation of the admin port, in the order of the OpenAPI document.
 #[must_use]
 pub fn operations() -> Vec<Operation> {
     [
@@ -86,7 +87,7 @@ pub fn operations() -> Vec<Operation> {
     .collect()
 }
 
-/// The routes of the admin port.
+/// Returns the routes of the admin port.
 pub fn router(app: &Arc<App>) -> Router {
     let mut paths: BTreeMap<&'static str, Vec<Arc<Operation>>> = BTreeMap::new();
     for operation in operations() {
@@ -99,7 +100,7 @@ pub fn router(app: &Arc<App>) -> Router {
     router.fallback(|| async { Problem::not_found("there is nothing at this path").into_response() })
 }
 
-/// The operations of one path; other methods are told which there are.
+/// Returns the routes of one path. Other methods get 405 with the allowed ones.
 fn methods(app: &Arc<App>, operations: &[Arc<Operation>]) -> MethodRouter {
     let mut methods = MethodRouter::new();
     let mut allowed: Vec<&str> = Vec::new();

@@ -30,7 +30,7 @@ use policy::units::Millis;
 use self::gate::Gate;
 use self::keys::{Caller, Keyring};
 use self::limits::Left;
-use crate::operator::tokens::Named;
+use operator::tokens::Named;
 use protocol::error::ApiError;
 
 /// Keys, settings and gate in force.

@@ -28,13 +28,8 @@ use crate::admission::limits::Charge;
 use crate::bus::Bus;
 use crate::decisions::Decisions;
 use crate::idle::Idle;
-use crate::metrics::{BusGauges, Gauges, MetricError, Metrics, WorkerGauges};
-use crate::operator::events::Kind;
-use crate::operator::revisions::{Revision, Revisions};
-use crate::operator::{AuditError, Operator, tokens};
 use crate::path::stored::Stored;
 use crate::reload::{self, Live, ReloadError};
-use crate::slo::{ClassState, TailState};
 use fleet::breaker::BreakerState;
 use fleet::clock::Clock;
 use fleet::health::Probe;
@@ -42,8 +37,12 @@ use fleet::hints::SentObjective;
 use fleet::hold::Hold;
 use fleet::retry_budget::RetryBudget;
 use fleet::{Fleet, Worker};
-use learning::feedback::Feedback;
+use learning::feedback::{ClassState, Feedback, TailState};
 use learning::knowledge::Knowledge;
+use metrics::{Gauges, MetricError, Metrics, WorkerGauges};
+use operator::events::Kind;
+use operator::revisions::{Revision, Revisions};
+use operator::{AuditError, Operator, tokens};
 use protocol::error::ApiError;
 use tailroute_http::body::{self, Body};
 use tailroute_http::tls::{Connector, Tls, TlsError};
@@ -105,7 +104,7 @@ pub struct App {
     pub bus: Option<Arc<Bus>>,
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
-    /// Whether there are requests at all.
+    /// Whether the router is idle.
     pub idle: Idle,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
@@ -506,14 +505,14 @@ impl App {
             index: self.knowledge.index_stats(),
             losses: self.knowledge.losses(),
             slo_share: self.live().objective.share,
-            tail: TailState::of(self),
+            tail: TailState::of(&self.feedback, self.config.hints.enabled),
             habits,
             lessons_dropped: self.feedback.dropped(),
             policy_revision: self.policy.load().revision,
             audit_failures: self.operator.audit.failures(),
             admission: self.admission.gate.counts(),
             discovery: self.discovery.standings(),
-            bus: self.bus.as_ref().map(|bus| BusGauges::of(bus)),
+            bus: self.bus.as_ref().map(|bus| bus.gauges()),
             log_dropped: telemetry::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),

@@ -13,8 +13,8 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use crate::app::MAX_COPIED_BYTES;
-use crate::operator::recent;
 use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
+use operator::recent;
 use protocol::watch::UNCOUNTED_BYTES;
 use tailroute_http::upstream;
 

@@ -57,7 +57,7 @@ use self::leader::Lease;
 use self::live_policy::{LivePolicy, LivePolicyState};
 use self::peers::{PeerState, Peers};
 use self::turns::TurnReport;
-use crate::metrics::BusCounters;
+use metrics::{BusCounters, BusGauges};
 
 /// Reports not yet in a message: some hundred milliseconds' worth at 2,000 turns a second.
 const QUEUE: usize = 1024;
@@ -186,6 +186,18 @@ impl Bus {
         self.link.lock().error.clone()
     }
 
+    /// Returns the gauges.
+    #[must_use]
+    pub fn gauges(&self) -> BusGauges {
+        let (peers, in_flight) = self.peers.count();
+        BusGauges {
+            connected: self.is_up(),
+            leads: self.leads(),
+            peers,
+            in_flight,
+        }
+    }
+
     /// Returns the state, for display.
     #[must_use]
     pub fn state(&self, now: Millis) -> BusState {
@@ -213,7 +225,7 @@ fn random_id() -> u64 {
     let mut bytes = [0; 8];
     // Without a random source, the time and the process id have to do.
     if aws_lc_rs::rand::fill(&mut bytes).is_err() {
-        let seed = (crate::operator::unix_ms(), std::process::id());
+        let seed = (operator::unix_ms(), std::process::id());
         return xxh3_64(format!("{seed:?}").as_bytes());
     }
     u64::from_le_bytes(bytes)

@@ -1,8 +1,8 @@
-//! What workers say of their caches, read off the wire.
+//! Cache events from the workers.
 //!
-//! [`wire`] decodes a batch of events; [`source`] finds out where a worker publishes them; [`follow`] keeps up with one
-//! worker's stream: in order, with what was lost asked for again, and forgotten where it is lost for good. What the
-//! events mean is [`policy::evidence`]'s business.
+//! [`wire`] decodes a batch of events; [`source`] finds a worker's publisher; [`follow`] follows one worker's
+//! stream in order, requests lost batches again, and drops the state after a permanent loss. [`policy::evidence`]
+//! interprets the events.
 
 pub mod follow;
 pub mod source;

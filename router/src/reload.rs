@@ -36,11 +36,11 @@ use tracing::{info, warn};
 
 use self::file_watch::{FileWatch, Looked};
 use crate::app::{App, Reconfigured};
-use crate::operator::audit::{AuditRecord, Who};
-use crate::operator::events::Kind;
-use crate::operator::revisions::Revision;
-use crate::operator::tokens::Named;
 use crate::serve::descriptors;
+use operator::audit::{AuditRecord, Who};
+use operator::events::Kind;
+use operator::revisions::Revision;
+use operator::tokens::Named;
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 

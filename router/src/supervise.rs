@@ -1,9 +1,9 @@
 //! Restarts long-lived tasks when they panic.
 //!
-//! A task that is gone no longer does its duty: without its probes a worker stays out of rotation forever, while the
-//! process looks alive. So every long-lived task runs under [`forever`] or [`until_done`]. A panic is logged, counted
-//! (`tailroute_task_restarts_total`) and published as an event, and the task is restarted after a pause. State that a
-//! task must not lose, such as the receiving end of a queue, is owned outside of it and borrowed.
+//! A task must not end silently: without its probes, for example, a worker stays out of rotation forever while
+//! the process looks alive. So every long-lived task runs under [`forever`] or [`until_done`]. A panic is logged,
+//! counted (`tailroute_task_restarts_total`) and published as an event, and the task is restarted after a pause.
+//! State that a task must not lose, such as the receiving end of a queue, is owned outside of it and borrowed.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,47 +16,12 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::app::App;
-use crate::operator::events::Kind;
+use operator::events::Kind;
 
 /// The pause before a restart: after the first panic, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Run time after which the pause is reset.
 const STEADY: Duration = Duration::from_secs(60);
-
-/// Kinds of supervised tasks, as in the metric's label.
-pub const TASKS: &[&str] = &[
-    "admin_port",
-    "alpha_reverts",
-    "bus",
-    "bus_calibrations",
-    "bus_give",
-    "bus_hear",
-    "bus_join",
-    "bus_leader",
-    "bus_policy",
-    "bus_speak",
-    "bus_tidy",
-    "bus_watch",
-    "capture",
-    "data_port",
-    "discovery_dns",
-    "discovery_file",
-    "discovery_kubernetes",
-    "discovery_members",
-    "gate",
-    "handover",
-    "hints",
-    "kv_events",
-    "learner",
-    "picker_port",
-    "policy_reverts",
-    "probes",
-    "queues",
-    "reload",
-    "roster",
-    "snapshot",
-    "traces",
-];
 
 /// A supervised task's kind and worker.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! From traffic to a capture and back: `drive` sends a trace through the router, the router captures it, and `replay`
-//! plays the same turns.
+//! A round trip of traffic: `drive` sends a trace through the router, the router captures it, and `replay` plays
+//! the captured turns.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig};
 use tailroute::serve::Server;
 
-/// Three conversations that begin with the same 256 tokens, three turns each, in 64-token blocks.
+/// Three conversations of three turns that share their first 256 tokens, in 64-token blocks.
 fn trace() -> String {
     let mut text = "{\"meta\":{\"bs\":64}}\n".to_owned();
     let mut fresh = 1000u64;
@@ -142,7 +142,7 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
         run["completion_tokens"].as_u64().unwrap()
     );
 
-    // The same conversations, whatever their numbers: under load, which comes first is anybody's guess.
+    // Under load the conversations arrive in any order, so their numbers may differ.
     let mut conversations: BTreeMap<u64, Vec<&Turn>> = BTreeMap::new();
     for turn in &captured {
         conversations.entry(turn.conversation.0).or_default().push(turn);
@@ -157,7 +157,7 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
         let grown = turns[0].blocks.as_ref().unwrap().len();
         assert!(shared(turns[0], turns[1]) + 1 >= grown, "{turns:?}");
     }
-    // Prompts that began alike do so in the capture: the shared 256 tokens but for the block in which they part.
+    // The capture preserves the shared 256 tokens, except for the block in which the prompts diverge.
     let openings: Vec<&Turn> = conversations.values().map(|turns| turns[0]).collect();
     assert!(
         (2..=5).contains(&shared(openings[0], openings[1])),
@@ -200,7 +200,7 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
         (&"chat".into(), &700.0.into())
     );
     assert_eq!(class["baseline"], {
-        // All turns are of one class, so its figures are everybody's.
+        // All turns have one class, so its figures equal the totals.
         let mut all = report["baseline"].clone();
         let keys: Vec<String> = class["baseline"].as_object().unwrap().keys().cloned().collect();
         all.as_object_mut().unwrap().retain(|key, _| keys.contains(key));

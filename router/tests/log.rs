@@ -1,4 +1,4 @@
-//! The log of a real process: which request a line is of, and what is shown, changed while it runs.
+//! The log of a real process: the request that each line names, and log levels changed at runtime.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ use tokio::process::Command;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// One request on a connection of its own; nothing while nobody listens.
+/// Sends a request on a new connection; `None` if the port is not open.
 async fn call(address: SocketAddr, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
     let stream = TcpStream::connect(address).await.ok()?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -81,7 +81,7 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
         assert_eq!((status, &now["level"]), (200, &level["level"]), "{now}");
         for (wrong, field) in [
             (json!({ "level": "loud", "reason": "a test" }), "level"),
-            // As any other change: it is written down who made it and why.
+            // Every change requires a reason for the audit log.
             (json!({ "level": "info" }), "reason"),
         ] {
             let (status, problem) = call(admin, Method::PUT, "/admin/v1/log", &wrong).await.unwrap();
@@ -110,7 +110,7 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
             .unwrap();
         assert_eq!(now["level"], level["level"], "a wrong one changes nothing");
         assert_eq!(ask().await.unwrap().0, 200);
-        // The choice is made before the answer's head leaves, and the end is logged while its body is streamed.
+        // The choice is logged before the response's head is sent, the end while the body is streamed.
         for message in ["chosen", "ended"] {
             loop {
                 let line = lines.next_line().await.unwrap().expect("it goes on");
@@ -123,7 +123,7 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
                 }
             }
         }
-        // What the file says is in force when it says something else than before, and only then.
+        // A reload applies the file's level only if the level in the file has changed.
         let becomes = async |path: &str, key: &str, wanted: Value| {
             loop {
                 let (_, now) = call(admin, Method::GET, path, &json!(null)).await.unwrap();

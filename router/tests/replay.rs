@@ -1,4 +1,4 @@
-//! `tailroute replay` through the binary: instances small enough to be computed by hand, and input that is refused.
+//! `tailroute replay` through the binary: instances that can be computed by hand, and rejected input.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
@@ -8,14 +8,14 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Four turns of three conversations, a worker's whole prefill apart: nobody waits unless a router is careless.
+/// Four turns of three conversations, spaced by more than a prefill, so that no good router makes a turn wait.
 const CALM: &str = r#"{"ts":0,"conv":1,"turn":0,"prompt_tokens":100,"history_tokens":0,"response_tokens":10,"class":"chat"}
 {"ts":1,"conv":2,"turn":0,"prompt_tokens":50,"history_tokens":0,"response_tokens":0,"class":"agent"}
 {"ts":1.5,"conv":3,"turn":0,"prompt_tokens":50,"history_tokens":0,"response_tokens":0,"class":"agent"}
 {"ts":2,"conv":1,"turn":1,"prompt_tokens":20,"history_tokens":110,"response_tokens":0,"class":"chat"}
 "#;
 
-/// A conversation comes back while both workers are busy, the one that knows it for longer.
+/// A conversation returns while both workers are busy; the worker that caches it is busy for longer.
 const BUSY: &str = r#"{"ts":0,"conv":1,"turn":0,"prompt_tokens":100,"history_tokens":0,"response_tokens":0}
 {"ts":0.2,"conv":2,"turn":0,"prompt_tokens":1000,"history_tokens":0,"response_tokens":0}
 {"ts":0.25,"conv":3,"turn":0,"prompt_tokens":1200,"history_tokens":0,"response_tokens":0}
@@ -41,7 +41,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// Two workers at 1 ms per token with room for everything.
+/// Two workers at 1 ms per token with large caches.
 const TWO: [&str; 15] = [
     "replay",
     "--capture",
@@ -184,9 +184,9 @@ fn the_turns_that_change_are_named_with_their_workers_and_what_decided() {
     );
 }
 
-/// By hand: conversation 1's second turn comes at 350 ms. Worker 0 knows its 100 tokens and is busy until 1450 ms,
-/// worker 1 does not and is busy until 1200 ms: 1100 + 50 against 850 + 150. Without a weight on waiting, only the 50
-/// against 150 count.
+/// By hand: conversation 1's second turn arrives at 350 ms. Worker 0 caches its 100 tokens and is busy until 1450
+/// ms, worker 1 does not and is busy until 1200 ms: 1100 + 50 against 850 + 150. Without a weight on waiting,
+/// only the 50 against 150 count.
 #[test]
 fn the_deciding_term_is_the_one_in_which_the_new_worker_is_ahead_by_most() {
     let plain = "[routing.weights]\nlocality = 0.0\nhome = 0.0\n";
@@ -287,13 +287,13 @@ fn the_configuration_brings_workers_objective_and_the_weights_in_force() {
     ];
     let output = tailroute(folder.path(), &arguments);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    // Worker b costs twice as much, and nobody waits: everything goes to a.
+    // Worker b costs twice as much and no turn waits, so all turns go to a.
     close(&figures(&report["baseline"])[..4], &[50.0, 92.5, 98.5, 55.0]);
     assert_eq!(
         (&report["objective_ms"], &report["workers"]),
         (&60.0.into(), &serde_json::json!(["a", "b"]))
     );
-    // Each turn is held to its class's objective: chat's 100 and 20 to 60, agent's 50 and 50 to 20.
+    // Against each class's objective: chat's 100 and 20 ms against 60, agent's 50 and 50 ms against 20.
     close(&figures(&report["baseline"])[4..], &[100.0, 110.0 / 330.0, 0.25]);
     let objectives: Vec<_> = report["classes"]
         .as_array()
@@ -312,7 +312,7 @@ fn the_configuration_brings_workers_objective_and_the_weights_in_force() {
     assert_eq!(clash.status.code(), Some(2), "a fleet is named once");
 }
 
-/// The two long turns take 100 and 20 ms under `least_ttft`; the fleet's objective is 60.
+/// The two long turns take 100 and 20 ms under `least_ttft`; the fleet's objective is 60 ms.
 #[test]
 fn a_turn_that_brought_its_objective_along_is_held_to_that_unless_one_is_named_for_all() {
     let brought = CALM.replace(
@@ -342,7 +342,7 @@ fn a_turn_that_brought_its_objective_along_is_held_to_that_unless_one_is_named_f
     close(&figures(&named["baseline"])[4..], &[40.0, 110.0 / 330.0, 0.75]);
 }
 
-/// As [`CALM`], but the first answer took two seconds, so that its conversation's next turn could not come at 2 s.
+/// Like [`CALM`], but the first response takes two seconds, so the conversation's next turn cannot arrive at 2 s.
 #[test]
 fn answers_take_as_long_as_they_were_seen_to() {
     let capture = CALM.replacen(
@@ -351,7 +351,7 @@ fn answers_take_as_long_as_they_were_seen_to() {
         1,
     );
     let capture = capture.replacen(r#""history_tokens":110"#, r#""history_tokens":111"#, 1);
-    // By hand: 200 ms a token, so the answer ends at 2.3 s; worker 0 has it, and computes 21 new tokens.
+    // By hand: 200 ms per token, so the response ends at 2.3 s; worker 0 caches it and computes 21 new tokens.
     let report = report(&capture, LEAST_TTFT, ROUND_ROBIN, &["--xi-ms", "100"]);
     let change = &report["changes"][0];
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Where the listening sockets come from, with real processes: one binary is replaced by another under load and nobody
-//! notices, and a service manager opens the ports before there is a process.
+//! Tests of listening sockets with real processes: an upgrade under load without failed requests, and ports that
+//! a service manager opens before the process starts.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use sim_engine::{Engine, EngineConfig};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// Longer than anything here takes.
+/// Timeout of a whole test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(config: &Path) -> Child {
@@ -38,7 +38,7 @@ fn start(config: &Path) -> Child {
         .unwrap()
 }
 
-/// Clients that ask again and again, each on a connection that lasts as long as the router lets it.
+/// Clients that send requests in a loop, reusing each connection for as long as the router keeps it open.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -70,7 +70,7 @@ impl Load {
         }
     }
 
-    /// Waits until so many more have been answered.
+    /// Waits until `count` further requests are answered.
     async fn more(&self, count: usize) {
         let wanted = self.answered.load(Ordering::Relaxed) + count;
         while self.answered.load(Ordering::Relaxed) < wanted {
@@ -103,7 +103,7 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, String
     Ok(sender)
 }
 
-/// One turn, read to its end. The connection, if it may be used again.
+/// Sends a turn and reads the whole response. Returns the connection if it can be reused.
 async fn ask(
     mut sender: SendRequest<Full<Bytes>>,
     number: usize,
@@ -132,7 +132,7 @@ async fn ask(
     Ok(Some(sender).filter(|_| last.is_none()))
 }
 
-/// Ports that were free a moment ago.
+/// Returns two ports that were free a moment ago.
 fn free_ports() -> [u16; 2] {
     let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     sockets.map(|socket| socket.local_addr().unwrap().port())
@@ -169,7 +169,7 @@ async fn a_binary_is_replaced_under_load_without_one_failed_request() {
     let scenario = async {
         let mut running = start(&config);
         served_by_somebody(address).await;
-        // Its first probe has to have been answered.
+        // Waits for the first probe of the worker.
         while ask(connect(address).await.unwrap(), 1).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -182,7 +182,7 @@ async fn a_binary_is_replaced_under_load_without_one_failed_request() {
             running = next;
             load.more(200).await;
         }
-        // One that comes to nothing takes nothing with it.
+        // A process that fails to start does not stop the running one.
         let broken = folder.path().join("broken.toml");
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(
@@ -202,8 +202,8 @@ async fn a_binary_is_replaced_under_load_without_one_failed_request() {
     tokio::time::timeout(PATIENCE, scenario).await.unwrap();
 }
 
-/// A child that is given these sockets as systemd gives them: descriptors from 3 on, and `LISTEN_FDS` and `LISTEN_PID` to say
-/// so. The shell puts them there, since its process becomes the router's.
+/// Starts a process with these sockets as systemd passes them: descriptors from 3 on, with `LISTEN_FDS` and
+/// `LISTEN_PID`. A shell sets them up, because its process becomes the router's.
 fn start_with(config: &Path, data: TcpListener, admin: TcpListener) -> Child {
     let give = "exec 3<&0 4>&1 </dev/null >/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"";
     Command::new("sh")
@@ -245,12 +245,12 @@ async fn sockets_that_a_service_manager_opened_are_served_with_all_that_waits_in
     );
     std::fs::write(&config, text).unwrap();
     let scenario = async {
-        // They come before anybody serves, and are not refused.
+        // A client that connects before the process starts waits in the backlog and is not refused.
         let waiting = connect(at).await.unwrap();
         let mut running = start_with(&config, data, admin);
         let mut answered = ask(waiting, 1).await.is_ok();
         while !answered {
-            // The worker's first probe has to have been answered.
+            // Waits for the first probe of the worker.
             tokio::time::sleep(Duration::from_millis(20)).await;
             answered = ask(connect(at).await.unwrap(), 1).await.is_ok();
         }

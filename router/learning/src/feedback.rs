@@ -15,6 +15,7 @@ mod conversations;
 mod costs;
 mod counters;
 mod shared;
+mod state;
 mod trimmed;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use conversations::{CompletedTurn, Conversations, Expected, Turns};
 pub use costs::{CostState, Costs, Sample};
 pub use counters::{Counted, Counters};
 pub use shared::SharedPrefixes;
+pub use state::{ClassState, TailState};
 pub use trimmed::{CopyKeys, Recent, Trimmed};
 
 use fleet::Worker;

@@ -1,4 +1,4 @@
-//! Who changed what.
+//! The audit log.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use crate::operator::audit::Entry;
+use operator::audit::Entry;
 
 /// How many are wanted.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -38,7 +38,6 @@ struct Log {
     refused_left_out: u64,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Log, _, _>(

@@ -1,4 +1,4 @@
-//! A worker's cost as somebody has measured it, taken by a router that runs: what `gpu-bench --push` sends.
+//! A worker's measured cost, as `gpu-bench --push` sends it to a running router.
 
 use axum::http::Method;
 use config::Role;
@@ -44,7 +44,6 @@ struct Calibrate {
     reason: String,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(

@@ -1,4 +1,4 @@
-//! One call of an operation, from the request to the answer: who asks, may they, what do they say, what came of it.
+//! One call of an operation: authentication, reading the request, running the handler, auditing the outcome.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,33 +19,33 @@ use serde_json::Value;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::audit::{AuditRecord, Who};
-use crate::operator::tokens::Principal;
+use operator::audit::{AuditRecord, Who};
+use operator::tokens::Principal;
 
-/// Most bytes of a body.
+/// Largest body in bytes.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
-/// For a body to be there.
+/// Timeout of reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a connection comes from.
+/// Remote address of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct From(pub SocketAddr);
 
-/// One call.
+/// A call of an operation.
 #[derive(Debug)]
 pub struct Call {
     /// The router.
     pub app: Arc<App>,
-    /// Who asks.
+    /// The authenticated caller.
     pub who: Principal,
-    /// The request's header fields.
+    /// Header fields of the request.
     pub headers: HeaderMap,
     parameters: Vec<(String, String)>,
     query: String,
     body: Bytes,
 }
 
-/// An answer.
+/// A successful response, with what the audit log records of it.
 #[derive(Debug)]
 pub struct Reply {
     response: Response,
@@ -54,22 +54,22 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// JSON.
+    /// Serialises the body as JSON.
     ///
     /// # Errors
-    /// If it cannot be written as such.
+    /// Fails if the value cannot be serialised.
     pub fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| Problem::internal(error.to_string()))?;
         Ok(Self::of_type("application/json", body))
     }
 
-    /// Any bytes, or a stream of them.
+    /// Sends bytes or a stream of this media type.
     #[must_use]
     pub fn of_type(media_type: &'static str, body: impl Into<Body>) -> Self {
         let mut response = Response::new(body.into());
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-        // What is true now is not true later.
+        // The state may change at any time.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Self {
             response,
@@ -78,7 +78,7 @@ impl Reply {
         }
     }
 
-    /// With a header field; one that cannot be written is left out.
+    /// Adds a header field, unless its value is invalid.
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
@@ -87,7 +87,7 @@ impl Reply {
         self
     }
 
-    /// What was changed, for the audit log.
+    /// Records the change for the audit log.
     #[must_use]
     pub fn changed(mut self, before: &impl Serialize, after: &impl Serialize) -> Self {
         self.change = (
@@ -97,7 +97,7 @@ impl Reply {
         self
     }
 
-    /// What it was that was changed, where the path does not say it.
+    /// Names the changed object for the audit log, where the path does not.
     #[must_use]
     pub fn target(mut self, target: &str) -> Self {
         self.target = Some(target.to_owned());
@@ -106,10 +106,10 @@ impl Reply {
 }
 
 impl Call {
-    /// The body.
+    /// Parses and validates the body.
     ///
     /// # Errors
-    /// 400 if it is no JSON, 422 naming the fields that are wrong.
+    /// 400 if it is not JSON, 422 with the invalid fields.
     pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let json: Value = serde_json::from_slice(&self.body)
             .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
@@ -123,10 +123,10 @@ impl Call {
         config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
     }
 
-    /// The query.
+    /// Parses and validates the query.
     ///
     /// # Errors
-    /// 400 naming the parameters that are wrong.
+    /// 400 with the invalid parameters.
     pub fn query<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let pairs: Vec<(String, String)> = form_urlencoded::parse(self.query.as_bytes())
             .into_owned()
@@ -134,7 +134,7 @@ impl Call {
         config::read_query(pairs).map_err(|problems| Problem::query(&problems))
     }
 
-    /// A parameter of the path; empty if there is none of this name.
+    /// Returns a path parameter, or an empty string if the path has none of this name.
     #[must_use]
     pub fn parameter(&self, name: &str) -> &str {
         let found = self.parameters.iter().find(|(known, _)| known == name);
@@ -142,7 +142,6 @@ impl Call {
     }
 }
 
-/// Answers a request.
 pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Request) -> Response {
     let from = request.extensions().get::<From>().map(|from| from.0);
     let response = match admit(&app, &operation, &request) {
@@ -165,7 +164,7 @@ pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Re
             };
             refused(&app, &operation, (by, None, None), problem).await
         }
-        // Nobody that is known: counted, and not written down, or strangers could fill the log.
+        // Unauthenticated requests are counted but not audited, since anyone could fill the log with them.
         Err((None, problem)) => problem.into_response(),
     };
     app.metrics
@@ -173,7 +172,7 @@ pub(super) async fn answer(app: Arc<App>, operation: Arc<Operation>, request: Re
     response
 }
 
-/// Who asks, if they may.
+/// Authenticates and authorises the caller.
 fn admit(
     app: &App,
     operation: &Operation,
@@ -196,8 +195,8 @@ fn admit(
     Ok(who)
 }
 
-/// Without tokens anything that runs on this machine may ask, but no page that somebody's browser has loaded from
-/// elsewhere: such a request names another host, or says that it crosses sites.
+/// Without tokens, any local process may call the API, but no page that a browser loaded from elsewhere. Such a
+/// request names another host or is marked as cross-site.
 pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -220,7 +219,6 @@ pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Reads what there is to read of a request.
 async fn read(app: Arc<App>, who: Principal, request: Request) -> Result<Call, Problem> {
     let (mut head, body) = request.into_parts();
     let parameters = RawPathParams::from_request_parts(&mut head, &())
@@ -249,7 +247,7 @@ async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
         Ok(Err(_)) => return Err(Problem::malformed("the body ended before its end")),
         Err(_) => return Err(Problem::timeout(BODY_TIMEOUT)),
     };
-    // A page from elsewhere cannot send this type without asking first, and is not allowed to.
+    // A page of another origin needs a CORS preflight for this type, and the router allows none.
     let kind = head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_json = kind.is_some_and(|kind| {
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -262,7 +260,7 @@ async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
 }
 
 async fn perform(app: &Arc<App>, operation: &Operation, call: Call, by: Who) -> Response {
-    // What is asked of by name; what there is only one of goes by the first part of the operation's name.
+    // The target is the path parameter or, for singletons, the first part of the operation's id.
     let named = call.parameters.first().map(|(_, value)| value.clone());
     let why = reason(&call.body);
     match (operation.handler)(call).await {
@@ -307,13 +305,13 @@ async fn refused(
     problem.into_response()
 }
 
-/// `policy` of `policy.put`.
+/// Returns the first part of the operation's id: `policy` of `policy.put`.
 fn subject(operation: &Operation) -> String {
     let subject = operation.id.split('.').next();
     subject.unwrap_or_default().to_owned()
 }
 
-/// Why, as far as the body says it, whatever else is wrong with it.
+/// Returns the reason in the body, even if the rest of the body is invalid.
 fn reason(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(shorten(body.get("reason")?.as_str()?.to_owned()))

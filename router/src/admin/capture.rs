@@ -1,4 +1,4 @@
-//! The newest turns, in memory: what weights are tried on before they touch traffic.
+//! The newest turns in memory, on which new weights can be evaluated.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
-use crate::operator::recent::DEFAULT_BYTES;
+use operator::recent::DEFAULT_BYTES;
 
-/// Bytes of turns that go out at once.
+/// Bytes per piece of the streamed response.
 const PART_BYTES: usize = 64 * 1024;
 
 /// What is captured.
@@ -51,7 +51,6 @@ struct Start {
     max_bytes: Option<u32>,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Status, _, _>(
@@ -131,7 +130,7 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
             let place = Arc::clone(&call.app.operator.turns).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;
             let memory = running.memory.clone();
-            // Who hangs up meanwhile does not make room for the next one before it is done.
+            // The permit moves into the task: a client that disconnects frees it only when the task is done.
             let (turns, place) = written(move || (memory.newest(usize::MAX), place)).await?;
             let turns = Bytes::from(turns);
             let parts = stream::unfold((turns, place), |(mut turns, place)| async move {
@@ -144,7 +143,7 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
     }
 }
 
-/// Turns as text, written where no request waits for it.
+/// Serialises turns on a blocking thread.
 pub(super) async fn written<T: Send + 'static>(
     write: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {

@@ -1,8 +1,9 @@
-//! The console: pages, styles and scripts of `router/console`, as they are there. They hold nothing that is secret, so they
-//! need no token; everything that they show comes from the operations, which do.
+//! The console: serves the pages, styles and scripts of `router/console`. The files contain no secrets and need
+//! no token; the data that they show comes from operations, which do.
 //!
-//! Nothing else may run on the pages, whatever a worker's name or a model's says: the policy that goes with each file lets
-//! in files of this port alone, no inline script or style, no markup made from text, and no other page around them.
+//! The content security policy of every file admits only files of this port: no inline script or style, no
+//! trusted-type conversion of text to markup, no embedding in other pages. Names of workers and models cannot
+//! inject code.
 
 use std::sync::LazyLock;
 
@@ -18,7 +19,7 @@ use super::problem::Problem;
 #[cfg(test)]
 mod generated;
 
-/// Where it is.
+/// Path prefix of the console.
 const ROOT: &str = "/console/";
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -26,12 +27,12 @@ const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// What browsers are told to let these pages do.
+/// Content security policy of the pages.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// One file.
+/// A file of the console.
 #[derive(Debug)]
 struct File {
     path: &'static str,
@@ -80,14 +81,14 @@ const FILES: &[File] = files![
     JS "pages/worker.js"
 ];
 
-/// One tag for all files: modules of two versions must not meet.
+/// One entity tag for all files, so that browsers do not mix modules of two versions.
 static TAG: LazyLock<String> = LazyLock::new(|| {
     let files = FILES.iter().map(|file| xxh3_64(file.bytes));
     let all: Vec<u8> = files.flat_map(u64::to_le_bytes).collect();
     format!("\"{:016x}\"", xxh3_64(&all))
 });
 
-/// With the routes of the console.
+/// Adds the routes of the console.
 pub(super) fn routes(router: Router) -> Router {
     router
         .route("/console", get(|| async { elsewhere() }))
@@ -101,7 +102,7 @@ pub(super) fn routes(router: Router) -> Router {
         )
 }
 
-/// The pages name their files relative to a folder.
+/// Redirects to [`ROOT`]: the pages refer to their files relative to a folder.
 fn elsewhere() -> Response {
     (
         StatusCode::PERMANENT_REDIRECT,
@@ -133,7 +134,7 @@ fn serve(path: &str, asked: &HeaderMap) -> Response {
         headers.insert(header::ETAG, tag);
     }
     for (name, value) in [
-        // Kept, and asked about each time: after an upgrade nobody looks at the old pages.
+        // Browsers revalidate each time, so that an upgrade takes effect at once.
         (header::CACHE_CONTROL, "no-cache"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,4 +1,4 @@
-//! Recent decisions: a page of them, or those of one request.
+//! Recent decisions, by page or by request.
 
 use axum::http::Method;
 use config::Role;
@@ -14,7 +14,7 @@ use crate::decisions::Filter;
 use crate::decisions::view::{Explained, Page};
 use telemetry::context::TraceId;
 
-/// Most decisions of a page.
+/// Largest page.
 const MOST: usize = 200;
 
 /// Which decisions are wanted.
@@ -87,7 +87,6 @@ impl From<CauseName> for Cause {
     }
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Page, _, _>(

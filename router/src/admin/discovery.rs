@@ -1,4 +1,4 @@
-//! Where workers are found, and how it is with each source.
+//! The discovery sources and their state.
 
 use axum::http::Method;
 use config::Role;
@@ -18,7 +18,6 @@ struct Sources {
     max_workers: usize,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Sources, _, _>(
         "discovery.get",

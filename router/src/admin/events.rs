@@ -1,4 +1,4 @@
-//! What changes, as it happens: server-sent events.
+//! The stream of changes, as server-sent events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
-use crate::operator::events::Event;
+use operator::events::Event;
 
-/// Who may listen at once.
+/// Most concurrent listeners.
 const LISTENERS: usize = 64;
-/// Something is said at least so often, so that who is gone is noticed.
+/// Interval of keep-alives, which detect closed connections.
 const STILL_THERE: Duration = Duration::from_secs(15);
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Event, _, _>(
@@ -58,7 +57,7 @@ struct Listener {
     events: Receiver<Arc<Event>>,
     first: Option<Bytes>,
     app: Arc<App>,
-    /// The request's, with its token.
+    /// Header fields of the request, with its token.
     headers: HeaderMap,
 }
 
@@ -67,7 +66,7 @@ async fn next(mut listener: Listener) -> Option<(Result<Bytes, Infallible>, List
         return Some((Ok(first), listener));
     }
     let heard = tokio::time::timeout(STILL_THERE, listener.events.recv()).await;
-    // That tokens were read again is an event too: who may listen no more hears nothing after it.
+    // Reloaded tokens are an event too, so a listener whose token was removed gets no further events.
     listener.app.operator.tokens.load().identify(&listener.headers)?;
     let text = match heard {
         Ok(Ok(event)) => {

@@ -1,5 +1,5 @@
-//! What the index holds: where known prefixes end or part, the largest, the last used or the most shared first. Of a prefix there
-//! is the hash that names it, its length and who holds how much of it; text is nowhere kept, so none can be shown.
+//! The prefixes in the index: the ends and branch points of known prefixes, ordered by size, last use or sharing.
+//! A prefix is shown as its hash, its length and the workers that hold it. The index stores no text.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::app::App;
 
-/// Prefixes that are looked at, from the one used last on: writers wait that long, a fraction of a millisecond.
+/// Prefixes examined, most recently used first. Bounds the time that writers wait to a fraction of a millisecond.
 const LOOKED_AT: usize = 2_000;
-/// Copies of one prefix that are named.
+/// Most copies listed per prefix.
 const COPIES: usize = 16;
-/// Most prefixes of an answer.
+/// Most prefixes in a response.
 const MOST: usize = 200;
 
 /// Which prefixes are wanted.
@@ -99,7 +99,6 @@ struct ShownCopy {
     tokens: Option<u64>,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(
@@ -124,7 +123,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         })
     });
     let (worker, order, limit) = (worker.transpose()?, wanted.order, wanted.limit.clamp(1, MOST));
-    // Long prompts have long ways to walk: not on a thread that serves requests.
+    // Walking long prompts takes time, so it runs on a blocking thread.
     let looked = tokio::task::spawn_blocking(move || shown(&app, worker, order, limit));
     let shown = looked
         .await

@@ -1,4 +1,4 @@
-//! The API keys: what each has left, and a key that is given all of it back.
+//! API keys: their remaining budgets and their reset.
 
 use axum::http::Method;
 use config::Role;
@@ -40,7 +40,6 @@ struct Allowance {
     full_in_s: f64,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<List, _, _>(

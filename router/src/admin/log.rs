@@ -1,4 +1,4 @@
-//! What is logged.
+//! The log level, by module.
 
 use axum::http::Method;
 use config::Role;
@@ -29,7 +29,6 @@ struct PutLevel {
     _reason: Reason,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Level, _, _>(

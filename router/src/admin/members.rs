@@ -23,7 +23,6 @@ struct Join {
     _reason: Reason,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(

@@ -1,4 +1,4 @@
-//! The OpenAPI 3.1 document, out of the table of operations.
+//! The OpenAPI 3.1 document, generated from the table of operations.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,6 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::{PROBLEM_JSON, Problem};
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Map<String, Value>, _, _>(
         "openapi.get",
@@ -23,7 +22,7 @@ pub(super) fn operations() -> Vec<Operation> {
     )]
 }
 
-/// The document of these operations.
+/// Returns the document of these operations.
 #[must_use]
 pub fn document(operations: &[Operation]) -> Value {
     let mut generator = SchemaSettings::draft2020_12()
@@ -95,7 +94,7 @@ fn parameters(operation: &Operation, generator: &mut SchemaGenerator) -> Vec<Val
     parameters
 }
 
-/// A query's type is an object whose keys are the parameters.
+/// Returns the parameters of a query. Its type is an object with one property per parameter.
 fn of_query(schema: &Schema) -> Vec<Value> {
     let properties = schema.get("properties").and_then(Value::as_object);
     let required: Vec<&str> = schema
@@ -143,9 +142,9 @@ fn responses(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     Value::Object(responses)
 }
 
-/// Statuses of problems: its own, and those that follow from what it takes.
+/// Returns the statuses of an operation's problems: its own, and those implied by its inputs.
 fn statuses(operation: &Operation) -> Vec<u16> {
-    // A path's parameter may be no UTF-8, and any request may carry a body that is too long or too slow, whether one is read or not.
+    // Any request may have a path that is not UTF-8, or a body that is too long or too slow.
     let mut statuses = vec![400, 401, 403, 405, 408, 413];
     if !operation.method.is_safe() {
         statuses.extend([415, 422]);

@@ -1,4 +1,4 @@
-//! An operation of the admin port: all that routes, checks, audit log, metrics and the OpenAPI document need to know of it.
+//! An operation of the admin port, as routing, validation, audit log, metrics and the OpenAPI document use it.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::call::{Call, Reply};
 use super::problem::Problem;
 
-/// The schema of a type, for the document.
+/// Generates the schema of a type.
 pub type Shape = fn(&mut SchemaGenerator) -> Schema;
 
 type Answering = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + Send>>;
@@ -18,42 +18,42 @@ type Handler = Box<dyn Fn(Call) -> Answering + Send + Sync>;
 
 /// One operation.
 pub struct Operation {
-    /// Its name: `operationId` in the document, `operation` in metrics, `action` in the audit log.
+    /// The id: `operationId` in the document, `operation` in metrics, `action` in the audit log.
     pub id: &'static str,
     /// The method.
     pub method: Method,
-    /// The path, parameters in braces.
+    /// The path, with parameters in braces.
     pub path: &'static str,
-    /// What a token must be allowed.
+    /// The required role.
     pub role: Role,
-    /// One line of what it does.
+    /// A one-line summary.
     pub summary: &'static str,
-    /// Path parameters, each with what it means.
+    /// Name and description of each path parameter.
     pub parameters: Vec<(&'static str, &'static str)>,
-    /// What the query may hold.
+    /// Schema of the query.
     pub query: Option<Shape>,
-    /// What the body has to be.
+    /// Schema of the body.
     pub body: Option<Shape>,
-    /// Header fields that it reads, each with what it means and whether it has to be there.
+    /// Name and description of each request header field, and whether it is required.
     pub headers: Vec<(&'static str, &'static str, bool)>,
-    /// What it answers when all is well.
+    /// The successful response.
     pub answer: Answer,
-    /// Whether what is asked for is written down in the audit log.
+    /// Whether calls are recorded in the audit log.
     pub audited: bool,
-    /// Statuses of problems beside those that follow from the above.
+    /// Statuses of problems beyond the implied ones.
     pub problems: Vec<u16>,
     pub(super) handler: Handler,
 }
 
-/// What an operation answers when all is well.
+/// The successful response of an operation.
 pub struct Answer {
     /// The status.
     pub status: u16,
     /// The media type.
     pub media_type: &'static str,
-    /// The schema of the body, if it is JSON.
+    /// The schema of a JSON body.
     pub shape: Option<Shape>,
-    /// Header fields of the answer, each with what it means.
+    /// Name and description of each response header field.
     pub headers: Vec<(&'static str, &'static str)>,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Operation {
 }
 
 impl Operation {
-    /// An operation that answers JSON of type `T`, with status 200.
+    /// Creates an operation that responds with 200 and JSON of type `T`.
     pub fn new<T: JsonSchema, F, R>(
         id: &'static str,
         (method, path): (Method, &'static str),
@@ -98,42 +98,42 @@ impl Operation {
         }
     }
 
-    /// It has a parameter in its path.
+    /// Adds a path parameter.
     #[must_use]
     pub fn parameter(mut self, name: &'static str, meaning: &'static str) -> Self {
         self.parameters.push((name, meaning));
         self
     }
 
-    /// Its query is a `T`.
+    /// Sets the type of the query.
     #[must_use]
     pub fn query<T: JsonSchema>(mut self) -> Self {
         self.query = Some(|generator| T::json_schema(generator));
         self
     }
 
-    /// Its body is a `T`.
+    /// Sets the type of the body.
     #[must_use]
     pub fn body<T: JsonSchema>(mut self) -> Self {
         self.body = Some(|generator| generator.subschema_for::<T>());
         self
     }
 
-    /// It reads a header field.
+    /// Adds a request header field.
     #[must_use]
     pub fn reads(mut self, name: &'static str, meaning: &'static str, required: bool) -> Self {
         self.headers.push((name, meaning, required));
         self
     }
 
-    /// Its answer carries a header field.
+    /// Adds a response header field.
     #[must_use]
     pub fn carries(mut self, name: &'static str, meaning: &'static str) -> Self {
         self.answer.headers.push((name, meaning));
         self
     }
 
-    /// Its answer is no JSON.
+    /// Sets a media type other than JSON.
     #[must_use]
     pub fn of_type(mut self, media_type: &'static str) -> Self {
         self.answer.media_type = media_type;
@@ -141,14 +141,14 @@ impl Operation {
         self
     }
 
-    /// It may also be answered by problems of these statuses.
+    /// Adds statuses of problems.
     #[must_use]
     pub fn fails(mut self, statuses: &[u16]) -> Self {
         self.problems.extend(statuses);
         self
     }
 
-    /// It changes nothing, though not everybody may ask it.
+    /// Excludes the operation from the audit log, for one that changes nothing but requires a higher role.
     #[must_use]
     pub fn unaudited(mut self) -> Self {
         self.audited = false;

@@ -1,4 +1,4 @@
-//! The policy in force: shown, changed, and changed back.
+//! The policy in force: read, change and rollback.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use super::reason::Reason;
 use crate::app::App;
 use crate::bus::bucket::BucketError;
 use crate::bus::live_policy::ChangeError;
-use crate::operator::revisions::{Change, Pending, Revision, Source, Stale};
 use crate::path::objective::OF_HEADER;
+use operator::revisions::{Change, Pending, Revision, Source, Stale};
 
-/// Longest time for which a change may be made: a week.
+/// Longest `revert_after_s`: a week.
 const LONGEST_S: f64 = 604_800.0;
 
 /// The policy in force.
@@ -81,7 +81,6 @@ struct History {
     revisions: Vec<Arc<Revision>>,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     const POLICY: &str = "/admin/v1/policy";
     const TAG: &str = "The revision's entity tag";
@@ -167,7 +166,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
     change_policy(app, change, expected).await
 }
 
-/// A document as the choice takes it, where it fits the classes that there are.
+/// Converts a document to settings and checks it against the configured classes.
 pub(super) fn settings(app: &App, document: &PolicyDocument) -> Result<Settings, Problem> {
     let live = app.live();
     let settings = document.settings("settings", &live.objective.classes);
@@ -179,9 +178,9 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let asked: Rollback = call.body()?;
     let expected = expected(app, &call.headers)?;
     let (now, _) = app.policy.now();
-    // What was read is what is changed, even if nobody asked for that.
+    // Without If-Match, the revision read here is the expected one.
     let expected = expected.flatten().unwrap_or(now.revision);
-    // One that another replica has made may not have been heard of here yet. 0 is never in force.
+    // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
     let changed = if expected == 0 { now.revision } else { expected };
     let number = asked.to_revision.unwrap_or(changed.saturating_sub(1));
     let Some(to) = app.policy.find(number) else {
@@ -226,11 +225,11 @@ async fn change_policy(app: &App, change: Change, expected: Option<u64>) -> Resu
             })?
         }
     };
-    // As this change made it, whatever others have made of it since.
+    // Shows the revision as this change made it, regardless of later changes.
     Ok(shown(app, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
 }
 
-/// The revision that If-Match names: nothing if there is no such field, `Some(None)` for any.
+/// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.
 fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
     let mut named = None;
     let (now, _) = app.policy.now();
@@ -242,7 +241,7 @@ fn expected(app: &App, headers: &HeaderMap) -> Result<Option<Option<u64>>, Probl
             if tag == "*" {
                 return Ok(Some(None));
             }
-            // One that another replica has made may not have been heard of here yet. 0 is never in force.
+            // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
             let number = app.policy.number(tag).filter(|number| *number >= now.revision);
             let number = number.unwrap_or(0);
             if number == now.revision || named != Some(now.revision) {

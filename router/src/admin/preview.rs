@@ -1,4 +1,4 @@
-//! What another policy would do: tried on the captured turns, or followed beside the live ones without steering them.
+//! Previews of another policy: on captured turns, or in the shadow of the live policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use super::problem::Problem;
 use super::reason::{Because, Reason};
 use crate::app::App;
 use crate::cmd::replay::{self, PreviewError};
-use crate::operator::shadow::{Shadow, Tally};
+use operator::shadow::{Shadow, Tally};
 
-/// Turns that are played unless another number is asked for.
+/// Default number of turns.
 const DEFAULT_TURNS: usize = 5_000;
-/// Choices that a preview may take: turns times workers.
+/// Most scores that a preview computes: turns × workers.
 const MAX_SCORES: usize = 10_000_000;
-/// Longest time that a preview may take.
+/// Time limit of a preview.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How far a preview stands back behind what else the processors have to do.
+/// Niceness of the preview's thread.
 const NICE: i32 = 10;
-/// Fewer turns say nothing.
+/// Fewest turns for a meaningful result.
 const FEWEST_TURNS: usize = 20;
 
 /// A policy to be tried.
@@ -69,7 +69,6 @@ struct Shadowed {
     tally: Tally,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     const SHADOW: &str = "/admin/v1/policy/shadow";
     vec![
@@ -134,8 +133,8 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
     let settings = [app.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
-    // Far from the threads that serve requests, and behind them where there are few processors. It ends by itself: turns,
-    // workers and time are bounded.
+    // A separate thread of low priority, away from those that serve requests. Its work is bounded in turns,
+    // workers and time.
     let thread = std::thread::Builder::new()
         .name("preview".to_owned())
         .spawn(move || {

@@ -1,4 +1,4 @@
-//! What went wrong, as RFC 9457 writes it: `application/problem+json`, with the fields named that were wrong.
+//! Problem details (RFC 9457, `application/problem+json`) that name the invalid fields.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,7 +6,7 @@ use config::Problems;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Its media type.
+/// The media type of problem details.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// Something that went wrong.
@@ -49,13 +49,13 @@ impl Problem {
         }
     }
 
-    /// 400: what came is no JSON.
+    /// 400: the body is not JSON.
     #[must_use]
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", "Malformed request", detail)
     }
 
-    /// 400: the query is wrong.
+    /// 400: the query is invalid.
     #[must_use]
     pub fn query(problems: &Problems) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Problem {
         }
     }
 
-    /// 401: no token that is known.
+    /// 401: the token is missing or unknown.
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::new(
@@ -80,19 +80,19 @@ impl Problem {
         )
     }
 
-    /// 403: known, and may not.
+    /// 403: the caller lacks permission.
     #[must_use]
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
-    /// 404.
+    /// 404: not found.
     #[must_use]
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
     }
 
-    /// 405.
+    /// 405: the path does not support the method.
     #[must_use]
     pub fn method_not_allowed(allowed: &str) -> Self {
         Self::new(
@@ -103,7 +103,7 @@ impl Problem {
         )
     }
 
-    /// 408: what was announced did not come.
+    /// 408: the body did not arrive in time.
     #[must_use]
     pub fn timeout(limit: std::time::Duration) -> Self {
         Self::new(
@@ -114,7 +114,7 @@ impl Problem {
         )
     }
 
-    /// 409: it cannot be done as things are.
+    /// 409: the current state does not allow the change.
     #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(
@@ -125,7 +125,7 @@ impl Problem {
         )
     }
 
-    /// 412: somebody else was faster.
+    /// 412: the object has changed since the caller read it.
     #[must_use]
     pub fn precondition_failed(detail: impl Into<String>) -> Self {
         Self::new(
@@ -136,7 +136,7 @@ impl Problem {
         )
     }
 
-    /// 413.
+    /// 413: the body is too large.
     #[must_use]
     pub fn too_large(most: usize) -> Self {
         Self::new(
@@ -147,7 +147,7 @@ impl Problem {
         )
     }
 
-    /// 415.
+    /// 415: the body's type is not JSON.
     #[must_use]
     pub fn no_json() -> Self {
         Self::new(
@@ -158,7 +158,7 @@ impl Problem {
         )
     }
 
-    /// 422: the document is wrong, in these fields.
+    /// 422: fields of the document are invalid.
     #[must_use]
     pub fn invalid(problems: &Problems) -> Self {
         Self {
@@ -172,7 +172,7 @@ impl Problem {
         }
     }
 
-    /// 422: one field is wrong in a way that only what is running can tell.
+    /// 422: a field is invalid in the running router's state.
     #[must_use]
     pub fn invalid_field(field: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
@@ -191,7 +191,7 @@ impl Problem {
         }
     }
 
-    /// 428: say what is to be changed.
+    /// 428: If-Match is required.
     #[must_use]
     pub fn precondition_required() -> Self {
         Self::new(
@@ -202,13 +202,13 @@ impl Problem {
         )
     }
 
-    /// 429: one at a time.
+    /// 429: too many concurrent calls of this operation.
     #[must_use]
     pub fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Busy", detail)
     }
 
-    /// 503: something that is needed is not there.
+    /// 503: a dependency is unavailable.
     #[must_use]
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
@@ -219,7 +219,7 @@ impl Problem {
         )
     }
 
-    /// 500.
+    /// 500: the response cannot be produced.
     #[must_use]
     pub fn internal(detail: impl Into<String>) -> Self {
         Self::new(
@@ -230,7 +230,7 @@ impl Problem {
         )
     }
 
-    /// Its status.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -246,7 +246,7 @@ fn fields(problems: &Problems) -> Vec<FieldError> {
     problems.iter().map(field).collect()
 }
 
-/// All of them in a sentence, for whoever reads no more.
+/// Joins all problems in one sentence, for clients that show only `detail`.
 fn sentence(problems: &Problems) -> String {
     let one = |error: FieldError| {
         let hint = error.hint.map_or(String::new(), |hint| format!(" ({hint})"));

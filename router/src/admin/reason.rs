@@ -1,16 +1,16 @@
-//! Why somebody changes something: a part of every change's body, and of some all of it.
+//! The reason for a change, which the body of every change contains.
 //!
-//! The audit log reads it from the body as it came, so that what was refused has its reason there as well.
+//! The audit log reads it from the unvalidated body, so that refused changes are recorded with their reason.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-/// Most characters of a reason.
+/// Longest reason in characters.
 pub const MOST: usize = 500;
 
-/// Why.
+/// The reason for a change.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Reason(pub String);

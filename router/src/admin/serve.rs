@@ -1,12 +1,12 @@
-//! The admin port's connections, so that probes are answered whatever others do.
+//! The admin port's connections. Probes are answered whatever other clients do.
 //!
-//! Connections are bounded, and one on which no request is under way makes room for a new one ([`Connections`]). Requests under
-//! way are bounded too, by half as many; beyond that everything but a probe is refused at once. So there are always
-//! connections that can make room, and a probe finds a place however many others are opened, and however many of them ask
-//! for something and do not read it. A head has to come within a time, and so has something of an answer to be taken.
+//! Connections are bounded, and an idle one is closed to make room for a new one ([`Connections`]). Requests in
+//! progress are bounded by half that number; beyond it, everything but probes is refused at once. So some
+//! connections can always make room for a probe, however many clients connect, or send requests and do not read
+//! the responses. Reading a request's head and writing part of a response have time limits.
 //!
-//! Connections and probes run on their own thread, so load on the data port does not delay a probe. Every other request
-//! of this port runs on the router's runtime.
+//! Connections and probes run on a thread of their own, so that load on the data port does not delay probes. All
+//! other requests run on the router's runtime.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,22 +42,22 @@ use crate::supervise::{Task, forever};
 
 mod pieces;
 
-/// Rest after an accept that failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of a head that are read, and of an answer that wait to be written.
+/// Size of the read buffer for a head, and of the write buffer for a response.
 const BUFFER: usize = 32 << 10;
 
-/// What connections may take.
+/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// At once.
+    /// Most connections.
     connections: usize,
-    /// Requests under way, but for probes.
+    /// Most requests in progress, probes excluded.
     requests: usize,
-    /// For a request's head to be there.
+    /// Timeout of reading a request's head.
     head: Duration,
-    /// In which something of what waits to be written has to be taken.
+    /// Timeout of writing any part of a pending response.
     patience: Duration,
 }
 
@@ -68,28 +68,28 @@ const BOUNDS: Bounds = Bounds {
     patience: Duration::from_secs(30),
 };
 
-/// What is answered, and what it may take.
+/// The port's routes and limits.
 #[derive(Debug)]
 struct Port {
     all: Router,
-    /// The runtime of all requests but probes.
+    /// The runtime for all requests but probes.
     main: Handle,
-    /// What is answered when there is no room for a request.
+    /// The routes that are served at the limit of requests.
     probes: Router,
     bounds: Bounds,
     connections: Arc<Connections>,
     requests: Arc<Semaphore>,
 }
 
-/// The admin port, which is served until this is dropped.
+/// The admin port. Dropping it stops the server.
 #[derive(Debug)]
 pub struct AdminPort(Arc<Notify>);
 
 impl AdminPort {
-    /// Starts to serve. Probes are answered on the port's thread, all other requests on the current runtime.
+    /// Starts the server. Probes run on the port's thread, all other requests on the current runtime.
     ///
     /// # Errors
-    /// If the thread or its runtime cannot be made.
+    /// Fails if the thread or its runtime cannot be created.
     pub fn start(app: Arc<App>, listener: TcpListener) -> io::Result<Self> {
         let main = Handle::current();
         let listener = listener.into_std()?;
@@ -158,7 +158,7 @@ async fn connection(
     (stream, from): (TcpStream, SocketAddr),
     (place, progress): (ConnectionPermit, Arc<Progress>),
 ) {
-    // Small answers to people who wait for them.
+    // Responses are small and latency matters.
     let _ = stream.set_nodelay(true);
     let io = ClientIo::of_other_port(Socket::plain(stream), (place, &progress), port.bounds.patience);
     let (head, asked) = (port.bounds.head, Arc::clone(&progress));
@@ -195,7 +195,7 @@ impl Port {
         }
     }
 
-    /// Answers a request. It is under way until its answer has been handed to the connection.
+    /// Handles a request, which is in progress until its whole response is handed to the connection.
     async fn answer(&self, connection: &Arc<Progress>, request: Request) -> Response {
         let under_way = connection.request_began();
         if matches!(request.uri().path(), "/livez" | "/readyz") {

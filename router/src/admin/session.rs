@@ -1,4 +1,4 @@
-//! Who asks, and what they may do: so that a page need not offer what would be refused.
+//! The caller and its role, so that pages hide what it may not do.
 
 use axum::http::Method;
 use config::Role;
@@ -21,7 +21,6 @@ struct Session {
     version: &'static str,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Session, _, _>(
         "session.get",

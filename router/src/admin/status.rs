@@ -1,4 +1,4 @@
-//! Metrics, health, and why the router does what it does.
+//! Metrics, health, objectives and configuration.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use serde::Serialize;
 use super::call::{Call, Reply, local_only};
 use super::operation::Operation;
 use super::problem::Problem;
+use crate::admin::slo::explain;
 use crate::app::App;
 use crate::bus::BusState;
-use crate::metrics::Format;
 use crate::reload;
-use crate::slo::explain;
 use fleet::hold::Hold;
+use metrics::Format;
 
-/// What is asked by probes and scrapers, which have no tokens, or one of their own.
+/// Adds the routes of probes and scrapers, which have no token or one for metrics only.
 pub(super) fn health(router: Router, app: &Arc<App>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
@@ -29,7 +29,7 @@ pub(super) fn health(router: Router, app: &Arc<App>) -> Router {
     router.merge(metrics).merge(probes(app))
 }
 
-/// What probes ask for.
+/// Returns the routes of probes.
 pub(super) fn probes(app: &Arc<App>) -> Router {
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
@@ -46,7 +46,6 @@ struct Replicas {
     bus: Option<BusState>,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
@@ -105,7 +104,7 @@ fn may_scrape(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Ready while some worker is, and not draining, and once it knows what the other replicas know. A router that drains lives on but is not ready.
+/// Ready when a worker is ready, the state of other replicas is loaded, and the router is not draining.
 async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
     if app.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
@@ -121,7 +120,7 @@ async fn readyz(State(app): State<Arc<App>>) -> (StatusCode, String) {
     }
 }
 
-/// Why no worker is given work: whoever holds all of them should read that, and not look for what ails them.
+/// Explains why no worker can get work, for example because all of them are cordoned or draining.
 fn why_none(app: &App) -> String {
     if app.config.discovery.is_on() && app.fleet.present().is_empty() {
         return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();

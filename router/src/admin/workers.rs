@@ -1,4 +1,4 @@
-//! The workers: what is known of each, and what somebody says of them.
+//! Workers: their state and the operator's overrides.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use fleet::Worker;
 use fleet::hold::{Hold, PinnedAlpha};
 use fleet::source::Source;
 
-/// What the parameter of a worker's path is.
+/// Description of the path parameter.
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
-/// Longest time for which an α may be set: a week.
+/// Longest time for which an α can be set: a week.
 const LONGEST_S: f64 = 604_800.0;
 
 /// Which part of the list is wanted.
@@ -191,7 +191,6 @@ struct SetAlpha {
     revert_after_s: Option<f64>,
 }
 
-/// The operations of this file.
 pub(super) fn operations() -> Vec<Operation> {
     let hold = |id, path, summary, hold| {
         Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {

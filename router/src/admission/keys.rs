@@ -5,13 +5,10 @@
 //! comparison after it takes constant time, so that timing reveals nothing about a key.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use aws_lc_rs::{constant_time, digest, rand};
-use config::KeyDigest;
+use aws_lc_rs::rand;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use parking_lot::Mutex;
 use policy::admission::Flow;
 use policy::units::Millis;
@@ -21,7 +18,8 @@ use protocol::headers::X_API_KEY;
 use protocol::tenant::{Tenant, hex};
 
 use super::tenants;
-use crate::operator::tokens::Named;
+use operator::secret::{Sealed, bearer, hash};
+use operator::tokens::Named;
 use protocol::error::ApiError;
 
 /// Prefix of keys made by the router, which secret scanners recognise.
@@ -51,24 +49,6 @@ pub struct Key {
 /// Caller of a request.
 #[derive(Clone, Debug)]
 pub struct Caller(pub(super) Option<Arc<Key>>);
-
-/// A digest that is compared in constant time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sealed(pub(crate) KeyDigest);
-
-impl Hash for Sealed {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.0.hash(state);
-    }
-}
-
-impl PartialEq for Sealed {
-    fn eq(&self, other: &Self) -> bool {
-        constant_time::verify_slices_are_equal(&self.0.0, &other.0.0).is_ok()
-    }
-}
-
-impl Eq for Sealed {}
 
 impl Keyring {
     /// Reads the keys of a configuration; those of the same name keep their usage in `old`.
@@ -198,20 +178,6 @@ impl Caller {
 /// Returns the key of a request.
 fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
-}
-
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
-    let (scheme, key) = value.split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-}
-
-/// Returns the SHA-256 of a key.
-#[must_use]
-pub fn hash(key: &[u8]) -> KeyDigest {
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest::digest(&digest::SHA256, key).as_ref());
-    KeyDigest(bytes)
 }
 
 /// Generates a new key.

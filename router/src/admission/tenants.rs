@@ -34,7 +34,7 @@ mod tests {
     fn key(name: &str, tenant: &str) -> config::Key {
         config::Key {
             name: name.to_owned(),
-            digest: super::super::keys::hash(name.as_bytes()),
+            digest: operator::secret::hash(name.as_bytes()),
             tenant: tenant.to_owned(),
             weight: 1.0,
             priority: 0,

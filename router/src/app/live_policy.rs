@@ -7,9 +7,9 @@ use policy::route::Settings;
 use tracing::info;
 
 use super::App;
-use crate::operator::audit::AuditRecord;
-use crate::operator::events::Kind;
-use crate::operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
+use operator::audit::AuditRecord;
+use operator::events::Kind;
+use operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
 
 impl App {
     /// Puts another policy in force here, if `expected` is the revision that it changes or none is expected.

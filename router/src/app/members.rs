@@ -11,10 +11,10 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::App;
-use crate::operator::events::Kind;
 use fleet::hold::{Hold, Measured};
 use fleet::source::Source;
 use fleet::{JoinError, Worker};
+use operator::events::Kind;
 
 impl App {
     /// A worker joins the fleet. It is probed from now on, and given work when it is well.

@@ -195,12 +195,11 @@ impl Bucket {
         ))
     }
 
-    /// Returns the error of a timeout.
     pub(super) fn is_late(&self) -> BucketError {
         self.trouble("timed out waiting for a response")
     }
 
-    /// Returns the error of a bucket that existed on a server that has no JetStream any more.
+    /// Returns the error of a bucket whose server has lost JetStream.
     pub(super) fn is_lost(&self) -> BucketError {
         self.trouble(BucketError::NoJetStream)
     }

@@ -19,8 +19,8 @@ use tracing::{debug, warn};
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
 use crate::app::App;
-use crate::operator::audit::{AuditRecord, Who};
 use fleet::hold::Measured;
+use operator::audit::{AuditRecord, Who};
 
 /// The key in the bucket.
 const KEY: &str = "calibrations";
@@ -221,7 +221,6 @@ fn number(all: &mut All, new: &BTreeMap<String, Calibration>, replica: &str) -> 
     numbers
 }
 
-/// Serialises the newest calibrations that fit into a value.
 fn fitting(all: &mut All) -> Vec<u8> {
     loop {
         let bytes = serde_json::to_vec(all).unwrap_or_default();
@@ -236,7 +235,6 @@ fn fitting(all: &mut All) -> Vec<u8> {
     }
 }
 
-/// Synchronises with the bucket forever.
 pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     let mut trouble = None;
@@ -270,7 +268,7 @@ pub(super) async fn follow(app: Arc<App>, bus: Arc<Bus>) {
 
 fn say(error: Option<&BucketError>) {
     match error {
-        // Reported for the policy already.
+        // The live policy has already reported this.
         None | Some(BucketError::NoJetStream) => debug!("calibrations: {error:?}"),
         Some(error) => warn!(%error, "calibrations are not shared"),
     }

@@ -2,9 +2,10 @@
 //! conversation to an arbitrary worker.
 //!
 //! ```text
-//! joiner ── CLUSTER.join ───────────▶ all         asks for offers joiner ◀── offer ────────────────── each
-//! its id, and its uptime if it has an index joiner ── CLUSTER.join.ID ────────▶ the oldest  chunk 0, 1, … joiner ◀──
-//! chunk ────────────────── it          a quarter of a megabyte of a snapshot
+//! joiner ── CLUSTER.join ───────────▶ all         asks for offers
+//! joiner ◀── offer ────────────────── each        its id, and its uptime if it has an index
+//! joiner ── CLUSTER.join.ID ────────▶ the oldest  chunk 0, 1, …
+//! joiner ◀── chunk ────────────────── it          a quarter of a megabyte of a snapshot
 //! ```
 //!
 //! The snapshot has the format written to disk ([`crate::snapshot`]). It is taken when chunk 0 is requested and kept
@@ -182,7 +183,6 @@ async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, JoinError> {
     Ok(offers)
 }
 
-/// Fetches the snapshot of one replica.
 async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, JoinError> {
     let subject = format!("{}.{from:016x}", bus.subject_of_joins());
     let mut all = BytesMut::new();

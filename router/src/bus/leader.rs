@@ -55,7 +55,6 @@ impl Lease {
         self.0.lock().until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Returns the name of the leader, if known.
     fn leader(&self) -> Option<String> {
         let state = self.0.lock();
         let seen = state.seen.as_ref();
@@ -89,7 +88,6 @@ impl Lease {
         was.is_none_or(|until| until < begun)
     }
 
-    /// Records that the lease was lost or released.
     fn lost(&self) {
         self.0.lock().until = None;
     }
@@ -102,7 +100,6 @@ impl Bus {
         self.lease.leads()
     }
 
-    /// Returns the name of the leader, if there is one.
     #[must_use]
     pub(super) fn leader(&self) -> Option<String> {
         self.lease.leader()

@@ -29,8 +29,8 @@ use self::document::Document;
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, Standing};
 use crate::app::App;
-use crate::operator::audit::AuditRecord;
-use crate::operator::revisions::{Adopted, Change, Made, Revision, Stale};
+use operator::audit::AuditRecord;
+use operator::revisions::{Adopted, Change, Made, Revision, Stale};
 
 /// The key in the bucket.
 const KEY: &str = "policy";

@@ -42,7 +42,6 @@ pub(super) struct Speaker {
     number: u64,
 }
 
-/// Sends messages forever.
 pub(super) async fn speak(app: &App, bus: &Arc<Bus>, out: &mut impl Out) {
     let mut queue = bus.waiting.lock().await;
     let mut speaker = Speaker::new(bus);
@@ -119,7 +118,6 @@ impl Speaker {
         }
     }
 
-    /// Sends the waiting reports.
     pub(super) async fn flush(&mut self, out: &mut impl Out) {
         if self.waits() {
             let message = self.message(Kind::Turns);

@@ -171,7 +171,6 @@ const TRIMMED: u8 = 5;
 /// Flag of `SENT`: a session follows.
 const NAMED: u8 = 0x80;
 
-/// Writes messages.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     bytes: Vec<u8>,
@@ -184,7 +183,6 @@ pub(super) struct Writer {
 pub(super) struct Keys(Vec<u8>);
 
 impl Keys {
-    /// Returns an empty list.
     pub(super) fn none() -> Self {
         Self(vec![0])
     }
@@ -319,7 +317,6 @@ impl Writer {
         self.bytes.append(&mut turns);
     }
 
-    /// Takes the message.
     pub(super) fn take(&mut self, head: Head) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bytes.len() + 8 * self.workers.len() + 24);
         bytes.extend_from_slice(&[VERSION, head.kind as u8]);

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use crate::admission::keys::{hash, make};
+use crate::admission::keys::make;
+use operator::secret::hash;
 use protocol::tenant::hex;
 
 /// Shortest key whose hash may be stored; a shorter one could be guessed from it.

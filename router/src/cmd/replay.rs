@@ -93,7 +93,7 @@ struct PaceArgs {
     load: Option<f64>,
 }
 
-/// Replays and reports.
+/// Replays the capture and prints the report.
 ///
 /// # Errors
 /// Fails if the capture or a settings file cannot be read, or the report cannot be written.

@@ -50,7 +50,6 @@ fn record(ring: &Decisions, request: &str, decision: &Decision) -> Ticket {
     ring.record(&made).unwrap()
 }
 
-/// A ring of so many slots.
 fn ring(slots: usize) -> Decisions {
     let ring = Decisions::new(slots * size_of::<Mutex<Slot>>() + 1);
     assert_eq!(ring.capacity(), slots);
@@ -194,7 +193,7 @@ fn decisions_are_found_by_what_they_chose_and_what_came_of_it() {
 #[test]
 fn of_a_large_fleet_the_best_are_kept_and_the_rest_in_a_few_words() {
     let ring = ring(1);
-    // Worker 40 holds all of it and is far too busy; every tenth is not ready.
+    // Worker 40 holds the whole prompt and is overloaded; every tenth worker is not ready.
     let workers = (0..100).map(|worker| match worker {
         40 => terms(40, 5000.0, 999),
         _ if worker % 10 == 3 => terms(worker, f64::INFINITY, 0),

@@ -286,7 +286,7 @@ struct InHeader<'a> {
     overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
-    /// How many workers there are.
+    /// Total number of workers.
     workers: usize,
     terms: Vec<WorkerTerms>,
 }

@@ -1,9 +1,9 @@
 //! Follows one worker's stream of cache events.
 //!
-//! The subscription is read as it comes. Nothing is queued here, so a router that falls behind makes the publisher
-//! drop events, which shows as a gap. Lost batches are requested on a second socket (`replay`). Once a second the
-//! same request is sent without a gap: it detects a silent loss at the end of a burst, a publisher that is gone, and
-//! a new process.
+//! Messages are processed as they arrive. Nothing is queued here, so a router that falls behind makes the
+//! publisher drop events, which shows as a gap. Lost batches are requested on a second socket (`replay`). Once a
+//! second the same request is sent without a gap: it detects a silent loss at the end of a burst, a lost
+//! publisher, and a new process.
 //!
 //! If lost batches cannot be replayed (no endpoint, no answer, or too short a log), all knowledge of the cache is
 //! dropped and learned again from the next batch on. The stream never continues as if nothing was lost.
@@ -132,7 +132,7 @@ struct Stream<'a> {
     replay: Replay,
     /// Longest message in bytes.
     limit: usize,
-    /// The rank whose events came, if the worker's rank is not configured.
+    /// The rank of the received events, if the worker's rank is not configured.
     rank: Option<u32>,
 }
 

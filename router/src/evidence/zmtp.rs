@@ -133,7 +133,6 @@ impl Connection {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Exchanges greetings and READY commands.
     async fn handshake(mut stream: S, role: Role, max_message_bytes: usize) -> Result<Self, ZmtpError> {
         let mut hello = codec::greeting().to_vec();
         codec::put_frame(&mut hello, true, false, &codec::ready(role.name()));

@@ -27,13 +27,13 @@ use super::exchange::{Going, talk};
 use super::inbox::Inbox;
 use super::wire::{PATH, ProcessingResponse};
 use crate::app::App;
-use crate::metrics::Open;
 use crate::serve::Phase;
 use crate::serve::client_io::ClientIo;
 use crate::serve::connections::{ConnectionPermit, Connections};
 use crate::serve::progress::{OpenRequest, Progress};
 use crate::serve::socket::{Socket, Tcp};
 use crate::supervise::{Task, until_done};
+use metrics::Open;
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -88,7 +88,9 @@ mod tests {
         let unchanged = tokio::time::timeout(LOOK * 3, files.differs(&known)).await;
         assert!(unchanged.is_err(), "nothing has changed");
         std::fs::write(&path, "three").unwrap();
-        tokio::time::timeout(OWN_LOOK / 2, files.differs(&known)).await.unwrap();
+        tokio::time::timeout(OWN_LOOK / 2, files.differs(&known))
+            .await
+            .unwrap();
         let differs = Arc::downgrade(&files.differs);
         drop(files);
         let begun = Instant::now();
@@ -102,9 +104,14 @@ mod tests {
     async fn a_blocked_thread_is_not_waited_for() {
         let known = vec![(PathBuf::from("/some"), None)];
         let (blocked, _never_received) = sync_channel(1);
-        let mut files = FileWatch { known: Some(blocked), ..FileWatch::default() };
+        let mut files = FileWatch {
+            known: Some(blocked),
+            ..FileWatch::default()
+        };
         for _ in 0..3 {
-            tokio::time::timeout(OWN_LOOK * 2, files.differs(&known)).await.unwrap();
+            tokio::time::timeout(OWN_LOOK * 2, files.differs(&known))
+                .await
+                .unwrap();
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::path::arrival;
 use crate::supervise::{Task, until_done};
 
-/// Pause after an accept that failed, usually for lack of file descriptors.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.

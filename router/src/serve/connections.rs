@@ -151,7 +151,6 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// Opens a connection that releases its slot when evicted.
     async fn open(
         connections: &Arc<Connections>,
         client: IpAddr,

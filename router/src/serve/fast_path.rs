@@ -96,7 +96,6 @@ pub(super) struct FastPath {
 }
 
 impl FastPath {
-    /// Returns a connection with no response on the fast path.
     pub(super) fn new(socket: Arc<Socket>, outgoing: Arc<Outgoing>, answers: Arc<Answers>) -> Self {
         Self {
             socket,

@@ -146,7 +146,7 @@ impl HttpBody for Watched {
 }
 
 impl Drop for Watched {
-    /// hyper has dropped the response, so the request is not open any more.
+    /// hyper has dropped the response, which closes the request.
     fn drop(&mut self) {
         let mut held = self.held.lock();
         let (body, _request) = (held.body.take(), held.request.take());

@@ -1,9 +1,11 @@
 //! Hands listening sockets over to the next process, so that an upgrade drops no connections.
 //!
 //! ```text
-//! new ── connects to server.handover ──▶ old new ◀── its listening sockets ──────── old          both accept from
-//! here on new serves; some worker is ready (or READY_LIMIT has passed) new ── 'R' ──────────────────────────▶ old
-//! which accepts no more, drains, and ends new listens on server.handover itself, under the same name
+//! new ── connects to server.handover ──▶ old
+//! new ◀── its listening sockets ──────── old          both accept from here on
+//! new serves; some worker is ready (or READY_LIMIT has passed)
+//! new ── 'R' ──────────────────────────▶ old          which accepts no more, drains, and ends
+//! new listens on server.handover itself, under the same name
 //! ```
 //!
 //! If anything fails before the `R`, the old process goes on serving. The local socket is in a directory that only

@@ -30,7 +30,7 @@ pub(super) struct Listeners {
     pub(super) admin: TcpListener,
     /// The socket of the endpoint picker, if enabled.
     pub(super) picker: Option<TcpListener>,
-    /// The predecessor process, which serves until it is told to drain.
+    /// The predecessor process, which serves until it is asked to drain.
     pub(super) predecessor: Option<Predecessor>,
 }
 

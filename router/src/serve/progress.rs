@@ -111,7 +111,7 @@ impl Progress {
         (holds_more || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
     }
 
-    /// Returns whether any request's head was complete.
+    /// Returns whether the head of any request was complete.
     pub(crate) fn any_request(&self) -> bool {
         self.any_request.load(Ordering::Relaxed)
     }
@@ -121,7 +121,6 @@ impl Progress {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns whether any request is open.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
@@ -163,12 +162,10 @@ impl Progress {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    /// Records input.
     pub(crate) fn received(&self) {
         self.unanswered.store(true, Ordering::Relaxed);
     }
 
-    /// Records output of a response.
     pub(crate) fn answered(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
@@ -206,7 +203,6 @@ impl Progress {
         let _ = self.refusal.set(error);
     }
 
-    /// Returns the error that stopped the reader, if any.
     pub(crate) fn refusal(&self) -> Option<&ApiError> {
         self.refusal.get()
     }

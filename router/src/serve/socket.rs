@@ -34,12 +34,10 @@ struct Encrypted {
 }
 
 impl Socket {
-    /// Returns a plain connection.
     pub(crate) fn plain(stream: TcpStream) -> Self {
         Self(Kind::Plain(stream))
     }
 
-    /// Returns a TLS connection.
     pub(crate) fn encrypted(stream: TlsStream<Tcp>) -> Self {
         Self(Kind::Encrypted(Box::new(Encrypted {
             tcp: stream.get_ref().0.clone(),

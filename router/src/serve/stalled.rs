@@ -1,11 +1,11 @@
 //! Drops responses whose client does not read.
 //!
-//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks the
-//! response's own timeouts, and could hold a worker for as long as it likes. In HTTP/2 this applies to each stream,
-//! while the connection is healthy. So each connection watches its responses from outside: a response whose last
-//! frame was taken, without a poll for the next one, for `limits.idle_timeout_s` or past its request's deadline, is
-//! dropped, together with its request to the worker. A client that reads on gets an error. The request is not open
-//! any more, so a connection without reads becomes idle, and ends as an idle one does.
+//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks
+//! the response's own timeouts, and could hold a worker for as long as it likes. In HTTP/2 this applies to each
+//! stream, while the connection is healthy. So each connection watches its responses from outside: a response
+//! whose last frame was taken, without a poll for the next one, for `limits.idle_timeout_s` or past its request's
+//! deadline, is dropped, together with its request to the worker. A client that reads on gets an error. The
+//! request is closed, so a connection without reads becomes idle, and ends as an idle one does.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -121,7 +121,6 @@ impl Answers {
         std::mem::take(&mut self.handed.lock())
     }
 
-    /// Returns whether any response is being sent.
     pub(super) fn are_any(&self) -> bool {
         let sending = self.sending.lock();
         sending.answers.iter().any(|answer| answer.strong_count() > 0)

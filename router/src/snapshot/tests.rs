@@ -6,7 +6,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 
-/// The log, one line per message.
+/// Collects log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

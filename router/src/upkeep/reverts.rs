@@ -5,9 +5,9 @@ use std::sync::Arc;
 use policy::units::Millis;
 
 use crate::app::App;
-use crate::operator::audit::{AuditRecord, Who};
 use fleet::Worker;
 use fleet::clock;
+use operator::audit::{AuditRecord, Who};
 
 /// Restores an earlier policy whenever that is due. Does not end.
 pub(super) async fn policy(app: Arc<App>) {

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use config::Key;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use operator::secret::hash;
 use parking_lot::Mutex;
 use prost::Message as _;
 use protocol::tenant::hex;
 use serde_json::json;
-use tailroute::admission::keys::hash;
 use tailroute_e2e::client::{self, CHAT, H2};
 use tailroute_e2e::fleet::route;
 use tailroute_e2e::log::Log;

@@ -1,10 +1,10 @@
-//! The console's table of policies and weights: `make generate` writes it, and this test says when it is out of date.
+//! Checks that the console's table of policies and weights is up to date. `make generate` writes it.
 
 use std::fmt::Write as _;
 
 use policy::route::{PolicyName, WeightName};
 
-/// A string of JavaScript.
+/// Formats a JavaScript string.
 fn quoted(text: &str) -> String {
     format!(
         "'{}'",

@@ -1,4 +1,4 @@
-//! An answer's body in pieces, so that it ends no sooner than nearly all of it is written.
+//! A response body in pieces, which ends only once nearly all of it is written.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,10 +7,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// Longest piece. A connection takes some of them before it writes.
+/// Longest piece. A connection buffers several before it writes.
 const PIECE: usize = 32 << 10;
 
-/// A body, and what is held until it has ended.
+/// A body with a guard that is held until its end.
 #[derive(Debug)]
 pub(super) struct Pieces<T> {
     body: Body,

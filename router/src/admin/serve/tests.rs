@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
 
-/// For a machine that does much else.
+/// Timeout for a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn ask(address: SocketAddr, path: &str) -> TcpStream {
@@ -17,7 +17,7 @@ async fn ask(address: SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// Reads until this was said. Returns whether it was before the connection ended.
+/// Reads until `text` arrives. Returns false if the connection ends first.
 async fn is_told(stream: &mut TcpStream, text: &str) -> bool {
     let mut read = Vec::new();
     let heard = async {
@@ -31,7 +31,7 @@ async fn is_told(stream: &mut TcpStream, text: &str) -> bool {
     tokio::time::timeout(LONG, heard).await.unwrap()
 }
 
-/// A port with these bounds whose `/` is an answer of 64 MB, and `/now` a short one.
+/// Starts a port with these bounds. `/` responds with 64 MB, `/now` with a short body.
 async fn port(bounds: Bounds) -> (SocketAddr, Arc<Port>, JoinSet<()>) {
     let all = Router::new()
         .route("/", get(|| async { vec![b'x'; 64 << 20] }))
@@ -56,7 +56,7 @@ fn bounds(connections: usize, requests: usize) -> Bounds {
     }
 }
 
-/// Keeps so many connections open that say nothing: one that is closed is opened again. Counts those that were opened.
+/// Keeps `count` silent connections open, and reopens those that the server closes. Counts the opened ones.
 fn keep_silent(address: SocketAddr, count: usize, stop: &Arc<AtomicBool>, opened: &Arc<AtomicUsize>) {
     let (stop, opened) = (Arc::clone(stop), Arc::clone(opened));
     std::thread::spawn(move || {
@@ -91,13 +91,13 @@ async fn a_probe_is_answered_while_a_thousand_silent_connections_are_opened_agai
     for _ in 0..100 {
         let asked = Instant::now();
         let mut probe = ask(address, "/livez").await;
-        // One that is closed before its head was read counts as one that took too long.
+        // A connection closed before its head was read counts as one that took too long.
         let told = is_told(&mut probe, "alive").await;
         times.push(if told { asked.elapsed() } else { LONG });
     }
     stop.store(true, Ordering::Relaxed);
     times.sort();
-    // A kubelet waits for one second. Other tests take the processors meanwhile, so a few may take longer here.
+    // A kubelet waits for one second. Other tests compete for the processors, so a few probes take longer.
     assert!(times[90] <= Duration::from_secs(1), "{times:?}");
 }
 
@@ -144,7 +144,7 @@ async fn who_does_not_read_loses_its_place() {
     let idle = ask(address, "/").await;
     idle.readable().await.unwrap();
     assert_eq!(port.connections.free(), 0);
-    // It comes back without anybody's doing.
+    // The connections recover without intervention.
     let begun = Instant::now();
     while port.connections.free() == 0 {
         assert!(begun.elapsed() < LONG);
@@ -162,7 +162,7 @@ async fn a_probe_waits_for_no_thread_that_is_busy_with_requests() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let port = AdminPort::start(App::new(config).unwrap(), listener).unwrap();
-    // From here on the only thread that requests have does nothing else.
+    // Blocks the only thread that serves requests.
     let mut probe = std::net::TcpStream::connect(address).unwrap();
     probe.set_read_timeout(Some(LONG)).unwrap();
     let request = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

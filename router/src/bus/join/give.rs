@@ -22,7 +22,6 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Pause between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A snapshot in transfer.
 struct Held {
     number: u64,
     taken: Instant,

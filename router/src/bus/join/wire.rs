@@ -20,7 +20,7 @@ pub(super) struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) id: u64,
-    /// Milliseconds since startup; 0: no snapshot to offer.
+    /// Milliseconds since startup; 0 without a snapshot to offer.
     pub(super) up_ms: u64,
     pub(super) name: String,
 }
@@ -28,7 +28,7 @@ pub(super) struct Offer {
 /// Requests a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Want {
-    /// Number of the snapshot; 0 with the first chunk: any.
+    /// Number of the snapshot; 0, with the first chunk, means any.
     pub(super) snapshot: u64,
     pub(super) number: u32,
 }
@@ -38,7 +38,6 @@ pub(super) struct Want {
 pub(super) struct Chunk {
     pub(super) snapshot: u64,
     pub(super) number: u32,
-    /// Total number of chunks.
     pub(super) of: u32,
     pub(super) bytes: Bytes,
 }

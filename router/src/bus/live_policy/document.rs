@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::app::App;
 use crate::bus::Bus;
 use crate::bus::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
-use crate::operator::revisions::{Adopted, Change, Pending, Revision, Source};
-use crate::operator::unix_ms;
+use operator::revisions::{Adopted, Change, Pending, Revision, Source};
+use operator::unix_ms;
 
 /// A policy revision.
 #[derive(Debug, Serialize, Deserialize)]

@@ -26,7 +26,6 @@ impl Verdict {
         Self { term, ms: None }
     }
 
-    /// Creates a verdict from a term and the difference in it.
     pub(super) const fn new(term: &'static str, ms: f64) -> Self {
         Self { term, ms: Some(ms) }
     }

@@ -63,7 +63,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the offset of the next value.
     pub(super) fn at(&self) -> usize {
         self.length - self.rest.len()
     }
@@ -73,7 +72,6 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// Returns the next value's type.
     pub(super) fn peek(&self) -> Result<Type, WireError> {
         let marker = self.rest.first().ok_or(WireError::Short(self.at()))?;
         Ok(Marker::from_u8(*marker).into())
@@ -86,7 +84,6 @@ impl<'a> Reader<'a> {
         Ok(is_nil)
     }
 
-    /// Reads an integer, signed or unsigned.
     pub(super) fn integer(&mut self, field: &'static str) -> Result<i128, WireError> {
         self.read(field, decode::read_int)
     }
@@ -100,7 +97,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an array's length.
     pub(super) fn array(&mut self, field: &'static str) -> Result<u32, WireError> {
         self.read(field, decode::read_array_len)
     }
@@ -110,13 +106,11 @@ impl<'a> Reader<'a> {
         self.read(field, decode::read_map_len)
     }
 
-    /// Reads a string's bytes.
     pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         let length = self.read(field, decode::read_str_len)?;
         self.take(length as usize)
     }
 
-    /// Reads a byte string.
     pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
         let length = self.read(field, decode::read_bin_len)?;
         self.take(length as usize)

@@ -253,7 +253,6 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Checks a frame's length against the bounds.
     fn admit(&self, flags: u8, length: u64) -> Result<usize, CodecError> {
         if flags & COMMAND != 0 {
             let short = usize::try_from(length)

@@ -7,7 +7,7 @@ use policy::units::Tokens;
 
 use super::super::account;
 use super::{End, Flight, Outcome};
-use crate::metrics::Answered;
+use metrics::Answered;
 use protocol::fingerprint::Extent;
 use protocol::routes::Endpoint;
 use protocol::watch::{Seen, Usage};

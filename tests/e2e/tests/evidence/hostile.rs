@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use config::KvEvents;
+use metrics::Format;
+use operator::events::Kind;
 use policy::ids::WorkerId;
 use sim_engine::{EngineConfig, KvEventsConfig};
-use tailroute::metrics::Format;
-use tailroute::operator::events::Kind;
 use tailroute::serve::Server;
 use tailroute_e2e::fleet::{Fleet, quick, route};
 use tailroute_e2e::metrics::Page;

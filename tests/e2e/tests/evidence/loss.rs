@@ -1,9 +1,9 @@
 //! Lost batches of events, over real sockets: detection, and exact predictions afterwards.
 
 use config::KvEvents;
+use metrics::Format;
 use policy::ids::WorkerId;
 use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
-use tailroute::metrics::Format;
 use tailroute_e2e::fleet::{Fleet, quick, route};
 use tailroute_e2e::talk::{Conversation, words};
 use tailroute_e2e::wait::until;

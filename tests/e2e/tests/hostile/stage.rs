@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use operator::secret::hash;
 use protocol::tenant::hex;
 use serde_json::Value;
-use tailroute::admission::keys::hash;
 use tailroute_e2e::child::{Child, Usage, free_address, metrics, tailroute};
 use tailroute_e2e::metrics::Page;
 

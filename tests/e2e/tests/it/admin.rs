@@ -13,8 +13,8 @@ pub(crate) use ctl::well;
 use std::path::Path;
 
 use config::Role;
+use operator::secret::hash;
 use serde_json::{Value, json};
-use tailroute::admission::keys::hash;
 use tailroute_e2e::client::{self, Fields, Whole};
 use tailroute_e2e::fleet::{Fleet, quick};
 

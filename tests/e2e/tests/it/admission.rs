@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use config::{Config, Key, Rate};
 use http::HeaderMap;
+use operator::secret::hash;
 use policy::units::Millis;
 use serde_json::{Value, json};
-use tailroute::admission::keys::hash;
 use tailroute_e2e::client::{self, CHAT, Whole};
 use tailroute_e2e::fleet::{Fleet, metrics, quick, route, stuck_in_decode};
 use tailroute_e2e::talk::{ask, words};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use config::PolicyName;
+use metrics::table::{Spec, TABLE};
 use policy::units::Tokens;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault, Stats};
-use tailroute::metrics::table::{Spec, TABLE};
 use tailroute_e2e::client;
 use tailroute_e2e::fleet::{Fleet, probe_often, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Overrides;
+use operator::audit::AuditRecord;
+use operator::secret::hash;
 use policy::units::{Millis, Tokens};
 use protocol::tenant::hex;
 use serde_json::{Value, json};
 use sim_engine::Engine;
-use tailroute::admission::keys::hash;
-use tailroute::operator::audit::AuditRecord;
 use tailroute::reload::{self, Source};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use config::Priority;
+use operator::secret::hash;
 use serde_json::{Value, json};
-use tailroute::admission::keys::hash;
 use tailroute::picker::wire::BodyMode;
 use tailroute_e2e::fleet::quick;
 use tailroute_e2e::talk::ask;

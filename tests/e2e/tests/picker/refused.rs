@@ -1,8 +1,8 @@
 //! Error responses to clients, and errors for a gateway that is not configured for the picker.
 
+use operator::secret::hash;
 use policy::units::Millis;
 use serde_json::json;
-use tailroute::admission::keys::hash;
 use tailroute::picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{quick, stuck_in_prefill};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::Role;
 use http::HeaderMap;
 
-use crate::admission::keys::{Sealed, bearer, hash};
+use crate::secret::{Sealed, bearer, hash};
 
 /// Identity of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Principal {
     pub role: Role,
 }
 
-/// Tokens or keys by name: hash and role.
+/// Hash and role of each token or key, by name.
 pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
 /// Tokens in force.

@@ -22,7 +22,7 @@ fn all() -> impl Iterator<Item = &'static Spec> {
 
 #[test]
 fn the_generated_reference_is_fresh() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
     if std::env::var_os("TAILROUTE_BLESS").is_some() {
         std::fs::write(path, markdown()).unwrap();
     }

@@ -9,8 +9,8 @@ use policy::residency::Refused;
 use policy::units::{Millis, Tokens};
 
 use super::BusGauges;
-use crate::slo::{ClassState, TailState};
 use fleet::breaker::BreakerState;
+use learning::feedback::{ClassState, TailState};
 use telemetry::logs::writer::Dropped;
 
 /// Values of the gauges at one moment.

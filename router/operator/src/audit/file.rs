@@ -116,10 +116,10 @@ mod tests {
         lines.write(b"two\n").unwrap();
         assert_eq!((text(&moved), text(&path)), ("one\n".into(), "two\n".into()));
         std::fs::remove_file(&path).unwrap();
-        // Too long for the rest of the file.
+        // The line exceeds the rest of the file.
         lines.write(b"three33\n").unwrap();
         assert_eq!(text(&path), "three33\n");
-        // Another file in its place, as `logrotate` with `create` leaves it.
+        // A new file under the same name, as `logrotate` with `create` makes.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "").unwrap();
         lines.write(b"four\n").unwrap();
@@ -139,7 +139,7 @@ mod tests {
         lines.write(b"one\n").unwrap();
         lines.write(b"two\n").unwrap();
         assert_eq!(text(&path), "{\"ha\none\ntwo\n");
-        // As a write that fails halfway leaves it.
+        // Half a line, as a failed write leaves it.
         let mut file = append_to(&path).unwrap();
         file.write_all(b"{\"ha").unwrap();
         lines.is_torn = true;

@@ -4,7 +4,6 @@ use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
-use crate::bus::Bus;
 
 const DIRECTION: Label = of("direction", &["sent", "received"]);
 
@@ -101,10 +100,14 @@ pub struct BusCounters {
 /// Gauges of the bus at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct BusGauges {
-    connected: bool,
-    leads: bool,
-    peers: usize,
-    in_flight: usize,
+    /// Whether NATS is connected.
+    pub connected: bool,
+    /// Whether this replica is the leader.
+    pub leads: bool,
+    /// Other replicas that sent a message recently.
+    pub peers: usize,
+    /// Turns in flight at other replicas.
+    pub in_flight: usize,
 }
 
 /// Counters and gauges of the bus.
@@ -115,20 +118,6 @@ pub(super) struct Replicas {
     leads: IntGauge,
     peers: IntGauge,
     in_flight: IntGauge,
-}
-
-impl BusGauges {
-    /// Reads the gauges of a bus.
-    #[must_use]
-    pub fn of(bus: &Bus) -> Self {
-        let (peers, in_flight) = bus.peers.count();
-        Self {
-            connected: bus.is_up(),
-            leads: bus.leads(),
-            peers,
-            in_flight,
-        }
-    }
 }
 
 impl Replicas {

@@ -370,7 +370,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         for why in ["a", "b", "c"] {
-            // Each time another process. Two lines fit.
+            // A new process each time. Two lines fit in the file.
             Audit::to_file(&path, 500).unwrap().record(happened(why)).await;
         }
         let whys = |path: &Path| -> Vec<String> {
@@ -388,7 +388,7 @@ mod tests {
     async fn refusals_push_out_no_change_in_memory_or_on_disk_and_those_left_out_are_counted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
-        // As small as possible: a second line begins another file.
+        // The smallest bound: each further line begins a new file.
         let audit = Audit::to_file(&path, 1).unwrap();
         audit.record(happened("the change")).await;
         let refused = |who: &str| AuditRecord {
@@ -411,7 +411,7 @@ mod tests {
         );
         assert_eq!(newest[0].who.name, "another");
         assert!(newest.windows(2).all(|pair| pair[0].number > pair[1].number));
-        // A slow machine may have room for some more of them meanwhile.
+        // On a slow machine the allowance may refill meanwhile and admit a few more.
         let of_reader = newest.iter().filter(|entry| entry.who.name == "reader").count() as u64;
         assert!(of_reader >= refusals::AT_ONCE, "{of_reader}");
         let told: u64 = newest.iter().map(|entry| entry.left_out).sum();

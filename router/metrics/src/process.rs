@@ -6,8 +6,42 @@ use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::table::{Kind, Spec, of};
-use crate::supervise::TASKS;
 use telemetry::logs::writer::Dropped;
+
+/// Kinds of supervised tasks: values of the label `task`.
+pub(super) const TASKS: &[&str] = &[
+    "admin_port",
+    "alpha_reverts",
+    "bus",
+    "bus_calibrations",
+    "bus_give",
+    "bus_hear",
+    "bus_join",
+    "bus_leader",
+    "bus_policy",
+    "bus_speak",
+    "bus_tidy",
+    "bus_watch",
+    "capture",
+    "data_port",
+    "discovery_dns",
+    "discovery_file",
+    "discovery_kubernetes",
+    "discovery_members",
+    "gate",
+    "handover",
+    "hints",
+    "kv_events",
+    "learner",
+    "picker_port",
+    "policy_reverts",
+    "probes",
+    "queues",
+    "reload",
+    "roster",
+    "snapshot",
+    "traces",
+];
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

@@ -6,7 +6,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use policy::units::Millis;
 
-use crate::metrics::{Counter, Labelled};
+use metrics::{Counter, Labelled};
 use telemetry::capture::Record;
 use telemetry::capture::memory::Memory;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::table::{self, Kind, Label, MAX_SERIES, MAX_WORKERS, Spec, TABLE, Values};
 
 const HEAD: &str = "\
-<!-- Generated from router/src/metrics by `make generate`; a test says when it is out of date. -->
+<!-- Generated from router/metrics by `make generate`; a test says when it is out of date. -->
 
 # Metrics
 

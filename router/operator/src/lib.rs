@@ -2,13 +2,14 @@
 //!
 //! [`tokens`] identifies callers, [`revisions`] holds the policy in force and earlier ones, [`audit`] records changes
 //! and refusals, [`events`] publishes changes, [`recent`] keeps turns on which another policy can be previewed, and
-//! [`shadow`] evaluates a policy on live traffic. Nothing here depends on HTTP: [`crate::admin`], the configuration's
+//! [`shadow`] evaluates a policy on live traffic. Nothing here serves HTTP: the admin API, the configuration's
 //! reload and the scheduled revert all use these parts and are recorded alike.
 
 pub mod audit;
 pub mod events;
 pub mod recent;
 pub mod revisions;
+pub mod secret;
 pub mod shadow;
 pub mod tokens;
 

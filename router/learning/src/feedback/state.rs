@@ -1,0 +1,129 @@
+//! What was learned of ends and of conversations, as the metrics and the admin API show it.
+
+use policy::estimate::{Class, HabitTable, Habits, Stage};
+use policy::tail::IN_TIME;
+use policy::units::Millis;
+use serde::Serialize;
+
+use super::Feedback;
+
+/// Terms of an end's value that are common to all conversations: see [`policy::tail`].
+#[derive(Clone, Debug, Serialize)]
+pub struct TailState {
+    /// T: time to first token above which a turn counts as late; absent while too few turns were observed.
+    pub target_ms: Option<f64>,
+    /// κ: turns that wait behind one turn.
+    pub turns_behind: f64,
+    /// ε: late turns behind one turn.
+    pub late_behind: f64,
+    /// τ: how far ahead a return counts.
+    pub horizon_s: f64,
+    /// Ratio of late turns to those expected without hints; absent while too few turns were observed.
+    pub late_ratio: Option<f64>,
+    /// Turns until trimming resumes after hints made more turns late than they saved; 0 while trimming is on.
+    pub pause_turns: u64,
+    /// Explanation in one sentence.
+    pub why: String,
+}
+
+impl TailState {
+    /// Returns the current terms.
+    #[must_use]
+    pub fn of(feedback: &Feedback, hints_enabled: bool) -> Self {
+        let tail = feedback.tail.lock();
+        let harm = tail.harm();
+        let guard = tail.guard();
+        let target_ms = harm.target().map(|target| target.0);
+        Self {
+            late_ratio: guard.late_ratio(),
+            pause_turns: guard.pause(),
+            target_ms,
+            turns_behind: harm.kappa(),
+            late_behind: harm.epsilon(),
+            horizon_s: tail.returns().horizon().0 / 1e3,
+            why: why(hints_enabled, guard.pause(), target_ms, harm.kappa()),
+        }
+    }
+}
+
+/// Expected behaviour of a class, each value with its error.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassState {
+    /// The class; `None` for all traffic.
+    #[serde(flatten)]
+    pub class: Option<Class>,
+    /// Completed turns, exponentially decayed.
+    pub turns: f64,
+    /// Q̂, and its mean absolute error.
+    pub next_prompt_tokens: (u64, f64),
+    /// Response tokens, and their mean absolute error.
+    pub response_tokens: (u64, f64),
+    /// Gap between a response and the next turn, and its mean absolute error.
+    pub gap_ms: (f64, f64),
+    /// Share of turns that are followed by another, and its standard error.
+    pub return_share: (f64, f64),
+    /// Hazard of return just after a response, per second.
+    pub hazard_per_s: f64,
+    /// Mean error of the predicted probability that a conversation is over.
+    pub over_error: f64,
+}
+
+impl ClassState {
+    /// Returns the state of a class.
+    #[must_use]
+    pub fn of(class: Option<Class>, habits: &Habits) -> Self {
+        let (next, next_error) = habits.next_prompt();
+        let (response, response_error) = habits.response();
+        let (gap, gap_error) = habits.gap();
+        Self {
+            class,
+            turns: habits.turns(),
+            next_prompt_tokens: (next.0, next_error),
+            response_tokens: (response.0, response_error),
+            gap_ms: (gap.0, gap_error.0),
+            return_share: habits.return_share(),
+            hazard_per_s: habits.hazard(Millis::ZERO) * 1e3,
+            over_error: habits.over_error(),
+        }
+    }
+
+    /// Returns the observed classes without an API key, whose number is fixed.
+    #[must_use]
+    pub fn keyless(habits: &HabitTable) -> Vec<Self> {
+        let class = |(stage, tools)| Class {
+            stage,
+            tools,
+            key: None,
+            finish: None,
+        };
+        Stage::ALL
+            .into_iter()
+            .flat_map(|stage| [(stage, false), (stage, true)])
+            .map(class)
+            .filter_map(|class| habits.own(class).map(|habits| Self::of(Some(class), habits)))
+            .collect()
+    }
+}
+
+/// Explains the terms in one sentence.
+fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
+    if !enabled {
+        return "hints are off: workers evict the least recently used first".to_owned();
+    }
+    if pause > 0 {
+        return format!(
+            "more turns were late with hints than expected without: no ends are evicted early for the next {pause} \
+             turns"
+        );
+    }
+    let late = target_ms.map_or_else(
+        || "turns use their objective as threshold until enough are observed".to_owned(),
+        |target| {
+            let share = 100.0 * (1.0 - IN_TIME);
+            format!("{share:.0} % of turns take longer than {target:.0} ms to their first token")
+        },
+    );
+    format!(
+        "{late}, and {behind:.1} turns wait behind one: the ends that are expected to cost least are evicted first"
+    )
+}
