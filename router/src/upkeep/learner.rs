@@ -19,7 +19,7 @@ use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
 /// Interval of the sweep of an idle router.
-const IDLE_SWEEP: Duration = Duration::from_secs(5);
+const IDLE_SWEEP: Duration = Duration::from_secs(30);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 

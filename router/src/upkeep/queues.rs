@@ -17,7 +17,7 @@ use http::Method;
 use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
 use serde_json::Value;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, info, warn};
 
 use super::learner;
@@ -35,7 +35,7 @@ const LONG_ANSWER: usize = 64 << 10;
 /// Intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
 /// Most intervals between two readings of an engine without requests while the router is idle.
-const IDLE: u32 = 5;
+const IDLE: u32 = 6;
 
 /// Figures on an engine's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,10 +54,18 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     };
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut waits = false;
     let mut known = false;
     let mut drift = Drift::default();
     loop {
-        ticks.tick().await;
+        let tick = tokio::select! {
+            tick = ticks.tick() => tick,
+            () = app.idle.ends(), if waits => {
+                ticks.reset();
+                Instant::now()
+            }
+        };
+        waits = false;
         if !worker.is_well() {
             app.feedback.counters.lock().forget(worker.id);
             continue;
@@ -110,9 +118,9 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             );
         }
         if app.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
-            // The first request ends the wait.
-            let _ = tokio::time::timeout(interval * IDLE, app.idle.ends()).await;
-            ticks.reset_immediately();
+            // From the tick, so that readings coincide with probes, which saves wakeups. The first request ends the wait.
+            ticks.reset_at(tick + interval * IDLE);
+            waits = true;
         }
     }
 }
