@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 /// Interval of looks at unchanged files.
 const LOOK: Duration = Duration::from_secs(1);
 /// Interval at which the caller looks by itself, since the thread may be blocked.
-const OWN_LOOK: Duration = Duration::from_secs(10);
+const OWN_LOOK: Duration = Duration::from_secs(30);
 
 /// Files and their metadata; `None` for one that is missing, or whose file system does not respond.
 pub(super) type Looked = Vec<(PathBuf, Option<Stamp>)>;

@@ -3,7 +3,7 @@
 //! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
 //! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
 //! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
-//! is queried less often, and so is one without requests while the router is idle.
+//! is queried less often, and so is one without requests while the router is idle ([`crate::idle`]).
 //!
 //! The same pages count prefill times, from which costs are learned where responses do not report them
 //! ([`learning::feedback::Counters`]).
@@ -34,8 +34,9 @@ const DRIFTS: u32 = 3;
 const LONG_ANSWER: usize = 64 << 10;
 /// Intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
-/// Most intervals between two readings of an engine without requests while the router is idle.
-const IDLE: u32 = 6;
+/// Most intervals between two readings of an engine without requests while the router is idle. Odd, so that every other
+/// reading coincides with a probe at the default intervals.
+const IDLE: u32 = 15;
 
 /// Figures on an engine's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,6 +55,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     };
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Whether the next reading waits for the first request of an idle router.
     let mut waits = false;
     let mut known = false;
     let mut drift = Drift::default();
@@ -118,7 +120,6 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
             );
         }
         if app.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
-            // From the tick, so that readings coincide with probes, which saves wakeups. The first request ends the wait.
             ticks.reset_at(tick + interval * IDLE);
             waits = true;
         }
