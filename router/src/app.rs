@@ -2,6 +2,7 @@
 
 mod live_policy;
 mod members;
+mod pool_timer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,7 @@ use policy::units::{Millis, Tokens};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use self::pool_timer::PoolTimer;
 use crate::admission::Admission;
 use crate::admission::gate::Permit;
 use crate::admission::limits::Charge;
@@ -105,7 +107,7 @@ pub struct App {
     /// Held while a snapshot is read or written: one after the other.
     pub snapshot: parking_lot::Mutex<()>,
     /// Whether the router is idle.
-    pub idle: Idle,
+    pub idle: Arc<Idle>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     /// Bytes of heads that are being read, and of bodies until their answers begin.
@@ -215,6 +217,7 @@ impl App {
         let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
         let clock = Clock::start();
         let tls = Tls::load(&config)?;
+        let idle = Arc::<Idle>::default();
         Ok(Arc::new(Self {
             live: ArcSwap::from_pointee(Live::of(&config)),
             reloads: parking_lot::Mutex::new(reload::State {
@@ -236,7 +239,7 @@ impl App {
             bus: bus.map(Arc::new),
             capture: capture.transpose()?,
             traces: traces.transpose()?,
-            client: client(&config, &tls),
+            client: client(&config, &tls, &idle),
             retries: parking_lot::Mutex::new(RetryBudget::new(
                 config.failure.retry_share,
                 config.failure.retry_floor_per_s,
@@ -246,7 +249,7 @@ impl App {
             ids: Ids::of_this_process(),
             clock,
             snapshot: parking_lot::Mutex::new(()),
-            idle: Idle::default(),
+            idle,
             sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             unread: Arc::default(),
@@ -569,12 +572,16 @@ impl App {
     }
 }
 
-fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
+fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client<Connector, Body> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let connect_timeout = config.limits.connect_timeout;
+    let pool_timer = PoolTimer {
+        idle: Arc::clone(idle),
+        timer: TokioTimer::new(),
+    };
     Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
+        .pool_timer(pool_timer)
         .timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
