@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// Time without requests after which the router is idle. What is learned still changes quickly until then.
 const AFTER: Millis = Millis(300_000.0);
 
-/// A router is idle from its start to its first request, and [`AFTER`] its last one.
+/// A router is idle until its first request, and again from [`AFTER`] its last one on.
 #[derive(Debug)]
 pub struct Idle {
     is_idle: watch::Sender<bool>,

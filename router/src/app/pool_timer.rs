@@ -10,7 +10,7 @@ use hyper_util::rt::TokioTimer;
 use crate::idle::Idle;
 
 /// Additional time between two checks of the pool while the router is idle. Its only connections are those of probes,
-/// which are used again and again. An expired connection is not used in any case.
+/// which are used regularly. An expired connection is never used, whether or not it is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]

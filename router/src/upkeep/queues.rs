@@ -55,7 +55,7 @@ pub async fn watch(app: Arc<App>, worker: Arc<Worker>) {
     };
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Whether the next reading waits for the first request of an idle router.
+    // Whether the next reading is far off, unless a request comes.
     let mut waits = false;
     let mut known = false;
     let mut drift = Drift::default();
