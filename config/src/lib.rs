@@ -1,4 +1,4 @@
-//! What an operator writes, what it means, and what is wrong with it.
+//! The configuration: as written by an operator, as checked, and its problems.
 //!
 //! ```text
 //! TOML text ─┐
@@ -7,13 +7,12 @@
 //!                   └────────────────▶ Problems ◀────────────────────┘
 //! ```
 //!
-//! `sections` has one file per section: what may be written, in plain words for operators, and what it means. The JSON schema
-//! is derived from it, and that one schema drives everything that has to agree with it: the check of the file, the spelling of
-//! the environment's variables, [`schema()`], and [`reference()`]. [`Config`] is what was meant: addresses, non-zero
-//! numbers, policies by type; whoever holds one need not check it again.
+//! `sections` has one file per section: what may be written, with its documentation, and its checked form. The JSON schema
+//! is derived from it, and drives the check of the file, the spelling of
+//! the environment's variables, [`schema()`], and [`reference()`]. [`Config`] has typed values: addresses, non-zero
+//! numbers, policies. It needs no further check.
 //!
-//! A value with a problem is reported and put aside, and the check goes on without it: an operator with five mistakes
-//! reads five lines, not one.
+//! The check continues after a problem, so that all problems are reported at once.
 
 mod coerce;
 mod document;
@@ -28,7 +27,7 @@ mod tree;
 mod validate;
 
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
-pub use load::{LoadError, Sources, load, load_file, load_routing};
+pub use load::{LoadError, Sources, environment, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, WeightName, Weights};
@@ -37,9 +36,9 @@ pub use schema::schema;
 pub use sections::{
     Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Config, Dialect, Discovery, Dns,
     EndpointPicker, Explain, Failure, Fleet, Forwarded, Health, Hints, Http, Identity, IndexConfig, Key,
-    KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, Objective, OtlpProtocol,
-    Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot, Template,
-    Tls, Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
+    KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, OF_HEADER, Objective,
+    OtlpProtocol, Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot,
+    Template, Tls, Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
 
 /// A complete, commented configuration file: every key with its default.

@@ -177,6 +177,15 @@ pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
     })
 }
 
+/// Returns the process's environment, without entries that are not UTF-8, which no setting needs.
+#[must_use]
+pub fn environment() -> BTreeMap<String, String> {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
 /// Reads `path`, if given, and [`load`]s it with the environment and the command line.
 ///
 /// # Errors

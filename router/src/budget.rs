@@ -12,10 +12,10 @@ use policy::units::Tokens;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use crate::app::MAX_COPIED_BYTES;
-use crate::serve::connection::{H2_SEND_BYTES, H2_STREAM_BYTES};
 use operator::recent;
 use protocol::watch::UNCOUNTED_BYTES;
+use server::{H2_SEND_BYTES, H2_STREAM_BYTES};
+use state::MAX_COPIED_BYTES;
 use tailroute_http::upstream;
 
 /// The binary, its runtime and metrics without any traffic.

@@ -28,19 +28,19 @@ use std::time::Duration;
 
 use config::file::{Stamp, stamp};
 use config::{Config, LoadError, Overrides};
-use schemars::JsonSchema;
-use serde::Serialize;
+use policy::route::Settings;
 use serde_json::{Value, json};
+use telemetry::logs::LevelError;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use self::file_watch::{FileWatch, Looked};
-use crate::app::{App, Reconfigured};
 use crate::serve::descriptors;
+use admin::Admin;
 use operator::audit::{AuditRecord, Who};
 use operator::events::Kind;
 use operator::revisions::Revision;
-use operator::tokens::Named;
+use operator::tokens::{Named, Tokens};
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
@@ -65,17 +65,6 @@ pub struct Source {
 
 /// The previous and the new revision of the policy.
 pub type Changed = (Arc<Revision>, Arc<Revision>);
-
-/// Result of the last reload.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-pub struct State {
-    /// Number of configurations applied, including the first.
-    pub generation: u64,
-    /// Why the last one read was refused; `null` if it was applied.
-    pub refused: Option<String>,
-    /// Changed sections that need a restart.
-    pub needs_restart: Vec<&'static str>,
-}
 
 /// Reason why a configuration was not applied.
 #[derive(Debug, thiserror::Error)]
@@ -119,11 +108,14 @@ impl Source {
 }
 
 /// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
-pub fn reload(app: &App, source: &Source) -> Vec<AuditRecord> {
-    let (tokens, keys) = (app.operator.tokens.load().named(), app.admission.named());
-    let generation = app.reloads.lock().generation;
-    let policy = put_in_force(app, source);
-    let state = app.reloads.lock().clone();
+pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
+    let (tokens, keys) = (
+        router.state.operator.tokens.load().named(),
+        router.proxy.admission.named(),
+    );
+    let generation = router.state.operator.reloads.lock().generation;
+    let policy = put_in_force(router, source);
+    let state = router.state.operator.reloads.lock().clone();
     let outcome = match &state.refused {
         Some(why) => Err(why.chars().take(MAX_WHY).collect()),
         None => Ok((
@@ -131,8 +123,8 @@ pub fn reload(app: &App, source: &Source) -> Vec<AuditRecord> {
             Some(json!({
                 "generation": state.generation,
                 "needs_restart": state.needs_restart,
-                "tokens": differences(&tokens, &app.operator.tokens.load().named()),
-                "keys": differences(&keys, &app.admission.named()),
+                "tokens": differences(&tokens, &router.state.operator.tokens.load().named()),
+                "keys": differences(&keys, &router.proxy.admission.named()),
             })),
         )),
     };
@@ -160,13 +152,13 @@ fn differences(before: &Named, after: &Named) -> Value {
     json!({ "added": without(after, before), "removed": without(before, after), "changed": changed })
 }
 
-fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
+fn put_in_force(router: &Admin, source: &Source) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|mut config| {
         descriptors::fit(&mut config);
-        app.reconfigure(&config)
+        reconfigure(router, &config)
     });
-    let mut state = app.reloads.lock();
+    let mut state = router.state.operator.reloads.lock();
     let policy = match outcome {
         Ok(Reconfigured {
             needs_restart,
@@ -179,7 +171,7 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
                 warn!(sections = needs_restart.join(", "), "changed; restart required");
             }
             state.needs_restart = needs_restart;
-            app.metrics.reloaded(true);
+            router.state.metrics.reloaded(true);
             policy
         }
         Err(error) => {
@@ -189,13 +181,57 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
                 "configuration rejected; the previous one stays in force"
             );
             state.refused = Some(why);
-            app.metrics.reloaded(false);
+            router.state.metrics.reloaded(false);
             None
         }
     };
     let now = serde_json::to_value(&*state).unwrap_or_default();
-    app.operator.events.tell(Kind::Reload, "config", now);
+    router.state.operator.events.tell(Kind::Reload, "config", now);
     policy
+}
+
+/// What changed with another configuration.
+#[derive(Debug)]
+pub struct Reconfigured {
+    /// Sections that have changed and need a restart.
+    pub needs_restart: Vec<&'static str>,
+    /// The policy before and after, if `[routing]` changed it here.
+    pub policy: Option<Changed>,
+}
+
+/// Applies another configuration, as far as that is possible while the router serves.
+///
+/// # Errors
+/// Fails if its certificates cannot be used, or if it would open an access; then nothing has changed.
+pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, ReloadError> {
+    stays_closed(router, config)?;
+    let state = &router.state;
+    state.tls.reload(config)?;
+    let policy = configure_policy(router, config.routing.settings());
+    state.operator.tokens.store(Arc::new(Tokens::new(&config.admin)));
+    router.proxy.admission.reload(config, state.clock.now());
+    state.set_live(config);
+    // `NotOurs` is no error: the level applies only to a log that the router has started.
+    if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
+        warn!(%error, "cannot apply log.level");
+    }
+    if let (Some(traces), Some(settings)) = (&router.proxy.traces, &config.traces) {
+        traces.send_headers(&settings.headers);
+    }
+    Ok(Reconfigured {
+        needs_restart: needs_restart(&state.config, config),
+        policy,
+    })
+}
+
+/// Applies `[routing]`. Returns the policy before and after, if it changed at once. A policy shared by replicas changes
+/// when all of them have it.
+fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
+    if router.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
+        router.state.policy.configure_all(settings);
+        return None;
+    }
+    router.state.configure_policy(settings)
 }
 
 /// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
@@ -203,53 +239,53 @@ fn put_in_force(app: &App, source: &Source) -> Option<Changed> {
 ///
 /// # Errors
 /// The access that it would open.
-pub fn stays_closed(app: &App, new: &Config) -> Result<(), ReloadError> {
-    if app.admission.has_keys() && !new.requires_keys() {
+pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
+    if router.proxy.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
     }
-    if app.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
+    if router.state.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
         return Err(ReloadError::TokensGone);
     }
     let asks = |config: &Config| {
         let server = config.tls.server.as_ref();
         server.is_some_and(|server| server.client_ca.is_some())
     };
-    if asks(&app.config) && !asks(new) {
+    if asks(&router.state.config) && !asks(new) {
         return Err(ReloadError::ClientCaGone);
     }
     Ok(())
 }
 
 /// Reloads the configuration on request, and when one of its files changes. Does not end.
-pub async fn watch(app: Arc<App>, source: Source, asked: Arc<Notify>) {
-    let mut in_force = look(&app, &source).await;
+pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
+    let mut in_force = look(&router, &source).await;
     let mut files = FileWatch::default();
     loop {
         let changed = tokio::select! {
             () = asked.notified() => None,
-            changed = changed(&app, &source, &in_force, &mut files) => Some(changed),
+            changed = changed(&router, &source, &in_force, &mut files) => Some(changed),
         };
         in_force = match changed {
             Some(changed) => changed,
-            None => look(&app, &source).await,
+            None => look(&router, &source).await,
         };
         let source = source.clone();
         // Reads files.
-        let reading = Arc::clone(&app);
+        let reading = Arc::clone(&router);
         let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
         for happened in changed.unwrap_or_default() {
-            app.operator.audit.record(happened).await;
+            router.state.operator.audit.record(happened).await;
         }
     }
 }
 
 /// Waits until the files have changed and two looks at them agree.
-async fn changed(app: &App, source: &Source, in_force: &Looked, files: &mut FileWatch) -> Looked {
+async fn changed(router: &Admin, source: &Source, in_force: &Looked, files: &mut FileWatch) -> Looked {
     loop {
-        let mut seen = look(app, source).await;
+        let mut seen = look(router, source).await;
         while seen != *in_force {
             tokio::time::sleep(SETTLE).await;
-            let before = std::mem::replace(&mut seen, look(app, source).await);
+            let before = std::mem::replace(&mut seen, look(router, source).await);
             if seen == before {
                 return seen;
             }
@@ -259,8 +295,8 @@ async fn changed(app: &App, source: &Source, in_force: &Looked, files: &mut File
 }
 
 /// Metadata that identifies a state of a file.
-async fn look(app: &App, source: &Source) -> Looked {
-    let live = app.live();
+async fn look(router: &Admin, source: &Source) -> Looked {
+    let live = router.state.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;
     own.into_iter().zip(looks).collect()
@@ -271,37 +307,6 @@ async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Stamp>> {
     let none = vec![None; paths.len()];
     let look = move || paths.iter().map(|path| stamp(path)).collect();
     tokio::task::spawn_blocking(look).await.unwrap_or(none)
-}
-
-/// Settings that can change while the router serves and are not kept elsewhere.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// Objectives.
-    pub objective: config::Objective,
-    /// Overrides that requests may ask for.
-    pub requests: config::Requests,
-    /// Limits.
-    pub limits: config::Limits,
-    /// Files named by the configuration, which are read again with it.
-    files: Vec<PathBuf>,
-}
-
-impl Live {
-    /// Reads the settings of a configuration.
-    #[must_use]
-    pub fn of(config: &Config) -> Self {
-        let admission = &config.admission;
-        let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
-        let keys = keys.chain(&config.admin.tokens_file);
-        let traces = config.traces.iter();
-        let keys = keys.chain(traces.flat_map(|traces| &traces.headers_file));
-        Self {
-            objective: config.objective.clone(),
-            requests: config.routing.requests.clone(),
-            limits: config.limits.clone(),
-            files: config.tls.files().into_iter().chain(keys).cloned().collect(),
-        }
-    }
 }
 
 /// Returns the sections that differ from those at the start and cannot change while the router serves.

@@ -1,21 +1,8 @@
 //! The running server: the data port, the admin port, and a graceful shutdown.
 
-mod accept;
-mod checked;
-pub(crate) mod client_io;
-pub(crate) mod connection;
-pub(crate) mod connections;
 pub mod descriptors;
-mod events;
-mod fast_path;
-mod frame_owner;
-pub mod framing;
 mod handover;
 mod listen;
-pub(crate) mod progress;
-mod read_ahead;
-pub(crate) mod socket;
-mod stalled;
 
 use std::io;
 use std::net::SocketAddr;
@@ -33,9 +20,14 @@ use tracing::{info, warn};
 
 use self::handover::Predecessor;
 use self::listen::Listeners;
-use crate::admin::serve::AdminPort;
-use crate::app::App;
-use crate::supervise::{Task, until_done};
+use admin::Admin;
+use admin::serve::AdminPort;
+use proxy::Proxy;
+use replicas::Bus;
+use server::Phase;
+use state::State;
+use state::supervise::{Task, until_done};
+use state::turn_reports::TurnReports;
 
 /// Polling interval of a drain.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
@@ -49,17 +41,6 @@ const CUT_LIMIT: Duration = Duration::from_secs(1);
 /// Time to send the last traces.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// The phase of a shutdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// No shutdown.
-    Serving,
-    /// No new connections are accepted. Open ones announce that they close, and close when idle.
-    Draining,
-    /// All connections announce the end where the protocol can, and close.
-    Cut,
-}
-
 /// A running router.
 #[derive(Debug)]
 pub struct Server {
@@ -69,7 +50,7 @@ pub struct Server {
     pub admin_address: SocketAddr,
     /// Address of the endpoint picker's port, if there is one.
     pub picker_address: Option<SocketAddr>,
-    app: Arc<App>,
+    parts: Arc<Admin>,
     phase: watch::Sender<Phase>,
     data: JoinHandle<()>,
     admin: AdminPort,
@@ -103,32 +84,33 @@ impl Server {
             .map(|socket| socket.as_fd().try_clone_to_owned());
         let shared: io::Result<Vec<OwnedFd>> = shared.collect();
         let handover = config.server.handover.clone();
-        let app = App::new(config)?;
-        let mut tasks = crate::upkeep::spawn(&app);
+        let parts = parts(config)?;
+        let (state, proxy) = (&parts.state, &parts.proxy);
+        let mut tasks = upkeep::spawn(proxy, parts.bus.as_ref());
         let (phase, phases) = watch::channel(Phase::Serving);
-        let picking = picker_listener.zip(app.config.endpoint_picker.clone());
+        let picking = picker_listener.zip(state.config.endpoint_picker.clone());
         let picker = picking.map(|(listener, settings)| {
-            let run = crate::picker::serve::run(Arc::clone(&app), settings, listener, phases.clone());
+            let run = picker::serve::run(Arc::clone(proxy), settings, listener, phases.clone());
             tokio::spawn(run)
         });
-        let data = tokio::spawn(accept::run(Arc::clone(&app), listener, phases));
-        let admin = AdminPort::start(Arc::clone(&app), admin_listener)?;
+        let data = tokio::spawn(proxy::accept::run(Arc::clone(proxy), listener, phases));
+        let admin = AdminPort::start(Arc::clone(&parts), admin_listener)?;
         let replaced = Arc::new(Notify::new());
         if let (Some(path), Ok(sockets)) = (handover, shared) {
             tasks.spawn(succeed(
-                Arc::clone(&app),
+                Arc::clone(&parts),
                 predecessor,
                 (path, sockets),
                 Arc::clone(&replaced),
             ));
         }
         let picks_at = picker_address.map(tracing::field::display);
-        info!(%address, %admin_address, picker_address = picks_at, workers = app.fleet.workers().len(), "serving");
+        info!(%address, %admin_address, picker_address = picks_at, workers = state.fleet.workers().len(), "serving");
         Ok(Self {
             address,
             admin_address,
             picker_address,
-            app,
+            parts,
             phase,
             data,
             admin,
@@ -147,31 +129,38 @@ impl Server {
         self.admin.stop();
     }
 
-    /// Returns the shared state, for tests and for programs that embed the router.
+    /// Returns the router's parts, for tests and for programs that embed the router.
     #[must_use]
-    pub fn app(&self) -> &Arc<App> {
-        &self.app
+    pub fn parts(&self) -> &Arc<Admin> {
+        &self.parts
     }
 
     /// Waits until every worker is ready, or until `limit` has passed. Returns whether any worker is ready.
     pub async fn wait_ready(&self, limit: Duration) -> bool {
         let all_ready = async {
-            while !self.app.fleet.workers().iter().all(|worker| worker.is_ready()) {
+            while !self
+                .parts
+                .state
+                .fleet
+                .workers()
+                .iter()
+                .all(|worker| worker.is_ready())
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         let _ = tokio::time::timeout(limit, all_ready).await;
-        self.app.fleet.any_ready()
+        self.parts.state.fleet.any_ready()
     }
 
     /// Becomes unready, waits for the drain delay, stops accepting connections, lets requests in flight finish, and
     /// cuts the remaining ones at the drain limit. Returns the number of cut requests.
     pub async fn drain(self) -> usize {
-        self.app.start_draining();
+        self.parts.state.start_draining();
         self.be_forgotten().await;
-        let limit = self.app.live().limits.drain_timeout;
+        let limit = self.parts.state.live().limits.drain_timeout;
         info!(
-            in_flight = self.app.in_flight(),
+            in_flight = self.parts.proxy.in_flight(),
             limit_s = limit.as_secs_f64(),
             "draining"
         );
@@ -184,26 +173,26 @@ impl Server {
             }
             self.phase.closed().await;
             // A connection may end before the last of its requests is released.
-            nothing_in_flight(&self.app).await;
+            nothing_in_flight(&self.parts.proxy).await;
         };
         let in_time = tokio::time::timeout(limit, ended).await.is_ok();
-        let cut = if in_time { 0 } else { self.app.in_flight() };
+        let cut = if in_time { 0 } else { self.parts.proxy.in_flight() };
         if !in_time {
             warn!(cut, "drain limit reached");
-            self.app.cut_off();
+            self.parts.proxy.cut_off();
             self.phase.send_replace(Phase::Cut);
-            let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.app)).await;
+            let _ = tokio::time::timeout(CUT_LIMIT, nothing_in_flight(&self.parts.proxy)).await;
         }
         self.admin.stop();
-        if let Some(traces) = &self.app.traces {
+        if let Some(traces) = &self.parts.proxy.traces {
             traces.flush(FLUSH_LIMIT).await;
         }
         drop(self.tasks);
-        if let Some(capture) = &self.app.capture {
+        if let Some(capture) = &self.parts.proxy.capture {
             capture.flush().await;
         }
-        if let Some(snapshot) = &self.app.config.index.snapshot {
-            crate::snapshot::save(&self.app, snapshot).await;
+        if let Some(snapshot) = &self.parts.state.config.index.snapshot {
+            state::snapshot::save(&self.parts.state, snapshot).await;
         }
         info!(cut, "stopped");
         cut
@@ -212,7 +201,7 @@ impl Server {
     /// Keeps serving for the drain delay, because load balancers may still send connections to this address and must
     /// not see them refused. Responses already close their connections. Not needed if another process has the port.
     async fn be_forgotten(&self) {
-        let delay = self.app.live().limits.drain_delay;
+        let delay = self.parts.state.live().limits.drain_delay;
         if delay.is_zero() || self.is_replaced.load(Ordering::Acquire) {
             return;
         }
@@ -224,22 +213,32 @@ impl Server {
     }
 }
 
-async fn nothing_in_flight(app: &App) {
-    while app.in_flight() > 0 {
+/// Creates the router's parts.
+fn parts(config: Config) -> anyhow::Result<Arc<Admin>> {
+    let state = State::new(config)?;
+    let fleet = state.config.fleet.as_ref();
+    let bus = fleet.map(|fleet| Arc::new(Bus::new(fleet, state.metrics.bus())));
+    let replicas = bus.as_ref().map(|bus| Arc::clone(bus) as Arc<dyn TurnReports>);
+    let proxy = Proxy::new(Arc::clone(&state), replicas)?;
+    Ok(Arc::new(Admin { state, proxy, bus }))
+}
+
+async fn nothing_in_flight(proxy: &Proxy) {
+    while proxy.in_flight() > 0 {
         tokio::time::sleep(DRAIN_STEP).await;
     }
 }
 
 /// Tells the predecessor to drain as soon as this process can serve, then waits for a successor.
 async fn succeed(
-    app: Arc<App>,
+    parts: Arc<Admin>,
     predecessor: Option<Predecessor>,
     (path, sockets): (PathBuf, Vec<OwnedFd>),
     replaced: Arc<Notify>,
 ) {
     if let Some(predecessor) = predecessor {
         let some_ready = async {
-            while !app.fleet.any_ready() || app.is_joining() {
+            while !parts.state.fleet.any_ready() || parts.is_joining() {
                 tokio::time::sleep(DRAIN_STEP).await;
             }
         };
@@ -247,6 +246,6 @@ async fn succeed(
         predecessor.relieve().await;
     }
     let offering = || handover::offer(&path, &sockets);
-    until_done(app, Task::only("handover"), offering).await;
+    until_done(Arc::clone(&parts.state), Task::only("handover"), offering).await;
     replaced.notify_one();
 }

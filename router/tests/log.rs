@@ -76,7 +76,7 @@ async fn lines_of_a_request_name_its_trace_and_what_is_shown_changes_at_once() {
         while ask().await.is_none_or(|(status, _)| status != 200) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let level = json!({ "level": "warn,tailroute::path=debug", "reason": "a test" });
+        let level = json!({ "level": "warn,proxy::path=debug", "reason": "a test" });
         let (status, now) = call(admin, Method::PUT, "/admin/v1/log", &level).await.unwrap();
         assert_eq!((status, &now["level"]), (200, &level["level"]), "{now}");
         for (wrong, field) in [

@@ -10,8 +10,8 @@ use super::checker::Checker;
 use super::objective::Class;
 use crate::validate::nearest;
 
-/// Class, in [`Settings::classes`], of turns with an objective in a header.
-const OF_HEADER: &str = "header";
+/// Class of turns whose objective is in a request header. No configured class has this name.
+pub const OF_HEADER: &str = "header";
 
 /// The routing policy, which selects the worker for a turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,9 @@
-//! Workers that SRV records name.
+//! Workers named by SRV records.
 //!
-//! DNS notifies nobody of a change, so the records are asked for again and again: every `interval_s`, but not while their
-//! time to live lasts. Of a name's records those of the lowest priority are taken. Weights are not, since the router knows
-//! better which worker is busy. A name without records has no workers: that is how a headless Service without a ready pod
-//! answers. A server that fails or does not answer changes nothing, and while one of several names has no answer, none of
-//! the answers is taken.
+//! The records are polled every `interval_s`, or when their time to live ends if that is later. Of each name only the
+//! records of the lowest priority are used. Weights are ignored, because the router knows the workers' load. A name
+//! without records has no workers, as for a headless Service without ready pods. If a server fails for any of the
+//! names, the last state stays in force.
 
 mod lookup;
 mod system;
@@ -21,16 +20,15 @@ use crate::pause::{self, Pause};
 use crate::source::Source;
 use crate::state::{DiscoveryState, Found, Named};
 
-/// The maximum length of a worker's name. A worker whose host has a longer name goes by its address.
+/// Maximum length of a worker's name. A host with a longer name is named by address.
 const MAX_NAME: usize = 64;
-/// The longest time to live that is honoured: a wrong one does not keep a change away for longer.
+/// Maximum time to live that is honoured, which bounds the delay by a wrong one.
 const MAX_TTL: Duration = Duration::from_secs(300);
 
-/// Keeps what the records name in the state. Does not end.
 pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {
     let mut pause = Pause::new(pause::seed());
     loop {
-        // Read each time: the servers of the system may change, too.
+        // Read each time, because the system's servers may change.
         let own = settings.clone();
         let resolver = tokio::task::spawn_blocking(move || Resolver::new(&own)).await;
         let asked = match resolver.unwrap_or_else(|error| Err(error.to_string())) {
@@ -52,7 +50,6 @@ pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, s
     }
 }
 
-/// Asks for everything. Returns what is named, and the shortest time to live of it.
 async fn ask(
     resolver: &Resolver,
     settings: &config::Dns,
@@ -63,7 +60,7 @@ async fn ask(
     let mut ttls = Vec::new();
     for name in &settings.names {
         let records = resolver.srv(name).await?;
-        // A name without records may have some at any time: they are not waited for.
+        // A name without records is polled at the plain interval.
         ttls.push(records.ttl.unwrap_or_default());
         let lowest = records.srv.iter().map(|record| record.priority).min();
         let taken = records
@@ -72,7 +69,7 @@ async fn ask(
             .filter(|record| Some(record.priority) == lowest);
         for record in taken {
             let key = (record.host.clone(), record.port);
-            // The root as a target says that there is none (RFC 2782).
+            // The root as target means that there is none (RFC 2782).
             if record.host.is_empty() || record.port == 0 || targets.contains_key(&key) {
                 continue;
             }
@@ -102,8 +99,7 @@ async fn ask(
     Ok((found, ttls.into_iter().min().unwrap_or_default()))
 }
 
-/// The workers at one target. By name they are one, since TLS goes by it; by address there is one for each of them, all of one
-/// family.
+/// Adds the workers of one target: one named by host with TLS, otherwise one per address.
 fn named(
     (host, port): (&str, u16),
     addresses: &[IpAddr],

@@ -1,8 +1,8 @@
-//! Workers that a file lists.
+//! Workers listed in a file.
 //!
-//! The file's metadata is compared twice a second, links followed: a mounted ConfigMap is a link that is swapped, and not
-//! every file system notifies of that. The file is read when its metadata was the same twice, since a writer may still be
-//! writing. A malformed file is reported once, and again when it has changed.
+//! The file's metadata is polled twice per second, following links: a mounted ConfigMap is a link that is swapped, and
+//! not every file system reports that. The file is read once two polls agree, because a writer may still be active. A
+//! malformed file is reported once until it changes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,8 @@ use crate::LOG;
 use crate::source::Source;
 use crate::state::{DiscoveryState, Found, Named};
 
-/// The pause between two looks at the file.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Keeps what the file lists in the state. Does not end.
 pub(crate) async fn run(path: &Path, state: &DiscoveryState) {
     let (mut read_as, mut seen) = (None, None);
     let mut first = true;
@@ -26,7 +24,7 @@ pub(crate) async fn run(path: &Path, state: &DiscoveryState) {
         let now = stamp(path).await;
         let settled = std::mem::replace(&mut seen, now) == now;
         if first || (settled && now != read_as) {
-            // A file that failed to be read is read again when it looks different, unless it is missing.
+            // After a failure the file is read again only when its metadata changes.
             read_as = now;
             read(path, state).await;
             first = false;

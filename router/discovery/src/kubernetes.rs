@@ -1,20 +1,19 @@
-//! Workers that a Kubernetes API server names: the endpoints of Services, or pods.
+//! Workers named by a Kubernetes API server: endpoints of Services, or pods.
 //!
-//! kube's watcher lists what there is and watches what changes: it continues where a watch ended, by the last event or
-//! bookmark, and lists again after 410 Gone. This file applies its events to the set of objects, within bounds, and decides
-//! what a failure means. Between two failures there are growing pauses ([`crate::pause`]). Whatever fails, the last set stays
-//! in force.
+//! kube's watcher lists the objects and watches changes: it resumes an ended watch from the last event or bookmark, and
+//! lists again after 410 Gone. This file applies its events to a bounded set of objects and handles failures with
+//! backoff ([`crate::pause`]). The last set stays in force during any failure.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | [`transport`] | the HTTP service beneath kube's client: answers bounded in size and time |
-//! | [`lines`] | the body of a watch, line by line |
-//! | [`server`] | url, certificates, token and namespace |
-//! | [`failure`] | what a failure means, and what to do about it |
-//! | [`objects`] | from objects to workers; [`endpoints`] and [`pods`] are the two kinds of object |
+//! | [`transport`] | HTTP service below kube's client; bounds responses in size and time |
+//! | [`lines`] | body of a watch, split into lines |
+//! | [`server`] | URL, certificates, token and namespace |
+//! | [`failure`] | failures and their remedies |
+//! | [`objects`] | conversion to workers; [`endpoints`] and [`pods`] are the two kinds of object |
 //!
-//! A connection can be dead without a sign. The server is asked to end each watch within a minute, and a silent one is given
-//! up five seconds later, so that no change is missed for longer.
+//! A dead connection may give no sign. The server is asked to end each watch after 55 s, and a silent watch is dropped
+//! after 70 s, which bounds the delay of a change.
 
 mod endpoints;
 mod failure;
@@ -46,22 +45,16 @@ use crate::pause::{self, Pause};
 use crate::source::Source;
 use crate::state::DiscoveryState;
 
-/// The number of objects of one page of a list.
 const PAGE: u32 = 40;
-/// The maximum number of objects.
 const MAX_OBJECTS: usize = 10_000;
-/// The maximum number of endpoints of all objects.
 const MAX_ENDPOINTS: usize = 20_000;
-/// The time for all pages of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time after which the server is asked to end a watch, in seconds.
+/// Time after which the server is asked to end a watch, in seconds.
 const WATCH_S: u32 = 55;
-/// The shortest time between two publications of what a watch reported.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
-/// What is reported of a list without an end.
+/// Reported for a list with too many pages.
 const TOO_MANY: &str = "a list has more than 1000 pages: narrow the selection";
 
-/// Keeps what the server names in the state. Does not end.
 pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, state: &Arc<DiscoveryState>) {
     match &settings.watched {
         Watched::Services(names) => {
@@ -80,11 +73,9 @@ pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, stat
 
 type Events<T> = BoxStream<'static, Result<Event<T>, watcher::Error>>;
 
-/// What each object names, by the object's name.
 #[derive(Default)]
 struct Objects {
     by_name: BTreeMap<String, Vec<Endpoint>>,
-    /// The number of endpoints of all objects.
     endpoints: usize,
 }
 
@@ -105,7 +96,6 @@ impl Objects {
     }
 }
 
-/// Applies the events of a watcher to the state.
 struct Follower<'a, T> {
     state: &'a DiscoveryState,
     rules: Rules<'a>,
@@ -113,11 +103,10 @@ struct Follower<'a, T> {
     transport: Transport,
     namespace: String,
     objects: Objects,
-    /// The objects of the list that is being read, and when it has to be complete.
+    /// Objects of the list being read, and its deadline.
     listed: Objects,
     list_deadline: Option<Instant>,
     published: Instant,
-    /// Whether something has changed since the last publication.
     is_new: bool,
     pause: Pause,
     kind: std::marker::PhantomData<T>,
@@ -171,9 +160,9 @@ impl<'a, T: Object> Follower<'a, T> {
         Ok(watcher(api, config.timeout(WATCH_S).page_size(PAGE)).boxed())
     }
 
-    /// Waits for one event and applies it. Changes are published at once, or [`PUBLISH_INTERVAL`] after the last time.
+    /// Waits for one event and applies it. Changes are published at once, but at most every [`PUBLISH_INTERVAL`].
     async fn next(&mut self, events: &mut Events<T>) -> Result<(), Failure> {
-        // Events that are here already are taken without waiting; other tasks of the thread get their turn.
+        // Receiving buffered events does not yield, so this call gives other tasks their turn.
         tokio::task::consume_budget().await;
         let due = self.is_new.then(|| self.published + PUBLISH_INTERVAL);
         if due.is_some_and(|due| due <= Instant::now()) {
@@ -224,7 +213,7 @@ impl<'a, T: Object> Follower<'a, T> {
                 let name = name(object)?;
                 self.objects.put(name, object.endpoints(&self.rules));
                 if self.objects.are_too_many() {
-                    // The list reports what is wrong, and what was published before stays.
+                    // The next list reports the error; the published state stays.
                     self.objects.remove(name);
                     self.is_new = false;
                     return Err(Failure::Gone);
@@ -250,7 +239,6 @@ impl<'a, T: Object> Follower<'a, T> {
         self.state.found(Source::Kubernetes, found);
     }
 
-    /// Reports a failure, and waits until the server is asked again.
     async fn failed(&mut self, failure: &Failure) {
         self.list_deadline = None;
         if self.transport.take_watch_ended() {
@@ -275,7 +263,6 @@ impl<'a, T: Object> Follower<'a, T> {
     }
 }
 
-/// The name of an object whose metadata is within bounds.
 fn name<T: Object>(object: &T) -> Result<&str, Failure> {
     check(object.meta()).map_err(Failure::Malformed)
 }
@@ -287,7 +274,7 @@ fn too_many<T: Object>() -> Failure {
     ))
 }
 
-/// The number of JSON values in a text, at most.
+/// Returns an upper bound on the number of JSON values in a text.
 fn values(text: &[u8]) -> usize {
     memchr::memchr3_iter(b',', b'{', b'[', text).count() + 1
 }

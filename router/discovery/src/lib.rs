@@ -1,21 +1,18 @@
-//! Discovery of workers while the router serves: in Kubernetes, in the DNS, in a file.
+//! Discovers workers at run time: in Kubernetes, DNS or a file.
 //!
-//! Each configured source has one task ([`SourceTask`]), which stores the workers that the source names ([`Found`]) in the
-//! shared [`DiscoveryState`]. The router applies that state to its fleet. This crate knows neither the fleet nor the
-//! metrics, so every source has the same effect on a worker:
+//! Each configured source has one task ([`SourceTask`]), which stores the named workers ([`Found`]) in the shared
+//! [`DiscoveryState`]. The router applies that state to its fleet. Every source has the same effect on a worker:
 //!
 //! | the source | the worker |
 //! |---|---|
-//! | names it | joins, is probed, and is given work when it is healthy |
-//! | reports it as not ready | gets no new request from that moment; its streams go on, and its cache stays known |
-//! | stops naming it, or reports it as terminating | gets no new request, ends its streams, and is removed |
-//! | names it with other settings or another address | the same; the new worker joins when the old one is removed |
-//! | fails, or sends something malformed | does not change: the last state stays in force, and probes judge the worker |
+//! | names it | joins, is probed, and receives requests when it is healthy |
+//! | reports it as not ready | receives no new requests; its streams continue and its cache stays known |
+//! | omits it, or reports it as terminating | receives no new requests, ends its streams, and is removed |
+//! | names it with other settings or another address | is removed as above; then the new worker joins |
+//! | fails, or sends malformed data | does not change: the last state stays in force, and probes determine the worker's health |
 //!
-//! Because of the last line an API server that is down, a slow name server and a truncated file remove no worker. The log,
-//! `tailroute_discovery_up` and `GET /admin/v1/discovery` report the failure and when it began.
-//!
-//! To add a source, write its module with an `async fn run`, and add it to [`Source`] and to this file.
+//! The log, `tailroute_discovery_up` and `GET /admin/v1/discovery` report a failure and its start. To add a source,
+//! write its module with an `async fn run`, and add it to [`Source`] and to this file.
 
 mod dns;
 mod file;
@@ -29,7 +26,7 @@ use std::sync::Arc;
 pub use self::source::Source;
 pub use self::state::{DiscoveryState, Failure, Found, Named, NotTaken, Observer, Refused, SourceState};
 
-/// The target of log lines: the router's own, so that `log.level` covers this crate with the rest of the router.
+/// Target of log lines, so that `log.level` covers this crate.
 const LOG: &str = "tailroute::discovery";
 
 /// The task of one configured source.
@@ -40,7 +37,7 @@ pub struct SourceTask {
     state: Arc<DiscoveryState>,
 }
 
-/// The tasks of all configured sources.
+/// Returns the tasks of all configured sources.
 #[must_use]
 pub fn tasks(settings: &config::Discovery, state: &Arc<DiscoveryState>) -> Vec<SourceTask> {
     let settings = Arc::new(settings.clone());
@@ -53,7 +50,7 @@ pub fn tasks(settings: &config::Discovery, state: &Arc<DiscoveryState>) -> Vec<S
 }
 
 impl SourceTask {
-    /// The name of the task, for supervision.
+    /// Returns the task's name, for supervision.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.source {
@@ -63,7 +60,7 @@ impl SourceTask {
         }
     }
 
-    /// Keeps what the source names in the state. Does not end.
+    /// Runs the source forever.
     pub async fn run(self) {
         let (state, settings) = (&self.state, &*self.settings);
         match (self.source, &settings.kubernetes, &settings.dns, &settings.file) {
@@ -72,13 +69,13 @@ impl SourceTask {
             }
             (Source::Dns, _, Some(dns), _) => dns::run(dns, settings, state).await,
             (Source::File, _, _, Some(path)) => file::run(path, state).await,
-            // Tasks are made of configured sources only.
+            // Tasks exist for configured sources only.
             _ => {}
         }
     }
 }
 
-/// The configured sources in order of precedence, each with a description of what is watched.
+/// Returns the configured sources in order of precedence, each with a description of what is watched.
 fn configured(settings: &config::Discovery) -> Vec<(Source, String)> {
     let kubernetes = settings.kubernetes.as_ref().map(|kubernetes| {
         let of = match &kubernetes.watched {

@@ -1,4 +1,4 @@
-//! The pause before a source that failed is asked again.
+//! The pause before a failed source is tried again.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,8 +8,7 @@ use rand_pcg::Pcg64Mcg;
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Doubles with each failure, up to 30 s. Each pause is a random share of it, between a half and all, so that the routers of a
-/// fleet do not return to a server together.
+/// Exponential backoff up to 30 s, randomised from one half to one so that routers do not retry in step.
 #[derive(Debug)]
 pub(crate) struct Pause {
     next: Duration,
@@ -24,12 +23,10 @@ impl Pause {
         }
     }
 
-    /// After a success: the next failure is a first one.
     pub(crate) fn reset(&mut self) {
         self.next = FIRST;
     }
 
-    /// After a failure: the time to wait.
     pub(crate) fn next(&mut self) -> Duration {
         let all = self.next;
         self.next = (all * 2).min(LONGEST);
@@ -37,7 +34,6 @@ impl Pause {
     }
 }
 
-/// A seed that differs between routers that start one after the other.
 pub(crate) fn seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::from(since.subsec_nanos()) ^ u64::from(std::process::id()).rotate_left(32)

@@ -17,7 +17,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The name in metrics, logs and the admin port.
+    /// Returns the name in metrics, logs and the admin API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

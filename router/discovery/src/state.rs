@@ -1,4 +1,4 @@
-//! What every source names, and the state of each source.
+//! The workers named by each source, and the state of each source.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,49 +14,48 @@ use tracing::{info, warn};
 use crate::LOG;
 use crate::source::Source;
 
-/// The maximum number of refused workers that are listed one by one.
+/// Maximum number of refused workers that are listed.
 const MAX_LISTED: usize = 32;
-/// The maximum length of a reason, in characters.
 const MAX_REASON: usize = 500;
 
-/// The workers that a source names.
+/// The workers named by one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// Workers, by name.
     pub workers: BTreeMap<String, Named>,
-    /// What the source names that cannot be a worker, with the reason.
+    /// Refused entries.
     pub refused: Refused,
 }
 
-/// A worker as its source names it.
+/// A worker as named by its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
-    /// Its settings.
+    /// Settings of the worker.
     pub spec: config::Worker,
-    /// Whether the source says that it may be given work.
+    /// Whether the source reports the worker as ready.
     pub ready: bool,
 }
 
-/// What was not taken: some of it, and how much.
+/// Refused entries of a source: the first ones, and the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Refused {
-    /// The first 32.
+    /// The first 32 entries.
     pub told: Vec<NotTaken>,
-    /// All of them.
+    /// Total number of entries.
     pub total: usize,
 }
 
-/// One that was not taken.
+/// A refused entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotTaken {
-    /// What the source calls it.
+    /// Name in the source.
     pub name: String,
-    /// Why not.
+    /// Reason of the refusal.
     pub why: String,
 }
 
 impl Refused {
-    /// Adds one.
+    /// Adds an entry.
     pub fn push(&mut self, name: &str, why: impl Into<String>) {
         self.total += 1;
         if self.told.len() < MAX_LISTED {
@@ -67,7 +66,6 @@ impl Refused {
         }
     }
 
-    /// Logs each listed one.
     fn log(&self, source: Source, message: &str) {
         for NotTaken { name, why } in &self.told {
             warn!(target: LOG, source = source.as_str(), name, why, "{message}");
@@ -75,7 +73,6 @@ impl Refused {
     }
 }
 
-/// A text of a source, cut to the length that is kept.
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(MAX_REASON) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -83,43 +80,42 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// A failure that lasts.
+/// A continuing failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failure {
-    /// What is wrong, and what to do about it.
+    /// What failed, and how to fix it.
     pub what: String,
-    /// Since when, in seconds since 1970.
+    /// Start of the failure, in seconds since 1970.
     pub since_unix_s: u64,
-    /// How often it was tried since.
+    /// Number of attempts since then.
     pub times: u64,
 }
 
-/// How it is with a source.
+/// State of a source.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SourceState {
     /// The source.
     pub source: Source,
-    /// What it is asked for.
+    /// What is watched.
     pub of: String,
-    /// When it said last what there is, or that nothing has changed, in seconds since 1970; `null` if it never did.
+    /// Last time that the source answered, in seconds since 1970; `null` if it never did.
     pub heard_at_unix_s: Option<u64>,
-    /// What keeps it from being heard now; what it said last stays in force.
+    /// Current failure, if any. The last answer stays in force.
     pub failure: Option<Failure>,
-    /// Workers that it names.
+    /// Number of workers named.
     pub named: usize,
-    /// Of these, that may be given work by its word.
+    /// Number of named workers that are ready.
     pub ready: usize,
-    /// What it names that can be no worker, or is another one's.
+    /// Entries that are invalid or already named by another source.
     pub refused: Refused,
 }
 
-/// Is told of what happens to sources.
+/// Observes failures of sources.
 pub trait Observer: Send + Sync + 'static {
-    /// A source could not be reached or understood.
+    /// Called when a source could not be reached or understood.
     fn failed(&self, source: Source);
 }
 
-/// The record of one source.
 #[derive(Debug)]
 struct Entry {
     source: Source,
@@ -127,15 +123,14 @@ struct Entry {
     found: Option<Arc<Found>>,
     heard: Option<u64>,
     failure: Option<Failure>,
-    /// What the fleet refused.
     not_taken: Refused,
 }
 
-/// What every source names. Sources write it, and the router applies it to its fleet.
+/// State of all sources. Sources write it, and the router applies it to its fleet.
 pub struct DiscoveryState {
     entries: Mutex<Vec<Entry>>,
     changed: Notify,
-    /// Whether the fleet has applied one answer or failure of every source.
+    /// Whether the fleet has applied the first answer or failure of every source.
     settled: watch::Sender<bool>,
     observer: Box<dyn Observer>,
 }
@@ -148,7 +143,7 @@ impl fmt::Debug for DiscoveryState {
 }
 
 impl DiscoveryState {
-    /// A state in which no source was heard yet.
+    /// Creates a state without any answers.
     #[must_use]
     pub fn new(settings: &config::Discovery, observer: impl Observer) -> Self {
         let entry = |(source, of)| Entry {
@@ -172,7 +167,7 @@ impl DiscoveryState {
         entries.iter_mut().find(|entry| entry.source == source).map(with)
     }
 
-    /// Replaces what a source names.
+    /// Replaces the workers of a source.
     pub fn found(&self, source: Source, found: Found) {
         let changed = self.with(source, |entry| {
             entry.recovered();
@@ -191,12 +186,12 @@ impl DiscoveryState {
         }
     }
 
-    /// A source has answered that nothing has changed.
+    /// Records an answer of a source without changes.
     pub fn heard(&self, source: Source) {
         self.with(source, Entry::recovered);
     }
 
-    /// A source looks as it did: it counts as heard, unless it fails.
+    /// Records that a source looks unchanged. Does not end a failure.
     pub fn unchanged(&self, source: Source) {
         self.with(source, |entry| {
             if entry.failure.is_none() {
@@ -205,7 +200,7 @@ impl DiscoveryState {
         });
     }
 
-    /// A source failed. What it named last stays. Returns whether the failure is new.
+    /// Records a failure of a source; its last workers stay. Returns whether the failure is new.
     pub fn failed(&self, source: Source, what: &str) -> bool {
         self.observer.failed(source);
         let what = shortened(what);
@@ -238,7 +233,7 @@ impl DiscoveryState {
         is_new
     }
 
-    /// What each source names, in order of precedence; without sources that were never heard.
+    /// Returns the workers of each source that has answered, in order of precedence.
     #[must_use]
     pub fn all(&self) -> Vec<(Source, Arc<Found>)> {
         let entries = self.entries.lock();
@@ -248,7 +243,7 @@ impl DiscoveryState {
         found.collect()
     }
 
-    /// Records what the fleet refused of a source.
+    /// Records the workers of a source that the fleet refused.
     pub fn not_taken(&self, source: Source, not_taken: Refused) {
         self.with(source, |entry| {
             if entry.not_taken != not_taken {
@@ -258,12 +253,12 @@ impl DiscoveryState {
         });
     }
 
-    /// Waits until a source has named something new.
+    /// Waits until the workers of a source change.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Whether every source has answered or failed.
+    /// Returns whether every source has answered or failed.
     #[must_use]
     pub fn all_said(&self) -> bool {
         let entries = self.entries.lock();
@@ -272,20 +267,20 @@ impl DiscoveryState {
             .all(|entry| entry.heard.is_some() || entry.failure.is_some())
     }
 
-    /// The fleet has applied what every source names.
+    /// Records that the fleet has applied the state of every source.
     pub fn agreed(&self) {
         self.settled
             .send_if_modified(|settled| !std::mem::replace(settled, true));
     }
 
-    /// Waits until the fleet has applied one answer or failure of every source.
+    /// Waits until the fleet has applied the first answer or failure of every source.
     pub async fn settled(&self) {
         let mut settled = self.settled.subscribe();
-        // It cannot fail: the sender is part of `self`.
+        // Cannot fail: `self` owns the sender.
         let _ = settled.wait_for(|settled| *settled).await;
     }
 
-    /// The state of each source.
+    /// Returns the state of each source.
     #[must_use]
     pub fn standings(&self) -> Vec<SourceState> {
         self.entries.lock().iter().map(Entry::shown).collect()

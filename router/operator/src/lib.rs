@@ -8,6 +8,7 @@
 pub mod audit;
 pub mod events;
 pub mod recent;
+pub mod reloads;
 pub mod revisions;
 pub mod secret;
 pub mod shadow;
@@ -18,11 +19,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use self::audit::Audit;
 use self::events::Events;
 use self::recent::Recent;
+use self::reloads::ReloadState;
 use self::shadow::Shadow;
 use self::tokens::Tokens;
 
@@ -39,6 +42,8 @@ pub struct Operator {
     pub recent: Recent,
     /// A policy evaluated on live traffic.
     pub shadow: ArcSwapOption<Shadow>,
+    /// Outcome of the last reload of the configuration.
+    pub reloads: Mutex<ReloadState>,
     /// Notified when a worker's α is set.
     pub alphas_set: Notify,
     /// Permits one preview at a time.
@@ -79,6 +84,7 @@ impl Operator {
             audit,
             events: Events::default(),
             recent: Recent::default(),
+            reloads: Mutex::default(),
             shadow: ArcSwapOption::empty(),
             alphas_set: Notify::new(),
             previews: Arc::new(Semaphore::new(1)),

@@ -1,6 +1,6 @@
 //! Parse and fingerprint of chat bodies, as the request path does it, on the [shapes](shapes) that clients send.
 //!
-//! `cargo bench -p tailroute --bench fingerprint`; with `-- '128 KB'` those of that size alone.
+//! `cargo bench -p tailroute-protocol --bench fingerprint`; with `-- '128 KB'` those of that size alone.
 
 #![allow(
     missing_docs,

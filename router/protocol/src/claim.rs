@@ -1,57 +1,53 @@
-//! What a worker's count of tokens can be at most: it is believed up to there.
+//! Upper bounds on the token counts that a worker reports. Counts are clamped before any other use.
 //!
-//! | what | at most |
+//! | count | bound |
 //! |---|---|
-//! | the prompt | a token for each byte of the request's body, and what a chat template adds by itself; where the prompt [refers](Allowed::refers) to something else, the model's context |
-//! | the answer | a token for each byte of it that passed; beyond that, where an engine keeps its reasoning to itself, what the request allows (`max_tokens` of each choice), or the model's context for each |
-//! | what of the prompt was cached | the prompt |
-//! | the engine's own times | the time since the request came: longer ones are shortened alike |
-//!
-//! Whatever is charged, learned, measured or written down of an answer is what is left of the count.
+//! | prompt | one token per byte of the request's body, plus the chat template's own; the model's context if the prompt [refers](Allowed::refers) to external content |
+//! | completion | one token per byte of the response; for hidden reasoning, the request's bound (`max_tokens` per choice), or the model's context per choice |
+//! | cached | the prompt |
+//! | engine's own times | the time since the request arrived; longer ones are scaled down proportionally |
 
 use policy::units::Millis;
 
 use super::watch::{Seen, Usage};
 
-/// Tokens that a chat template may add to a prompt: a system prompt of its own, marks, the date.
+/// Tokens that a chat template may add: a default system prompt, markers, the date.
 const TEMPLATE: u64 = 1024;
-/// The longest context that a worker is believed to have.
 const LONGEST_CONTEXT: u64 = 1 << 24;
-/// The context of a model of which no worker tells it.
+/// Assumed context of a model if no worker reports one.
 const UNTOLD_CONTEXT: u64 = 1 << 20;
-/// Most choices of one answer that are believed.
 const MOST_CHOICES: u64 = 1024;
-/// What rounding and clocks may add to an engine's times.
+/// Tolerance for rounding and clocks in an engine's times.
 const SLACK: Millis = Millis(10.0);
 
-/// What a request allows its answer's count to be.
+/// Bounds that follow from a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Bytes of its body.
+    /// Size of the body in bytes.
     pub bytes: u64,
-    /// Its prompt may be longer in tokens than in bytes: it has media, files, an earlier response, or what is not understood.
+    /// The prompt refers to media, files, an earlier response or unknown content, so bytes do not bound its tokens.
     pub refers: bool,
-    /// Tokens of a choice, if it bounds them.
+    /// Maximum tokens per choice, if given.
     pub max_tokens: Option<u64>,
-    /// Choices that it asks for; 0 if it does not say.
+    /// Number of choices requested; 0 if not given.
     pub choices: u64,
 }
 
-/// What was more than can be.
+/// Counts that were clamped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clamped {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub prompt: bool,
-    /// Tokens of the answer.
+    /// Completion tokens.
     pub completion: bool,
-    /// Tokens found in a cache.
+    /// Cached tokens.
     pub cached: bool,
-    /// Times.
+    /// Engine times.
     pub times: bool,
 }
 
 impl Clamped {
-    /// The names of all that was.
+    /// Returns the names of the clamped counts.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.prompt, "prompt"),
@@ -63,14 +59,14 @@ impl Clamped {
     }
 }
 
-/// The context that a worker is believed to have, given what it tells.
+/// Returns a worker's context from its reported value, within bounds.
 #[must_use]
 pub fn context(told: Option<u64>) -> u64 {
     told.map_or(UNTOLD_CONTEXT, |told| told.clamp(1, LONGEST_CONTEXT))
 }
 
 impl Allowed {
-    /// What is believed of an answer of so many bytes that took so long. `context` is asked for only where it matters.
+    /// Clamps what was seen of a response of `answered` bytes that took `took`. `context` is called only when needed.
     #[must_use]
     pub fn believed(
         &self,

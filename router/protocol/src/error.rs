@@ -14,7 +14,7 @@ use crate::names;
 use crate::routes::Family;
 use tailroute_http::body::{self, Body};
 
-/// Header that marks a response as the router's own, with the error's code; see also `serve::answer`.
+/// Header that marks a response as the router's own; its value is the error's code.
 pub const ERROR_HEADER: &str = "x-tailroute-error";
 
 /// A request that the router answers itself with an error.
@@ -42,7 +42,7 @@ pub enum ApiError {
         /// Served models.
         known: String,
     },
-    /// A name is too long, or not printable.
+    /// A name is too long, or has control characters.
     #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
     UnfitName(&'static str),
     /// A field or header would control an engine's internals.
@@ -211,7 +211,6 @@ impl ApiError {
         }
     }
 
-    /// Returns the invalid field.
     fn field(&self) -> Option<&'static str> {
         match self {
             Self::UnfitName(field) | Self::Steering(field) => Some(field),
@@ -232,7 +231,6 @@ impl ApiError {
         }
     }
 
-    /// Returns Anthropic's name for the type of error.
     fn anthropic_kind(&self) -> &'static str {
         match self.status().as_u16() {
             401 => "authentication_error",

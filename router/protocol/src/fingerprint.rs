@@ -1,8 +1,8 @@
-//! From a prompt to its chain of prefix hashes, in the canonical form that [`policy::fingerprint`] fixes.
+//! Computes a prompt's chain of prefix hashes, in the canonical form of [`policy::fingerprint`].
 //!
-//! The prompt is hashed while its JSON is checked, in one pass: a [`Draft`] takes the digests of its pieces, and makes
-//! them a chain when model and salt are known, since clients write both after the messages. No text is copied, and how
-//! the JSON was written (white space, escapes, order of members around a message's role) does not reach the chain.
+//! One pass checks the JSON and hashes the prompt. A [`Draft`] collects the digests of its pieces and builds the chain
+//! once model and salt are known, because clients write both after the messages. No text is copied. White space,
+//! escapes and the order of members around a message's role do not affect the chain.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ mod completion;
 mod message;
 mod once;
 
-/// Tokens per key of a prompt that comes as token ids.
+/// Tokens per key, for prompts of token ids.
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// Pieces (and token ids) whose memory is kept from one request to the next: those of a prompt of 4 MB.
+/// Pieces and token ids whose memory is kept between requests, enough for a prompt of 4 MB.
 const KEPT: usize = 16 << 10;
 
 /// A fingerprinted prompt.
 #[derive(Clone, Debug)]
 pub struct Fingerprint {
-    /// Its keys. Shared: the attempt, what it teaches and what is captured of it look at them after the turn itself.
+    /// Keys of the prompt. Shared with the attempt, the learner and the capture, which outlive the turn.
     pub chain: Arc<Chain>,
-    /// What the chain's ends count, and how long the whole prompt is in it.
+    /// Unit of the chain's ends, and the prompt's length in it.
     pub extent: Extent,
-    /// Hashes the reply as it passes, where a reply can be found again in the next turn.
+    /// Continues the hash with the reply, if the next turn can repeat the reply.
     pub reply: Option<ChainBuilder>,
 }
 
-/// The length of a prompt, in what is known of it.
+/// Length of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Canonical bytes.
@@ -41,7 +41,7 @@ pub enum Extent {
     Tokens(u64),
 }
 
-/// A prompt as far as it was read. Its memory is reused from request to request.
+/// The prompt as read so far. Its memory is reused across requests. Methods fail if the input is not JSON.
 #[derive(Debug, Default)]
 pub struct Draft {
     tools: Pieces,
@@ -53,10 +53,8 @@ pub struct Draft {
     completion: Completion,
 }
 
-/// What `prompt` was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Completion {
-    /// Absent, or not understood.
     #[default]
     None,
     Text,
@@ -64,7 +62,7 @@ enum Completion {
 }
 
 impl Draft {
-    /// Forgets the last request's prompt.
+    /// Discards the previous request's prompt.
     pub fn clear(&mut self) {
         for pieces in [
             &mut self.tools,
@@ -80,10 +78,7 @@ impl Draft {
         self.completion = Completion::None;
     }
 
-    /// Takes in `messages`. Where a member that means something is given twice, the last one counts, here and below ([`once`]).
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Reads `messages`. Of a member that is given twice the last value applies, here and below ([`once`]).
     pub fn messages(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = scanner.peek() == Some(b'[');
@@ -93,10 +88,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes in a system prompt that stands beside the messages: `system`, `instructions`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Reads a system prompt outside the messages: `system` or `instructions`.
     pub fn system(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.system.clear(KEPT);
         if !matches!(scanner.peek(), Some(b'"' | b'[')) {
@@ -108,10 +100,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes in `input`: what the user says, or a list of items, most of them messages.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Reads `input`: a user's text or a list of items, mostly messages.
     pub fn input(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = matches!(scanner.peek(), Some(b'"' | b'['));
@@ -126,19 +115,13 @@ impl Draft {
         Ok(())
     }
 
-    /// Takes in `tools`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Reads `tools`.
     pub fn tools(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.tools.clear(KEPT);
         message::tools(scanner, &mut self.tools)
     }
 
-    /// Takes in `prompt`.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Reads `prompt`.
     pub fn prompt(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.text.clear(KEPT);
         self.tokens.clear();
@@ -146,15 +129,13 @@ impl Draft {
         Ok(())
     }
 
-    /// Whether the prompt may be longer in tokens than in bytes: it names media, or has parts that are not understood.
+    /// Returns whether the prompt may have more tokens than bytes: it names media or has unknown parts.
     #[must_use]
     pub fn refers(&self) -> bool {
         self.messages.refers() || self.system.refers()
     }
 
-    /// The fingerprint of what was taken in. A prompt that the router does not understand has no keys and no length.
-    ///
-    /// Allocates the chain, which is the caller's to keep, and nothing else.
+    /// Returns the fingerprint, allocating only the chain. An unknown form of prompt has no keys and no length.
     #[must_use]
     pub fn finish(&mut self, model: &str, salt: Option<&str>) -> Fingerprint {
         match self.completion {
@@ -186,7 +167,6 @@ impl Draft {
     }
 }
 
-/// A prompt's pieces, taking what a scanner hands on.
 struct Hashed<'a>(&'a mut Pieces);
 
 impl Out for Hashed<'_> {

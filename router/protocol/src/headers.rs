@@ -1,43 +1,42 @@
-//! Which headers travel, and which end here (RFC 9110, section 7.6.1).
+//! Headers that are forwarded, set or removed (RFC 9110, section 7.6.1).
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-/// Where Anthropic's clients put their key.
+/// API key of Anthropic's clients.
 pub const X_API_KEY: &str = "x-api-key";
 
-/// Names the conversation to the worker.
+/// Name of the conversation, for the worker.
 pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
-/// Tokens at the end of the conversation that the worker may drop first once it has answered.
+/// Tokens at the end of the conversation that the worker may evict first after its response.
 pub const EVICT_FIRST: HeaderName = HeaderName::from_static("x-tailroute-evict-first-tokens");
 /// The worker that answered.
 pub const WORKER: HeaderName = HeaderName::from_static("x-tailroute-worker");
-/// The decision's number.
+/// Number of the routing decision.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tailroute-decision");
 
-/// The data-parallel rank that a request is for, as vLLM reads it.
+/// Data-parallel rank of a request, for vLLM.
 pub const VLLM_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-/// The same, as SGLang reads it.
+/// Data-parallel rank of a request, for SGLang.
 pub const SGLANG_RANK: HeaderName = HeaderName::from_static("x-override-routed-dp-rank");
-/// Time to first token that a turn is to meet, in milliseconds.
+/// Target time to first token, in milliseconds.
 pub const SLO_TTFT_MS: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
-/// The same, as llm-d calls it.
+/// The same target under llm-d's name.
 pub const SLO_TTFT_MS_LLM_D: HeaderName = HeaderName::from_static("x-llm-d-slo-ttft-ms");
-/// Names the turn's class of objective.
+/// Objective class of the turn.
 pub const SLO_CLASS: HeaderName = HeaderName::from_static("x-slo-class");
-/// `1` or `true`: the client says that this turn is its conversation's last.
+/// `1` or `true`: the turn is the last of its conversation.
 pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 
-/// `1` or `true`: the client asks for the terms of the choice. On an answer: these terms.
+/// `1` or `true`: the client requests the terms of the decision. On a response: these terms.
 pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
 
-/// The policy or the weights that a client asks for. Ends at the router.
+/// Policy or weights that a client requests. Not forwarded.
 pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 
-/// What the names of the router's own headers begin with: which worker answered and why, and what a key may still use.
-/// On a worker's answer they would speak for the router, and on a client's request they would speak for it to a worker.
+/// Prefixes of the router's own headers. Removed from foreign messages, which could impersonate the router.
 const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
 
 static HOP_BY_HOP: [HeaderName; 8] = [
@@ -51,8 +50,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Fields that no `Connection` field may name away: how the rest is read hangs on them, and who asks, and for what.
-/// A client that could remove them would speak for a proxy before this router, or change what the worker is asked.
+/// Fields that `Connection` may not remove, so that clients cannot impersonate a proxy or alter the request.
 static NEVER_NAMED: [HeaderName; 6] = [
     http::header::CONTENT_LENGTH,
     http::header::CONTENT_TYPE,
@@ -62,25 +60,25 @@ static NEVER_NAMED: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-for"),
 ];
 
-/// Whether only the router says this to clients and workers.
+/// Returns whether the header belongs to the router.
 #[must_use]
 pub fn is_routers_own(name: &str) -> bool {
     ROUTERS_OWN.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Removes the router's own headers from a message of somebody else.
+/// Removes the router's own headers from a foreign message.
 pub fn strip_routers_own(headers: &mut HeaderMap) {
     remove_where(headers, |name| is_routers_own(name.as_str()));
 }
 
-/// Removes the fields whose names match. One pass over the few fields of a message costs less than a lookup of each name.
+/// Removes the fields whose names match. One pass over the few fields costs less than a lookup per name.
 pub fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&HeaderName) -> bool) {
     while let Some(name) = headers.keys().find(|name| matches(name)).cloned() {
         headers.remove(name);
     }
 }
 
-/// Removes from a worker's trailers what a head must not say there (RFC 9110, section 6.5.1), or only the router says.
+/// Removes fields that are not allowed in trailers (RFC 9110, section 6.5.1) or belong to the router.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip_hop_by_hop(trailers);
     trailers.remove(CONTENT_LENGTH);
@@ -88,8 +86,7 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip_routers_own(trailers);
 }
 
-/// Removes what concerns one connection only: the fixed list and what `Connection` names. `Trailer` is not of it: it
-/// announces what comes after the body, and travels with it.
+/// Removes hop-by-hop fields: the fixed list and the names in `Connection`. Trailers are forwarded, so `Trailer` stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -102,16 +99,16 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     remove_where(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name));
 }
 
-/// Removes what the router has already dealt with, or must not take from a client.
+/// Removes fields that the router has handled or must not accept from a client.
 pub fn strip_for_worker(headers: &mut HeaderMap) {
     let takes_trailers = headers.get_all(TE).iter().any(names_trailers);
     strip_hop_by_hop(headers);
     if takes_trailers {
-        // Said anew: it holds for one connection (RFC 9110, section 10.1.4).
+        // Set again, because `TE` applies to one connection (RFC 9110, section 10.1.4).
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
-    // The body is already here, without its trailers, and the host is the worker's.
+    // The body has been read without trailers, and the host is the worker's.
     headers.remove(EXPECT);
     headers.remove(TRAILER);
     headers.remove(HOST);
@@ -124,8 +121,7 @@ fn names_trailers(value: &HeaderValue) -> bool {
         .any(|part| part.eq_ignore_ascii_case("trailers"))
 }
 
-/// A key that the router has checked ends here: what opens the router is nobody else's to see. Where the router has no
-/// keys, the client's are for the worker.
+/// Removes keys that the router has checked. If the router has no keys, the client's are forwarded.
 fn credentials(headers: &mut HeaderMap, are_ours: bool) {
     if are_ours {
         headers.remove(AUTHORIZATION);
@@ -133,7 +129,7 @@ fn credentials(headers: &mut HeaderMap, are_ours: bool) {
     }
 }
 
-/// A request's headers as this worker gets them.
+/// Returns a request's headers as this worker receives them.
 #[must_use]
 pub fn addressed(headers: &HeaderMap, keys_are_ours: bool, worker: &config::Worker) -> HeaderMap {
     let mut headers = headers.clone();
@@ -144,7 +140,7 @@ pub fn addressed(headers: &HeaderMap, keys_are_ours: bool, worker: &config::Work
     headers
 }
 
-/// Shows a worker the key that it asks for, in place of any other.
+/// Sets the worker's own API key in place of any other.
 pub fn present(headers: &mut HeaderMap, worker: &config::Worker) {
     let Some(key) = &worker.api_key else { return };
     if let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", key.expose())) {
@@ -154,8 +150,7 @@ pub fn present(headers: &mut HeaderMap, worker: &config::Worker) {
     }
 }
 
-/// Pins a request to the rank that was chosen; a client's own choice gives way. Where an engine has no ranks of its own,
-/// what the client says stays.
+/// Pins a request to the selected rank, overriding the client's choice. Without a rank, the client's headers stay.
 pub fn pin(headers: &mut HeaderMap, rank: Option<u32>) {
     if let Some(rank) = rank {
         headers.insert(VLLM_RANK, rank.into());

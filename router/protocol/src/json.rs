@@ -1,16 +1,15 @@
-//! A JSON scanner that validates without building anything.
+//! A validating JSON scanner that builds no values.
 //!
-//! The router needs a few small fields of a body and a hash over its large strings. So nothing is turned into values:
-//! a [`Scanner`] checks the grammar (RFC 8259) as it goes, and hands on strings as they lie in the body. Strings are most
-//! of a body, and are looked through [64 bytes at a time](block), where a block begins never waiting for what the one before
-//! it holds. Nesting costs one bit a level and is bounded.
+//! The router needs a few small fields of a body and a hash of its large strings. A [`Scanner`] checks the grammar (RFC
+//! 8259) and emits strings as slices of the body. Strings are scanned in [blocks of 64 bytes](block); the start of a
+//! block never depends on the contents of the previous one. Nesting is bounded and costs one bit per level.
 //!
-//! What is handed on is *canonical*: a string in its shortest spelling ([`policy::fingerprint::spell`]), a value without
-//! insignificant white space. Nearly all strings are written that way already, escapes included, so the bytes go on
-//! where they lie; only an escape that a shorter spelling exists for (`\u00e9`, `\/`) is written anew.
+//! Emitted bytes are *canonical*: strings in their shortest spelling ([`policy::fingerprint::spell`]), values without
+//! insignificant white space. Most strings are canonical already and are emitted in place; only escapes with a shorter
+//! spelling (`\u00e9`, `\/`) are rewritten.
 //!
-//! Rejected: decoding strings (a copy, and two calls for each escape: three times slower on code), and an index of the
-//! whole body's quotes and brackets before the walk (as simdjson does), which would have to be stored and read again.
+//! Rejected: decoding strings (three times slower on code), and a prior index of all quotes and brackets (as in
+//! simdjson), which must be stored and read again.
 
 mod block;
 mod escape;
@@ -19,17 +18,17 @@ mod value;
 
 pub use string::{Out, Quoted};
 
-/// Where and why a text is not JSON.
+/// Position and reason of a syntax error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Offset in bytes.
     pub at: usize,
-    /// What is wrong there.
+    /// Description of the error.
     pub what: &'static str,
 }
 
 impl Malformed {
-    /// The error as a person would look for it: by line and column, both from 1.
+    /// Formats the error with line and column, both counted from 1.
     #[must_use]
     pub fn describe(&self, text: &[u8]) -> String {
         let before = &text[..self.at.min(text.len())];
@@ -39,7 +38,7 @@ impl Malformed {
     }
 }
 
-/// Reads JSON from the front of a byte string that is known to be UTF-8.
+/// Reads JSON from a byte string that is known to be UTF-8. Methods fail with [`Malformed`] if it is not JSON.
 #[derive(Clone, Debug)]
 pub struct Scanner<'a> {
     bytes: &'a [u8],
@@ -47,25 +46,25 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// A scanner at the start of a text.
+    /// Creates a scanner at the start of a text.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Where it is.
+    /// Returns the offset of the next byte.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// What was passed since an earlier [`Self::position`].
+    /// Returns the bytes from an earlier [`Self::position`] to the current one.
     #[must_use]
     pub fn since(&self, position: usize) -> &'a [u8] {
         self.bytes.get(position..self.at).unwrap_or_default()
     }
 
-    /// The next byte that is no white space, without taking it.
+    /// Skips white space and returns the next byte without consuming it.
     #[inline]
     pub fn peek(&mut self) -> Option<u8> {
         loop {
@@ -76,7 +75,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes the next byte if it is this one.
+    /// Consumes the next byte if it equals `byte`.
     #[inline]
     pub fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
@@ -103,11 +102,7 @@ impl<'a> Scanner<'a> {
         Malformed { at: self.at, what }
     }
 
-    /// Walks the members of an object; `member` is given each key and must pass over the value. Anything but an object
-    /// is passed over.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Walks an object's members. `member` receives each key and must consume the value. Skips any other value.
     #[inline]
     pub fn object(
         &mut self,
@@ -129,10 +124,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Walks the elements of an array; `element` must pass over each. Anything but an array is passed over.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Walks an array's elements; `element` must consume each. Skips any other value.
     pub fn array(
         &mut self,
         mut element: impl FnMut(&mut Self) -> Result<(), Malformed>,
@@ -152,8 +144,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A member's value further on in the object that begins here: a scanner that stands before it. The first of that
-    /// name, if all before it is JSON; this scanner stays where it is.
+    /// Returns a scanner before the first value of `name` in the object that begins here.
     #[must_use]
     pub fn ahead(&self, name: &[u8]) -> Option<Self> {
         let mut scanner = self.clone();

@@ -1,12 +1,9 @@
-//! Saying an error on an event stream that broke off anywhere, so that its client can read it.
+//! Ends an interrupted event stream with an error that its client can read.
 //!
-//! A client of this API parses each event's data as JSON and looks for `error` in it. What was cut within an event has
-//! left already, because nothing on the way is held back: `data: {"choices":[{"delta":{"content":"h`. A line break alone
-//! would make a broken event of it, and the client would report bad JSON instead of what happened. So the JSON that is
-//! open is closed, and the error goes in as its last member: `"}}],"error":{…}}`.
-//!
-//! What is no JSON object cannot be mended: it is ended where it is, and the error follows as an event of its own.
-//! Rejected: holding each event back until it is whole. It would make this easy, and every token later.
+//! Clients parse each event's data as JSON and look for `error` in it. A stream can be cut within an event: `data:
+//! {"choices":[{"delta":{"content":"h`. A line break alone would produce a malformed event, so the open JSON is closed
+//! with the error as its last member: `"}}],"error":{…}}`. After other data the error follows as a separate event.
+//! Rejected: holding each event back until it is complete, which would delay every token.
 
 mod json;
 #[cfg(test)]
@@ -17,14 +14,12 @@ use sse::StreamPosition;
 
 use super::routes::Family;
 
-/// How a line with JSON begins, as every client knows it: some insist on the blank.
+/// Prefix of a data line; some clients require the space.
 const FIELD: &[u8] = b"data: ";
-/// What tells an error apart from other events to Anthropic's clients.
 const ERROR_EVENT: &[u8] = b"event: error\n";
-/// What OpenAI's streams end with.
 const DONE: &[u8] = b"[DONE]";
 
-/// What to send on a stream that stands there, so that `error`, a JSON object, is the last thing that its client reads.
+/// Returns the bytes that end a stream so that `error`, a JSON object, is the last data that its client reads.
 #[must_use]
 pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);

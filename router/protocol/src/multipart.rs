@@ -1,40 +1,37 @@
-//! Forms: bodies in parts (RFC 7578), read as they come, whatever the pieces.
+//! Streaming parser of forms (RFC 7578).
 //!
-//! Files are large and pass as they come. What is told of a form is the name of each part and the bytes of its value; nothing
-//! is kept but the head of the part that is under way, and what may be the beginning of a delimiter.
-//!
-//! Where readers of forms differ, more is taken for the head of a part here than any of them would take: behind a delimiter
-//! that has something behind it, and behind the last one.
+//! The parser reports each part's name and the bytes of its value. It buffers only the current part's head and a
+//! possible start of a delimiter. Where parsers differ, text counts as a head if any parser could read it so: after a
+//! delimiter with trailing characters, and after the final delimiter.
 
 use memchr::memmem;
 
-/// Most bytes of a part's head.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
 
-/// What comes of a form.
+/// An event of a form.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// A part begins, of this name; of none, if its head gives it none, or the form has ended.
+    /// A part begins. `None` if its head has no name, or the form has ended.
     Part(Option<&'a str>),
-    /// Some of its value, which begins with the line's end that ends the head.
+    /// Bytes of the part's value. The value begins with the line break that ends the head.
     Value(&'a [u8]),
 }
 
-/// A part's head is too long, is no text, or names the part in an encoding that forms do not have.
+/// A part's head is too long, not UTF-8, or has an encoded name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Reads a form.
+/// Parses a form.
 #[derive(Debug)]
 pub struct Parts {
-    /// A line's end and the boundary.
+    /// Line break and boundary.
     delimiter: Vec<u8>,
     is_in_head: bool,
-    /// The head so far, or what may be the beginning of a delimiter.
+    /// The head so far, or a possible start of a delimiter.
     held: Vec<u8>,
 }
 
-/// The boundary that a content type names.
+/// Returns the boundary that a content type names.
 #[must_use]
 pub fn boundary(content_type: &str) -> Option<&str> {
     let (kind, parameters) = content_type.split_once(';')?;
@@ -51,21 +48,18 @@ pub fn boundary(content_type: &str) -> Option<&str> {
 }
 
 impl Parts {
-    /// A form of which nothing has come yet.
+    /// Creates a parser for a form with this boundary.
     #[must_use]
     pub fn new(boundary: &str) -> Self {
         Self {
             delimiter: format!("\r\n--{boundary}").into_bytes(),
             is_in_head: false,
-            // The first delimiter begins the body.
+            // The first delimiter may stand at the start of the body.
             held: b"\r\n".to_vec(),
         }
     }
 
-    /// Takes the next piece.
-    ///
-    /// # Errors
-    /// If the head of a part cannot be read.
+    /// Parses the next piece. Fails if the head of a part cannot be read.
     pub fn push(&mut self, piece: &[u8], mut see: impl FnMut(Seen<'_>)) -> Result<(), Unreadable> {
         self.held.extend_from_slice(piece);
         let held = std::mem::take(&mut self.held);
@@ -81,7 +75,7 @@ impl Parts {
                     }
                     let Some(end) = end else { break };
                     see(Seen::Part(name(&rest[..end])?));
-                    // Where a delimiter follows at once, the line's end before it is its own.
+                    // This line break may belong to a delimiter that follows at once.
                     rest = &rest[end + 2..];
                 }
                 self.is_in_head = false;
@@ -103,7 +97,7 @@ impl Parts {
         Ok(())
     }
 
-    /// How many bytes at the end may be the beginning of a delimiter.
+    /// Returns the length of the longest suffix that may begin a delimiter.
     fn begun(&self, value: &[u8]) -> usize {
         let most = value.len().min(self.delimiter.len() - 1);
         let mut lengths = (1..=most).rev();
@@ -113,7 +107,6 @@ impl Parts {
     }
 }
 
-/// The name that a part's head gives it.
 fn name(head: &[u8]) -> Result<Option<&str>, Unreadable> {
     let head = std::str::from_utf8(head).map_err(|_| Unreadable)?;
     let mut named = None;
@@ -123,7 +116,7 @@ fn name(head: &[u8]) -> Result<Option<&str>, Unreadable> {
         };
         let key = key.trim();
         if key.len() >= 5 && key.is_char_boundary(5) && key[..5].eq_ignore_ascii_case("name*") {
-            // RFC 2231's encoding, which forms do not have and some readers undo.
+            // RFC 2231's encoding is not allowed in forms (RFC 7578, section 4.2), but some parsers decode it.
             return Err(Unreadable);
         }
         if key.eq_ignore_ascii_case("name") {
@@ -144,7 +137,7 @@ mod tests {
         Content-Disposition: form-data; name=empty\r\n\r\n\r\n--xyz\r\n\
         Content-Disposition: form-data; name=\"file\"; filename=\"model\"\r\n\r\n\0\0--xyz\r\n-\r\n--xyz--\r\n";
 
-    /// The parts, each with its name and value.
+    /// Returns the parts, each with its name and value.
     fn parts<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Vec<(String, String)>, Unreadable> {
         let (mut reader, mut parts) = (Parts::new("xyz"), Vec::new());
         for piece in pieces {

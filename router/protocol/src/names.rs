@@ -1,8 +1,7 @@
-//! Bounds on names from outside, such as models named by clients and workers, before they become labels, map keys,
-//! log fields, span attributes, or entries of captures and snapshots.
+//! Bounds on external names, such as models named by clients and workers, before they become labels, map keys, log
+//! fields, span attributes, or entries of captures and snapshots.
 //!
-//! A request with an unfit name is refused, so names from requests are fit. Unfit names from workers, replicas and
-//! files are replaced by [`OTHER`].
+//! A request with an unfit name is refused. Unfit names from workers, replicas and files are replaced by [`OTHER`].
 
 /// Longest name that is kept, in bytes.
 pub const MAX_BYTES: usize = 256;

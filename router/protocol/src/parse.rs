@@ -1,11 +1,11 @@
-//! One pass over the body: is it JSON, what are the few fields that matter, and what is its prompt's fingerprint?
+//! Parses a request's body in one pass: checks that it is JSON, reads the few fields that matter, and fingerprints the
+//! prompt.
 //!
-//! The bytes are looked at and forwarded as they came; nothing is written again. Unknown fields, roles and content
-//! parts pass through unread: validating the API is the worker's business. So there are three outcomes:
+//! Unknown fields, roles and content parts are not validated; that is the worker's task. There are three outcomes:
 //!
-//! - not JSON at all: refused with 400, because no worker could do better;
-//! - JSON of an unexpected shape (`"messages": 5`): passed on without a fingerprint, and the worker says what is wrong;
-//! - else: a [`Parsed`].
+//! - Not JSON: refused with 400.
+//! - JSON of an unexpected shape (`"messages": 5`): forwarded without a fingerprint, for the worker to reject.
+//! - Otherwise: a [`Parsed`].
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,58 +23,54 @@ mod namespace;
 
 use members::Members;
 
-/// What the router needs to know of a request's body.
+/// The fields of a request's body that the router uses.
 #[derive(Debug)]
 pub struct Parsed<'a> {
-    /// The model's name, if given.
+    /// Name of the model, if given.
     pub model: Option<Cow<'a, str>>,
-    /// Whether the answer is to be streamed.
+    /// Whether the client asks for a stream.
     pub stream: bool,
-    /// The conversation's name, if the client gives one in the body.
+    /// Name of the conversation, if the body gives one.
     pub session: Option<Cow<'a, str>>,
-    /// Whether it may call tools.
+    /// Whether the request declares tools.
     pub has_tools: bool,
-    /// The response that it goes on from, by its id.
+    /// Id of the previous response that the request continues.
     pub previous: Option<Cow<'a, str>>,
-    /// The prompt's keys.
+    /// Keys of the prompt.
     pub fingerprint: Fingerprint,
-    /// What the body has to say otherwise before a worker gets it, if there are tenants.
+    /// Changes that the body needs before a worker receives it, if there are tenants.
     pub edits: Vec<Edit>,
-    /// What it allows its answer's count to be.
+    /// Bounds on the response's token counts.
     pub allowed: Allowed,
-    /// A member that steers an engine from within.
+    /// First member that steers an engine.
     pub steering: Option<&'static str>,
-    /// A member that no tenant may have, if there are tenants.
+    /// First member that tenants may not send, if there are tenants.
     pub foreign: Option<&'static str>,
 }
 
 thread_local! {
-    /// Reused from request to request, so that reading one allocates only what it keeps.
+    /// Reused across requests to avoid allocations.
     static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
-/// Reads the body of a request to this endpoint, which says where the prompt stands: an engine passes over the other places,
-/// and so does this.
+/// Reads the body of a request. The endpoint determines which members form the prompt, as in engines:
 ///
 /// | endpoint | its prompt |
 /// |---|---|
 /// | `/v1/chat/completions` | `tools`, `messages` |
 /// | `/v1/completions` | `prompt` |
 /// | `/v1/messages` | `tools`, `system`, `messages` |
-/// | `/v1/responses` | `tools`, `instructions`, `input`; none if it goes on from a `previous_response_id`, whose prompt is elsewhere |
+/// | `/v1/responses` | `tools`, `instructions`, `input`; none with a `previous_response_id`, because the earlier prompt is not in the body |
 /// | `/generate` | `text` or `input_ids` |
 /// | any other | none |
 ///
 /// # Errors
-/// [`ApiError::MalformedJson`] if the body is not JSON, with the place.
+/// [`ApiError::MalformedJson`] with the position, if the body is not JSON.
 pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Parsed<'_>, ApiError> {
     parse_for(None, endpoint, body)
 }
 
-/// Reads the body of a request of this tenant: its prompt has other keys than the same prompt of any other.
-///
-/// # Errors
-/// As [`parse`].
+/// Reads the body of a tenant's request like [`parse`]. The same prompt has different keys for each tenant.
 pub fn parse_for<'a>(
     tenant: Option<&Tenant>,
     endpoint: Endpoint,
@@ -90,7 +86,7 @@ pub fn parse_for<'a>(
 
 fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
     simdutf8::basic::from_utf8(body).map(drop).map_err(|_| {
-        // Once more, for the place.
+        // The fast check does not report the position.
         let at = std::str::from_utf8(body)
             .err()
             .map_or(0, |error| error.valid_up_to());
@@ -101,7 +97,7 @@ fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
     })
 }
 
-/// A string's text; anything else has none.
+/// Reads a string; skips any other value.
 fn text<'a>(scanner: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>, Malformed> {
     if scanner.peek() == Some(b'"') {
         scanner.quoted().map(Quoted::text).map(Some)

@@ -1,52 +1,47 @@
-//! A reply as it gathers, hashed as the next turn's prompt will repeat it.
+//! Hashes a streamed reply in the form in which the next turn's prompt repeats it.
 //!
-//! The client puts an answer's deltas together and sends the message back; its fingerprint there (`fingerprint/message`)
-//! must be the one that was found here, from the deltas. Three things make that more than hashing what passes:
+//! The client assembles a response's deltas and sends the message back. Its fingerprint there (`fingerprint/message`)
+//! must equal the one computed here. Hashing the deltas alone does not suffice:
 //!
-//! - text may go on after a tool call has begun, and calls may come interleaved, each fragment with its call's index. In
-//!   the canonical form text comes first, then the calls by index. So text is hashed as it passes and calls are *held*
-//!   until the end, within [`MAX_HELD_BYTES`]. A reply with more is not learned, which costs the next turn's prediction and
-//!   nothing else;
-//! - a call's id and name come before its arguments and count after them;
-//! - clients differ on what two ids of one call make, so such a reply is not learned either.
+//! - Fragments of text and tool calls may interleave. The canonical form has text first, then calls by index. So text
+//!   is hashed as it passes, and calls are *held* until the end, up to [`MAX_HELD_BYTES`]. A larger reply is not
+//!   learned, which affects only the prediction of the next turn.
+//! - A call's id and name arrive before its arguments, but follow them in the canonical form.
+//! - Clients disagree on a call with two ids, so such a reply is not learned.
 //!
-//! Reasoning comes before text, in an engine's cache as in the canonical form. A client that sends it back, as tools with
-//! interleaved thinking need, is found to repeat the whole reply; one that does not, as most, to leave off where the
-//! reasoning began. So it is with the worker's cache, whose next prompt has no reasoning there either. Reasoning after
-//! text has no place in a message: such a reply is not learned.
-//!
-//! Rejected: *hashing the first call as it passes* and holding only what comes out of order. It spares memory for
-//! milliseconds, and a copy of the hash would have to be kept beside it, for text that comes after all.
+//! Reasoning precedes text, in the engine's cache and in the canonical form. A client that sends reasoning back, as
+//! interleaved thinking requires, matches the whole reply. Most clients omit it and match up to the start of the
+//! reasoning, as the worker's cache does. A reply with reasoning after text is not learned.
 
 use policy::fingerprint::{ChainBuilder, Field};
 
 use super::json::Scanner;
 use super::routes::Endpoint;
 
-/// Most calls of one reply. OpenAI's API takes 128 tools.
+/// Maximum number of calls of one reply. OpenAI's API accepts 128 tools.
 const MAX_CALLS: usize = 128;
-/// Most bytes of calls that are held: some 250,000 tokens, more than engines generate at once.
+/// Maximum bytes of held calls: about 250,000 tokens, more than engines generate in one response.
 const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// What an event of an answer adds to its first choice.
+/// Content that one event adds to the first choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// The next reasoning.
+    /// More reasoning.
     Reasoning(&'a str),
-    /// The next text.
+    /// More text.
     Text(&'a str),
     /// A fragment of a call.
     Call {
-        /// Its place among the calls; `None` for the one of the older form, `function_call`.
+        /// Index of the call; `None` for the older `function_call`.
         index: Option<u64>,
-        /// Its id; empty if not said here. So are the others.
+        /// Id of the call; empty if not in this fragment, like the other members.
         id: &'a str,
-        /// The function's name.
+        /// Name of the function.
         name: &'a str,
-        /// The next part of its arguments.
+        /// More of the arguments.
         arguments: &'a str,
     },
-    /// Something that the next prompt does not repeat, or that was not understood.
+    /// Content that the next prompt does not repeat, or unknown content.
     Unrepeated,
 }
 
@@ -58,7 +53,6 @@ struct Call {
     arguments: String,
 }
 
-/// What was hashed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Start,
@@ -66,21 +60,21 @@ enum At {
     Text,
 }
 
-/// A reply, as far as it has passed.
+/// A reply as received so far.
 #[derive(Debug)]
 pub struct Reply {
     hash: ChainBuilder,
     at: At,
-    /// By index.
+    /// Ordered by index.
     calls: Vec<Call>,
     held: usize,
     lost: bool,
-    /// The next turn has a call's arguments as an object, not as its text.
+    /// The next turn sends a call's arguments as an object instead of text.
     objects: bool,
 }
 
 impl Reply {
-    /// A reply to the prompt that this hash goes on from.
+    /// Creates a reply that continues this hash of the prompt.
     #[must_use]
     pub fn new(hash: ChainBuilder) -> Self {
         Self {
@@ -93,8 +87,7 @@ impl Reply {
         }
     }
 
-    /// The same, to a prompt of this endpoint. Anthropic's clients read the text of a call's arguments and send back what
-    /// they read: JSON, without the white space that it was generated with.
+    /// Creates a reply at this endpoint. Anthropic's clients send a call's arguments back as compact JSON.
     #[must_use]
     pub fn at(endpoint: Endpoint, hash: ChainBuilder) -> Self {
         Self {
@@ -103,7 +96,7 @@ impl Reply {
         }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn push(&mut self, piece: Piece<'_>) {
         if self.lost {
             return;
@@ -163,7 +156,7 @@ impl Reply {
         taken
     }
 
-    /// The keys that the next turn's prompt goes through, if it can repeat this reply: the builder, its message ended.
+    /// Returns the hash with its message ended, if the next turn can repeat this reply.
     #[must_use]
     pub fn finish(self) -> Option<ChainBuilder> {
         let Self {
@@ -196,7 +189,7 @@ impl Reply {
     }
 }
 
-/// What is said once, or again as it was.
+/// Stores a value given once; returns whether repetitions agree.
 fn same(known: &mut String, said: &str) -> bool {
     if known.is_empty() {
         known.push_str(said);

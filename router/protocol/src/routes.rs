@@ -1,10 +1,9 @@
-//! What a path asks for.
+//! Finds the route of a path.
 //!
-//! Engines serve more than inference: paths that empty caches, load weights, put them to sleep or profile them. Who may
-//! talk to the router's data port must not reach those. So only what is known to be inference is passed on: everything
-//! below `/v1/` but for what controls an engine, the engines' own inference paths, and what is configured beside
-//! (`http.extra_paths`). Paths are compared as engines read them, with escapes decoded; what has another shape after that
-//! (`//`, `..`, an escaped slash) is of none.
+//! Engines also serve paths that empty caches, load weights, sleep or profile. Clients must not reach those, so only
+//! known inference paths are forwarded: `/v1/` except engine controls, the engines' own inference paths, and the
+//! configured `http.extra_paths`. Paths are compared with escapes decoded, as engines read them. A path that is
+//! ambiguous after decoding (`//`, `..`, an escaped slash) has no route.
 
 use std::borrow::Cow;
 
@@ -13,28 +12,28 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::ApiError;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// A JSON body, which says what is asked and of which model.
+    /// A JSON body that names the model.
     Turn(Endpoint),
-    /// A body with parts, which is passed on as it comes.
+    /// A multipart body, forwarded without parsing it as JSON.
     Upload(Upload),
-    /// The list of models, merged over the workers.
+    /// The list of models, merged over all workers.
     Models,
-    /// One of them, by its name.
+    /// One model, by name.
     Model(String),
-    /// What a worker keeps: a response, by its id.
+    /// A response stored on a worker, by id.
     Kept(String),
     /// A WebSocket.
     Tunnel,
-    /// What the server as a whole can do: `OPTIONS *`.
+    /// `OPTIONS *`: capabilities of the server as a whole.
     Server,
-    /// Anything else that is passed to some worker as it is.
+    /// Any other request, forwarded unchanged to one worker.
     Other,
 }
 
-/// The endpoints that take JSON.
+/// Endpoints with JSON bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// `/v1/chat/completions`
@@ -71,7 +70,7 @@ pub enum Endpoint {
     Moderations,
 }
 
-/// The endpoints that take parts.
+/// Endpoints with multipart bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upload {
     /// `/v1/audio/transcriptions`, `/v1/audio/translations`
@@ -82,18 +81,18 @@ pub enum Upload {
     Images,
 }
 
-/// Whose API a request is of: their errors differ.
+/// The API of a request, which determines the format of errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// OpenAI's, and all that has no other.
+    /// OpenAI and all unspecified APIs.
     #[default]
     OpenAi,
-    /// Anthropic's.
+    /// Anthropic's Messages API.
     Anthropic,
 }
 
 impl Family {
-    /// The family of a path.
+    /// Returns the API of a path.
     #[must_use]
     pub fn of(path: &str) -> Self {
         match path.strip_prefix("/v1/messages") {
@@ -105,7 +104,7 @@ impl Family {
 }
 
 impl Route {
-    /// The name in metrics.
+    /// Returns the name in metrics.
     #[must_use]
     pub fn endpoint(&self) -> &'static str {
         match self {
@@ -122,7 +121,7 @@ impl Route {
 }
 
 impl Endpoint {
-    /// The name in metrics.
+    /// Returns the name in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -145,7 +144,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether it has tokens generated from a prompt: only that has a first token, a cache to hit and a next turn.
+    /// Returns whether it generates tokens from a prompt. Only such endpoints have a first token and a next turn.
     #[must_use]
     pub fn generates(self) -> bool {
         matches!(
@@ -154,7 +153,7 @@ impl Endpoint {
         )
     }
 
-    /// Whether it leaves a prompt in an engine's cache, where another request can find it.
+    /// Returns whether it leaves a prompt in an engine's cache for later requests.
     #[must_use]
     pub fn is_cached(self) -> bool {
         self.generates()
@@ -164,19 +163,19 @@ impl Endpoint {
             )
     }
 
-    /// Whether no model has to run for it.
+    /// Returns whether it runs no model.
     #[must_use]
     pub fn only_counts(self) -> bool {
         matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
     }
 
-    /// Whether engines take fields of their own in its body; others may refuse a field that they do not know.
+    /// Returns whether engines accept extra fields in its body; other endpoints may refuse unknown fields.
     #[must_use]
     pub fn takes_fields(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
 
-    /// Whose API it is of.
+    /// Returns its API.
     #[must_use]
     pub fn family(self) -> Family {
         match self {
@@ -208,7 +207,7 @@ impl Endpoint {
     }
 }
 
-/// Below `/v1/`, but about an engine instead of its models.
+/// Paths below `/v1/` that control an engine.
 const CONTROL: [&str; 4] = [
     "/v1/tailroute",
     "/v1/load_lora_adapter",
@@ -216,10 +215,9 @@ const CONTROL: [&str; 4] = [
     "/v1/loads",
 ];
 
-/// Where WebSockets are.
 const REALTIME: &str = "/v1/realtime";
 
-/// Understood, beside the endpoints that take JSON.
+/// Other paths that the router understands.
 const UNDERSTOOD: [&str; 5] = [
     "/v1/models",
     "/v1/audio/transcriptions",
@@ -228,14 +226,14 @@ const UNDERSTOOD: [&str; 5] = [
     "/v1/images/variations",
 ];
 
-/// Outside `/v1/`, and harmless to ask for.
+/// Safe paths outside `/v1/`.
 const HARMLESS: [&str; 3] = ["/health", "/ping", "/version"];
 
-/// Finds the route of a method and path. Where tenants are told apart, what is not understood is not passed on: it could not
-/// be kept apart.
+/// Finds the route of a method and path. With tenants, only understood paths are forwarded, because others cannot be
+/// isolated.
 ///
 /// # Errors
-/// 404 if nothing is served there, 405 if it takes other methods.
+/// 404 if the path has no route, 405 if it takes other methods.
 pub fn find(
     method: &Method,
     path: &str,
@@ -250,15 +248,14 @@ pub fn find(
         return Ok(Route::Server);
     }
     let is_read = matches!(*method, Method::GET | Method::HEAD);
-    // Answered here, so that it does not matter how an engine would read an escaped slash: models have slashes in their
-    // names, and clients escape them.
+    // Answered by the router: model names contain slashes, which clients escape and engines may read differently.
     if let Some(model) = path
         .strip_prefix("/v1/models/")
         .filter(|model| is_read && !model.is_empty())
     {
         return decoded(model).map(Route::Model).ok_or(ApiError::NotFound);
     }
-    // An endpoint's own path has nothing to decode.
+    // An endpoint's own path has no escapes.
     let path = match Endpoint::at(path) {
         Some(_) => Cow::Borrowed(path),
         None => plain(path).ok_or(ApiError::NotFound)?,
@@ -270,7 +267,7 @@ pub fn find(
     if is_upgrade {
         return Ok(Route::Tunnel);
     }
-    // Which origins may use an API in a browser is the worker's to say.
+    // Workers decide which origins may use an API in a browser.
     if *method == Method::OPTIONS {
         return Ok(Route::Other);
     }
@@ -308,8 +305,7 @@ fn is_passed(path: &str, extra: &[String]) -> bool {
         || extra.iter().any(|extra| is_below(path, extra))
 }
 
-/// Whether it is known what this path is about, or it is configured all the same. A slash at its end makes it another one,
-/// which engines may take for the one without.
+/// Returns whether the path is understood or configured. Engines may redirect from a trailing slash.
 fn is_understood(path: &str, is_upgrade: bool, extra: &[String]) -> bool {
     let is_extra = extra.iter().any(|extra| is_below(path, extra));
     let is_known = if is_upgrade {
@@ -328,7 +324,7 @@ fn is_below(path: &str, root: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A path as engines read it; `None` if they might read it in several ways.
+/// Decodes a path as engines do; `None` if it is ambiguous.
 fn plain(path: &str) -> Option<Cow<'_, str>> {
     let slashes = |path: &str| path.bytes().filter(|byte| *byte == b'/').count();
     let given = path;
@@ -343,7 +339,7 @@ fn plain(path: &str) -> Option<Cow<'_, str>> {
     let mut segments = path.strip_prefix('/')?.split('/').peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
-        // A slash at the end is another path, which engines may redirect from.
+        // A trailing slash is a different path, which engines may redirect.
         if matches!(segment, "." | "..") || (segment.is_empty() && !is_last) {
             return None;
         }
@@ -351,7 +347,7 @@ fn plain(path: &str) -> Option<Cow<'_, str>> {
     (!path.contains(['\\', '%']) && !path.contains(char::is_control)).then_some(path)
 }
 
-/// Escapes decoded; `None` if one is none, or the whole is no text.
+/// Decodes percent escapes; `None` if an escape is invalid or the result is not UTF-8.
 #[must_use]
 pub fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
@@ -371,7 +367,7 @@ pub fn decoded(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The key of a response's id.
+/// Returns the key of a response's id.
 #[must_use]
 pub fn response_key(id: &str) -> u64 {
     xxh3_64(id.as_bytes())

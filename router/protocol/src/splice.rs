@@ -1,10 +1,10 @@
-//! Adding to a body without writing it again: bytes are put between bytes, and everything else stays as it came.
+//! Edits a body in place: bytes are inserted or removed, and all other bytes stay unchanged.
 
 use memchr::memmem;
 
 use super::json::Scanner;
 
-/// `body` with a field more, as its last; `None` if it has that field already, or is no JSON object.
+/// Appends a field to `body`; `None` if the field exists or the body is no JSON object.
 #[must_use]
 pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, key)? {
@@ -13,7 +13,7 @@ pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// `body` with this value for a field, wherever it had another; `None` if it is no JSON object.
+/// Sets a field of `body`, replacing every occurrence; `None` if the body is no JSON object.
 #[must_use]
 pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     let mut spans = Vec::new();
@@ -31,7 +31,7 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
             .ok()?;
     }
     if spans.is_empty() {
-        // A name that is written with escapes is not found, and then ours, which comes later, is the one that counts.
+        // An escaped spelling of the name is missed; the appended field takes precedence over it.
         return at_end(body, &format!("\"{key}\":{value}"));
     }
     let (mut set, mut from) = (Vec::with_capacity(body.len() + value.len()), 0);
@@ -44,7 +44,7 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     Some(set)
 }
 
-/// `body` without a field, however its name is written; `None` if it has none of that name, or is no JSON object.
+/// Removes a field in any spelling; `None` if it is absent or the body is no JSON object.
 #[must_use]
 pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     let mut scanner = Scanner::new(body);
@@ -53,7 +53,7 @@ pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     }
     let open = scanner.position() + 1;
     let mut rest = body[..open].to_vec();
-    // What lies between two values' ends is the comma, the name and the value.
+    // Between the ends of two values lie the comma, the name and the value.
     let (mut from, mut is_first, mut found) = (open, true, false);
     scanner
         .object(|scanner, name| {
@@ -77,8 +77,8 @@ pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     found.then_some(rest)
 }
 
-/// `body` with a member more in its object `object`, which is made if it is missing. The member comes last, so that it
-/// holds against one of the same name. `None` if the field is there and is no object.
+/// Appends a member to the object `object` of `body`, which is created if missing. The last member takes precedence
+/// over one of the same name. `None` if the field exists and is no object.
 #[must_use]
 pub fn member(body: &[u8], object: &str, key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, object)? {
@@ -107,8 +107,7 @@ enum Place {
     Other,
 }
 
-/// Where a field of a body is. A body is walked only if the field's name occurs in it; a name that is written with
-/// escapes is not found, and then ours, which comes later, is the one that counts.
+/// Locates a field, if its name occurs in the body. An escaped spelling is missed; the appended field takes precedence.
 fn find(body: &[u8], key: &str) -> Option<Place> {
     let mut place = Place::Missing;
     if memmem::find(body, format!("\"{key}\"").as_bytes()).is_none() {
@@ -133,7 +132,6 @@ fn find(body: &[u8], key: &str) -> Option<Place> {
     Some(place)
 }
 
-/// `object` with `member` as its last.
 fn at_end(object: &[u8], member: &str) -> Option<Vec<u8>> {
     let open = object.trim_ascii_start().first() == Some(&b'{');
     let inner = object.trim_ascii_end().strip_suffix(b"}").filter(|_| open)?;

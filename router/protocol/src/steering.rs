@@ -1,24 +1,23 @@
-//! Fields and headers by which a request steers an engine from within: where keys and values of its cache are fetched from,
-//! or which rank computes it.
+//! Fields and headers by which a request steers an engine: sources of its KV cache, or the rank that computes it.
 //!
-//! Routers and engines say these to each other. From a client they name hosts that an engine dials, choose ranks past the
-//! router, and some end the engine: vLLM with a connector asserts on `{"do_remote_prefill": true}`. So they are refused for
-//! everybody, unless `http.transfer_fields` allows them.
+//! From a client they name hosts that an engine connects to, select ranks past the router, and can crash the engine:
+//! vLLM with a connector asserts on `{"do_remote_prefill": true}`. They are refused unless `http.transfer_fields`
+//! allows them.
 //!
-//! | where | how it is looked for |
+//! | location | check |
 //! |---|---|
-//! | a JSON body that is read | each member of it ([`field`]), while it is parsed; within [`CONTAINERS`], at any depth ([`Keys`]) |
-//! | a body that passes as it comes, a file within a form, a WebSocket's frames | each key of JSON in it, at any depth, as it passes ([`Keys`]) |
-//! | a form | the name of each part ([`super::multipart`]) |
-//! | a head | [`header`] |
+//! | parsed JSON body | each member ([`field`]); within [`CONTAINERS`], at any depth ([`Keys`]) |
+//! | unparsed body, file in a form, WebSocket frames | each JSON key at any depth, as it passes ([`Keys`]) |
+//! | form | name of each part ([`super::multipart`]) |
+//! | head | [`header`] |
 //!
-//! A member that is `null` is the same as none, to engines as well.
+//! A `null` member counts as absent, as in engines.
 
 use http::{HeaderMap, HeaderName};
 
 use crate::error::ApiError;
 
-/// The fields, at whatever depth engines read them: vLLM's, SGLang's, TensorRT-LLM's, Dynamo's, and the router's own.
+/// Fields that vLLM, SGLang, TensorRT-LLM, Dynamo and this router read, at any depth.
 const FIELDS: [&str; 24] = [
     "kv_transfer_params",
     "ec_transfer_params",
@@ -46,7 +45,7 @@ const FIELDS: [&str; 24] = [
     "tailroute_evict_first_tokens",
 ];
 
-/// Members of a body within which engines take such fields as well.
+/// Members in which engines also accept such fields.
 const CONTAINERS: [&str; 6] = [
     "extra_body",
     "vllm_xargs",
@@ -56,7 +55,7 @@ const CONTAINERS: [&str; 6] = [
     "custom_params",
 ];
 
-/// The same in heads: vLLM's, llm-d's, Dynamo's.
+/// Headers of vLLM, llm-d and Dynamo.
 const HEADERS: [&str; 9] = [
     "x-data-parallel-rank",
     "x-data-parallel-host-port",
@@ -69,13 +68,12 @@ const HEADERS: [&str; 9] = [
     "x-dp-rank",
 ];
 
-/// What the headers begin with by which SGLang takes any field from the head: `x-override-routed-dp-rank`.
+/// Prefix by which SGLang accepts any field as a header: `x-override-routed-dp-rank`.
 pub(crate) const OVERRIDE: &str = "x-override-";
 
-/// No field is longer.
 const LONGEST: usize = 31;
 
-/// The lengths that fields have, a bit each: most names of a body are told apart by their length.
+/// Lengths that occur, one bit each. Most names of a body are ruled out by length.
 const LENGTHS: u32 = {
     let (mut lengths, mut at) = (0, 0);
     while at < FIELDS.len() {
@@ -85,7 +83,7 @@ const LENGTHS: u32 = {
     lengths
 };
 
-/// The field of this name, if it steers an engine.
+/// Returns the field of this name, if it steers an engine.
 #[must_use]
 pub fn field(name: &[u8]) -> Option<&'static str> {
     if name.len() > LONGEST || LENGTHS >> name.len() & 1 == 0 {
@@ -94,13 +92,12 @@ pub fn field(name: &[u8]) -> Option<&'static str> {
     FIELDS.into_iter().find(|field| field.as_bytes() == name)
 }
 
-/// Whether such fields are looked for within the member of this name.
+/// Returns whether such fields may be nested in the member of this name.
 #[must_use]
 pub fn is_container(name: &[u8]) -> bool {
     CONTAINERS.iter().any(|container| container.as_bytes() == name)
 }
 
-/// The header of this name, if it steers an engine.
 fn header(name: &HeaderName) -> Option<&'static str> {
     let name = name.as_str();
     match name.strip_prefix(OVERRIDE) {
@@ -109,10 +106,7 @@ fn header(name: &HeaderName) -> Option<&'static str> {
     }
 }
 
-/// Whether a request's head may be passed on. `allowed`: `http.transfer_fields`.
-///
-/// # Errors
-/// 400 if it steers an engine, and the operator does not allow that.
+/// Checks a request's head. Fails with 400 if it steers an engine, unless `http.transfer_fields` is `allowed`.
 pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
     if allowed {
         return Ok(());
@@ -122,10 +116,7 @@ pub fn permit_head(allowed: bool, head: &HeaderMap) -> Result<(), ApiError> {
         .map_or(Ok(()), |what| Err(ApiError::Steering(what)))
 }
 
-/// Whether a body with this field may be passed on. `allowed`: `http.transfer_fields`.
-///
-/// # Errors
-/// 400 if it steers an engine, and the operator does not allow that.
+/// Checks a field of a body. Fails with 400 if it steers an engine, unless `http.transfer_fields` is `allowed`.
 pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), ApiError> {
     match field {
         Some(what) if !allowed => Err(ApiError::Steering(what)),
@@ -133,17 +124,17 @@ pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), Api
     }
 }
 
-/// Finds the fields among the keys of JSON that comes in pieces, at any depth and in every spelling.
+/// Finds steering fields among the keys of JSON that arrives in pieces, at any depth and in every spelling.
 ///
-/// It is told by a string that a colon follows, so it finds keys in lists, in lines of JSON and in JSON within something
-/// else alike. No string of JSON goes on in another line: whatever stands in one line hides nothing in the next.
+/// A key is a string followed by a colon, so keys are found in lists, JSON lines and embedded JSON alike. JSON strings
+/// do not span lines, so no line can hide keys of the next one.
 #[derive(Debug)]
 pub struct Keys {
     wanted: fn(&[u8]) -> Option<&'static str>,
     state: State,
-    /// The string, decoded, as far as it may be one of the fields.
+    /// Decoded prefix of the string, while it may be a field.
     name: Vec<u8>,
-    /// It is none of them, whatever still comes.
+    /// The string is not a field.
     is_other: bool,
 }
 
@@ -152,11 +143,10 @@ enum State {
     Between,
     Within,
     Escape,
-    /// Digits of `\u` that are to come, and what those before them make.
+    /// Remaining digits of `\u`, and the value so far.
     Digits(u8, u32),
-    /// Behind a string that is one of the fields.
+    /// After a string that is a field.
     Named(&'static str),
-    /// Behind its colon.
     Value(&'static str),
 }
 
@@ -167,7 +157,7 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// Finds the keys of which this says that they are wanted; none is longer than the [fields](field) are.
+    /// Finds the keys that `wanted` accepts; none may be longer than the longest [field].
     #[must_use]
     pub fn of(wanted: fn(&[u8]) -> Option<&'static str>) -> Self {
         Self {
@@ -178,7 +168,7 @@ impl Keys {
         }
     }
 
-    /// Looks at the next piece. Returns the first field that is there.
+    /// Scans the next piece and returns the first field in it.
     pub fn push(&mut self, piece: &[u8]) -> Option<&'static str> {
         let mut at = 0;
         while let Some(rest) = piece.get(at..).filter(|rest| !rest.is_empty()) {
@@ -207,7 +197,7 @@ impl Keys {
             (State::Within, b'\\') => State::Escape,
             (State::Within, byte) => self.take(byte.into()),
             (State::Escape, b'u') => State::Digits(4, 0),
-            // No name has what the other escapes stand for.
+            // No field contains the characters of the other escapes.
             (State::Escape, _) => self.take(u32::MAX),
             (State::Digits(left, so_far), byte) => match char::from(byte).to_digit(16) {
                 None => State::Between,
@@ -216,7 +206,7 @@ impl Keys {
             },
             (State::Named(field), b':') => State::Value(field),
             (state @ (State::Named(_) | State::Value(_)), _) if is_space => state,
-            // `null`
+            // `null` counts as absent.
             (State::Value(_), b'n') => State::Between,
             (State::Value(field), _) => return Some(field),
             (State::Between | State::Named(_), b'"') => {
@@ -229,7 +219,6 @@ impl Keys {
         None
     }
 
-    /// The next character of a string.
     fn take(&mut self, code: u32) -> State {
         match u8::try_from(code) {
             Ok(byte) if byte.is_ascii() && self.name.len() < LONGEST => self.name.push(byte),
@@ -301,7 +290,7 @@ mod tests {
         }
     }
 
-    /// What a parser finds.
+    /// Reference result by a full parser.
     fn naive(value: &Value) -> bool {
         match value {
             Value::Object(members) => members

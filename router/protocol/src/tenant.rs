@@ -1,12 +1,11 @@
-//! Tenants: names and salts that isolate the cached prefixes and conversations of one tenant from the others.
+//! Tenants: names and salts that isolate the cached prefixes and conversations of tenants from each other.
 //!
-//! Every name that a tenant uses (conversations, namespaces of prompts) is replaced by its HMAC-SHA256 (RFC 2104) under
-//! the tenant's own key before a worker or a table of the router sees it. So no tenant can name, guess or collide with
-//! another one's names, and engines always get a short hexadecimal text. A client's own salt is hashed into the
-//! tenant's, so that it still divides the tenant's own cache.
+//! Each name that a tenant uses is replaced by its HMAC-SHA256 (RFC 2104) under the tenant's key before a worker or a
+//! table of the router sees it. A tenant therefore cannot name, guess or collide with another tenant's names, and
+//! engines receive a short hexadecimal text. A client's own salt still divides the tenant's cache.
 //!
-//! Rejected: the tenant's name in clear (anyone could send another's, and engines refuse some characters and lengths);
-//! a random key for each process (replicas would not share what engines cache, and a restart would lose it).
+//! Rejected: the tenant's name in clear text (clients could forge it, and engines refuse some characters); a random key
+//! per process (replicas would not share cached prefixes, and a restart would lose them).
 
 use aws_lc_rs::hmac;
 use bytes::Bytes;
@@ -15,17 +14,16 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::routes::Endpoint;
 use crate::{headers, splice, steering};
 
-/// Bytes of a name that is sent to workers, long enough to rule out collisions.
+/// Length of a name that is sent to workers, in bytes; long enough to rule out collisions.
 const NAME_BYTES: usize = 16;
 
-/// Body field that divides engines' caches.
 const SALT: &str = "cache_salt";
 
-/// vLLM's header by which tenants could overtake one another in an engine's queue.
+/// vLLM's priority header, which would let tenants overtake each other in an engine's queue.
 const VLLM_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
-/// A member that a tenant's body may not have: it names state of other requests in an engine (SGLang's sessions). Where
-/// [steering](super::steering) is allowed, its fields are not limited to a tenant either.
+/// SGLang's sessions: names state of other requests in an engine, so tenants may not send it.
+/// [Steering](super::steering) fields, where allowed, are not limited to a tenant either.
 const SESSIONS: &str = "session_params";
 
 /// One tenant.
@@ -52,8 +50,7 @@ impl Tenant {
         }
     }
 
-    /// Returns the salt that divides engines' caches and the router's fingerprints, combined with the client's own: 64
-    /// hexadecimal digits.
+    /// Returns the salt of caches and fingerprints, combined with the client's own: 64 hexadecimal digits.
     #[must_use]
     pub fn salt(&self, own: Option<&str>) -> String {
         hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
@@ -80,23 +77,23 @@ impl Tenant {
     fn name(&self, what: &str, own: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.key);
         context.update(what.as_bytes());
-        // No kind contains it, so no two inputs coincide.
+        // Separator: no `what` contains NUL, so no two inputs coincide.
         context.update(b"\0");
         context.update(own);
         context.sign()
     }
 }
 
-/// A change of a body's member.
+/// A change of one member of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Set to this text.
+    /// Sets the member to this text.
     Set(&'static str, String),
-    /// Removed.
+    /// Removes the member.
     Remove(&'static str),
 }
 
-/// Names in a body, as text.
+/// Names given in a body, as text.
 #[derive(Debug, Default)]
 pub struct Given<'a> {
     /// `cache_salt`
@@ -105,15 +102,15 @@ pub struct Given<'a> {
     pub session: Option<&'a str>,
     /// `prompt_cache_key`
     pub cache_key: Option<&'a str>,
-    /// `request_id`, where the response is stored under it.
+    /// `request_id`, for endpoints that store the response under it.
     pub request_id: Option<&'a str>,
-    /// `priority`: the number by which a request would overtake others in an engine, those of other tenants too.
+    /// `priority`: a number that would let a request overtake others in an engine.
     pub priority: bool,
-    /// `rid`: SGLang's name for a request, which no two may share.
+    /// `rid`: SGLang's unique name of a request.
     pub rid: bool,
 }
 
-/// Returns the member of that name, if no tenant may have it.
+/// Returns the member of that name if tenants may not send it.
 #[must_use]
 pub fn foreign(member: &[u8]) -> Option<&'static str> {
     (member == SESSIONS.as_bytes()).then_some(SESSIONS)
@@ -141,7 +138,7 @@ pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit
     .collect()
 }
 
-/// Applies the changes to a body. Without `salts`, `cache_salt` stays as it is.
+/// Applies the changes to a body. Without `salts`, `cache_salt` stays unchanged.
 #[must_use]
 pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     for edit in edits {
@@ -157,8 +154,7 @@ pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     body
 }
 
-/// Replaces the conversation's name in a request's head by the tenant's own, and removes headers that would make an
-/// engine prefer the request to others', or take it for another one.
+/// Replaces the conversation's name by the tenant's own; removes headers for priority and request ids.
 pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     let own = head.remove(headers::SESSION).filter(|own| !own.is_empty());
     if let Some(own) = own
@@ -175,7 +171,7 @@ pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     }
 }
 
-/// Returns lower-case hexadecimal digits.
+/// Encodes bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -203,7 +199,7 @@ mod tests {
             let (one, other) = (Tenant::new(&one, SECRET), Tenant::new(&other, SECRET));
             let (salt, its_salt) = (one.salt(Some(&own)), other.salt(Some(&its)));
             prop_assert_ne!(&salt, &its_salt);
-            // vLLM accepts at most 128 characters, and not all of them.
+            // vLLM accepts at most 128 characters.
             prop_assert!(salt.len() == 64 && salt.bytes().all(|byte| byte.is_ascii_hexdigit()));
             prop_assert_ne!(one.session(own.as_bytes()), other.session(own.as_bytes()));
             prop_assert_ne!(one.response(own.as_bytes()), other.response(own.as_bytes()));

@@ -1,8 +1,7 @@
-//! What a passing answer says: first token, the reply's pieces, usage, finish reason, the engine's own times.
+//! Observes a response as it passes: first token, pieces of the reply, usage, finish reason, the engine's own times.
 //!
-//! Reads the answer of every endpoint that generates, streamed or whole, without holding it up: OpenAI's chat and completions
-//! here ([`event`]), the others each in a file of its own. A streamed answer is read line by line; a whole one is copied
-//! aside up to a bound and read at its end.
+//! OpenAI's chat and completions are handled here ([`event`]), other endpoints in submodules. A stream is read line by
+//! line without delaying it; a whole response is copied up to a bound and read at its end.
 
 use policy::estimate::Finish;
 use policy::slo::EngineTimes;
@@ -21,40 +20,37 @@ mod stencil;
 use event::{Choice, Delta, Event, StreamFact};
 use stencil::Stencil;
 
-/// Longest whole answer that is read for its usage; a longer one still passes, unread.
+/// Maximum size of a whole response that is read for its usage; a longer one passes unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
-/// Bytes held of an answer that do not count among those held of all answers.
+/// Bytes buffered per response that do not count towards the total of all responses.
 pub const UNCOUNTED_BYTES: usize = 64 << 10;
-/// Most tokens that a worker is believed to have counted. Far beyond any model, and sums of such counts are safe.
+/// Maximum token count that is accepted from a worker. Far beyond any model, and sums cannot overflow.
 const MAX_TOKENS: u64 = 1 << 32;
 
-/// Token counts, as the worker reports them.
+/// Token counts reported by the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt: u64,
     /// Tokens of the reply.
     pub completion: u64,
-    /// Prompt tokens found in the worker's cache, if it says.
+    /// Prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,
 }
 
-/// What has passed of an answer, for those that do not say what it was.
+/// Amounts that passed, to estimate tokens when a worker reports no usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Bytes, of an answer that is not read as it passes.
     unread: u64,
-    /// Events with tokens in them.
+    /// Events with tokens.
     events: u64,
-    /// Bytes of all that was said in them, of every choice.
+    /// Bytes of generated content, over all choices.
     said: u64,
-    /// Bytes of all of it.
     all: u64,
 }
 
 impl Passed {
-    /// As how many tokens it counts, at so many per byte: those that were said, and one at least for every event that said
-    /// something; of what was not read, as if all of it were text.
+    /// Estimates tokens at `per_byte`, at least one per event. An unread response counts as text.
     #[must_use]
     pub fn tokens(self, per_byte: f64) -> Tokens {
         let bytes = if self.said + self.events > 0 {
@@ -65,7 +61,7 @@ impl Passed {
         Tokens(((bytes as f64 * per_byte).ceil() as u64).max(self.events))
     }
 
-    /// Bytes of all of it.
+    /// Returns the size of the response.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.all
@@ -80,23 +76,23 @@ impl Passed {
     }
 }
 
-/// All that an answer said of itself.
+/// All facts that a response reports about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// What the worker counted.
+    /// Token counts reported by the worker.
     pub usage: Option<Usage>,
-    /// How the answer ended.
+    /// How the response ended.
     pub finish: Finish,
-    /// What its prefill took by the engine's own clock, where it reports times per request.
+    /// Prefill time by the engine's clock, if it reports times per request.
     pub prefill: Option<Millis>,
-    /// And how long it waited there before.
+    /// Queueing time by the engine's clock.
     pub queue: Option<Millis>,
-    /// More than one choice was given: what was counted is of all of them.
+    /// The response has several choices; the counts cover all of them.
     pub several: bool,
 }
 
 impl Seen {
-    /// The engine's own times, if it told of all of them.
+    /// Returns the engine's own times, if it reported all of them.
     #[must_use]
     pub fn engine(&self) -> Option<EngineTimes> {
         let (queue, prefill) = self.queue.zip(self.prefill)?;
@@ -104,29 +100,29 @@ impl Seen {
     }
 }
 
-/// Reads one answer as it passes.
+/// Observes one response.
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
-    /// Room for what is held of the answer, within what all of them may have together.
+    /// Share of the memory for buffers of all responses.
     room: Option<Unread>,
     stencil: Stencil,
     endpoint: Endpoint,
-    /// The answer's own id, where it can be asked for by it; see `stored`.
+    /// Key of the response's id, if the response is stored.
     pub answer: Option<u64>,
-    /// The text so far, where events repeat it.
+    /// The text so far, for events that repeat it.
     text: String,
-    /// A token has passed.
+    /// Whether a token has passed.
     pub first_token: bool,
-    /// Tokens' events seen in a stream.
+    /// Number of stream events with tokens.
     pub token_events: u64,
-    /// What has passed.
+    /// Amounts that have passed.
     pub passed: Passed,
-    /// The answer said that it is complete.
+    /// Whether the response declared itself complete.
     pub complete: bool,
-    /// A choice gave the reason for its end.
+    /// Whether a choice gave a finish reason.
     pub finished: bool,
-    /// What the worker counted.
+    /// Token counts reported by the worker.
     pub usage: Option<Usage>,
     finish: Finish,
     several: bool,
@@ -142,7 +138,7 @@ enum Form {
 }
 
 impl Watch {
-    /// A watch for an answer of this endpoint and content type.
+    /// Creates a watch for a response of this endpoint and content type.
     #[must_use]
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> Self {
         let form = match content_type {
@@ -171,14 +167,14 @@ impl Watch {
         }
     }
 
-    /// The same, which holds of its answer what this room allows. What has no room passes unread.
+    /// Limits the buffer to this room. A response beyond it passes unread.
     #[must_use]
     pub fn within(mut self, room: Unread) -> Self {
         self.room = Some(room);
         self
     }
 
-    /// Whether what is held of the answer has room.
+    /// Reserves room for the buffered bytes; returns false if there is none.
     fn has_room(&mut self) -> bool {
         let held = match &self.form {
             Form::Stream(lines) => lines.held(),
@@ -189,7 +185,7 @@ impl Watch {
         self.room.as_mut().is_none_or(|room| room.resize(counted))
     }
 
-    /// What it has said so far.
+    /// Returns the facts seen so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
         Seen {
@@ -201,19 +197,19 @@ impl Watch {
         }
     }
 
-    /// Whether the answer is an event stream.
+    /// Returns whether the response is an event stream.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
     }
 
-    /// Whose clients read the answer.
+    /// Returns the API family of the response.
     #[must_use]
     pub fn family(&self) -> Family {
         self.endpoint.family()
     }
 
-    /// Where the event stream stands; `None` if it is none.
+    /// Returns the position in the event stream; `None` for other responses.
     #[must_use]
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
@@ -222,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// Takes the next chunk; pieces of the first choice in it are handed to `reply`.
+    /// Reads the next chunk and passes the first choice's pieces to `reply`.
     pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) {
         self.passed.all += chunk.len() as u64;
         match &mut self.form {
@@ -258,13 +254,13 @@ impl Watch {
         }
     }
 
-    /// Whether its worker may keep the answer, for requests that name it.
+    /// Returns whether the worker may store the response for later requests.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.endpoint == Endpoint::Responses
     }
 
-    /// The answer ended cleanly.
+    /// Handles a clean end of the response.
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, Form::Unread) {
             Form::Whole(copy) => {
@@ -282,7 +278,7 @@ impl Watch {
                 self.complete = true;
             }
             Form::Unread => self.complete = true,
-            // A stream is complete when it says so, not when it stops.
+            // A stream is complete when it declares so, not when it stops.
             Form::Stream(lines) => self.form = Form::Stream(lines),
         }
     }
@@ -329,7 +325,7 @@ impl Watch {
             if choice.index == 0 {
                 token |= self.first_choice(&choice, reply);
             } else {
-                // Clients that go on with one go on with the first, and the worker holds it as it does the others.
+                // Clients continue with the first choice; the worker caches the others as well.
                 self.several = true;
                 token |= says(&choice, &mut |piece| self.passed.say(&piece));
             }
@@ -357,7 +353,7 @@ impl Watch {
     }
 }
 
-/// Hands on what a choice says. Returns whether there are tokens in it.
+/// Emits the pieces of a choice. Returns whether it has tokens.
 fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
     let mut token = false;
     let mut hand_on = |piece: Piece<'_>| {
@@ -370,7 +366,7 @@ fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         StreamFact::Text(text) => hand_on(Piece::Reasoning(text)),
         StreamFact::Else => hand_on(Piece::Unrepeated),
     }
-    // A chat has the one, a completion the other.
+    // Chats have `content`, completions have `text`.
     for text in [
         delta.map_or(&StreamFact::Nothing, |delta| &delta.content),
         &choice.text,
@@ -382,9 +378,9 @@ fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         }
     }
     let Some(delta) = delta else { return token };
-    // vLLM says `"tool_calls": []` in whole answers that call none.
+    // vLLM sends `"tool_calls": []` in whole responses without calls.
     for (at, call) in delta.tool_calls.iter().flatten().enumerate() {
-        // Only streams say which call it is; a whole answer has them in order.
+        // Only streams give an index; a whole response lists calls in order.
         hand_on(call.piece(Some(call.index.unwrap_or(at as u64))));
     }
     if let Some(call) = &delta.function_call {

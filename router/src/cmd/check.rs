@@ -36,7 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = if args.no_env {
         BTreeMap::new()
     } else {
-        super::environment()
+        config::environment()
     };
     let result = config::load_file(Some(&args.file), environment, Overrides::default());
     let (config, problems) = match result {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use crate::admission::keys::make;
 use operator::secret::hash;
 use protocol::tenant::hex;
+use proxy::admission::keys::make;
 
 /// Shortest key whose hash may be stored; a shorter one could be guessed from it.
 const SHORTEST: usize = 20;

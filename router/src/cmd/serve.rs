@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::budget;
 use crate::reload::{self, Source};
 use crate::serve::{Server, descriptors};
-use crate::supervise::{Task, forever};
+use state::supervise::{Task, forever};
 
 /// Time limit for tasks and threads to end after the drain.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let source = Source {
         file: args.config,
-        environment: super::environment(),
+        environment: config::environment(),
         overrides,
     };
     let mut config = source.load()?;
@@ -96,9 +96,13 @@ async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = Server::start(config).await?;
     let asked = Arc::new(Notify::new());
-    let (app, again) = (Arc::clone(server.app()), Arc::clone(&asked));
-    let watch = move || reload::watch(Arc::clone(&app), source.clone(), Arc::clone(&again));
-    let reloading = tokio::spawn(forever(Arc::clone(server.app()), Task::only("reload"), watch));
+    let (parts, again) = (Arc::clone(server.parts()), Arc::clone(&asked));
+    let watch = move || reload::watch(Arc::clone(&parts), source.clone(), Arc::clone(&again));
+    let reloading = tokio::spawn(forever(
+        Arc::clone(&server.parts().state),
+        Task::only("reload"),
+        watch,
+    ));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,

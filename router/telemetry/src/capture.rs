@@ -1,25 +1,16 @@
-//! Captures traffic as a trace that `tailroute replay` can play.
+//! Captures traffic as a trace for `tailroute replay`, to tune weights on real traffic.
 //!
-//! Weights are best tried on a trace of one's own traffic. Each completed turn becomes a line: its arrival, the lengths
-//! of prompt and response, the blocks of the prompt, the worker, and what was predicted and measured. The format is a
-//! turn trace of `lab::trace` with additional fields.
+//! Each completed turn becomes a line of a turn trace of `lab::trace`, with additional fields for predictions and
+//! measurements. A capture has no text and no hash of text: blocks and conversations are numbered by first appearance
+//! ([`numbers`]), so lines show shared prefixes but not their content.
 //!
-//! # Not in a capture
-//! No text and no hash of text: blocks and conversations are numbered in order of first appearance ([`numbers`]), so
-//! that two lines show that their prompts share a prefix but not its content. This also keeps lines short, as new
-//! blocks have consecutive numbers.
+//! A trace is sorted by arrival, but a turn is recorded when it ends. The writer holds a line back while an earlier
+//! turn is in flight, up to a limit. A turn that ends too late is counted and left out ([`writer`]).
 //!
-//! # Order
-//! A trace is sorted by arrival, but a turn is recorded when it ends. The writer therefore holds a line back while an
-//! earlier turn is in flight, unless it holds too many; a turn that ends too late for its place is counted and left out
-//! ([`writer`]).
-//!
-//! # Off the request path
-//! A request puts its record into a bounded queue without waiting; when the queue is full, the record is dropped and
-//! counted. A thread polls the queue about fifty times per second, and numbers, sorts and writes the records. Disk
-//! usage is bounded by the settings ([`mod@file`]).
-//!
-//! A capture in [`memory`] needs no thread: a turn is appended as it is, and sorted and numbered when it is read.
+//! A request puts its record into a bounded queue without waiting; if the queue is full, the record is dropped and
+//! counted. A thread polls the queue about fifty times per second and writes the records. The settings bound the disk
+//! usage ([`mod@file`]). A capture in [`memory`] has no thread: turns are appended as they end, and sorted and numbered
+//! when read.
 
 pub mod file;
 pub mod memory;
@@ -47,18 +38,17 @@ use self::numbers::Numbers;
 pub use self::record::Record;
 use self::record::{Place, micros};
 
-/// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
+/// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::capture";
 
-/// Capacity of the writer's queue.
 const QUEUE: usize = 4096;
 
-/// Time limit for creating the file when the router starts.
+/// Time limit for creating the file at start.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit for writing the queue when the router stops.
+/// Time limit for writing the queue at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
-/// A capture that cannot be written.
+/// A capture file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write a capture to {} (capture.path)", path.display())]
 pub struct CaptureError {
@@ -71,25 +61,22 @@ pub struct CaptureError {
 
 /// Counts turns by outcome.
 pub trait Counters: std::fmt::Debug + Send + Sync {
-    /// Counts `turns` by outcome: `written`, `dropped` (queue full), `late` (later turns were already written), `failed`
-    /// (disk error).
+    /// Counts `turns` that were `written`, `dropped` (queue full), `late` (out of order) or `failed` (disk error).
     fn count(&self, outcome: &str, turns: u64);
 
     /// Counts a restart of the writer's thread.
     fn restarted(&self);
 }
 
-/// Message to the writer.
 #[derive(Debug)]
 enum Message {
     Turn(Place, Box<Record<'static>>),
-    /// Write everything, then notify.
     End(oneshot::Sender<()>),
 }
 
 type Open = Mutex<BTreeSet<Place>>;
 
-/// A running capture.
+/// The capture of turns.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<Shared>);
 
@@ -102,10 +89,7 @@ struct Shared {
 }
 
 impl Capture {
-    /// Opens the file and starts the thread that writes it.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be created, or the thread not started.
+    /// Opens the file and starts the writer thread. Fails if either is impossible.
     pub fn start(settings: &config::Capture, counters: Arc<dyn Counters>) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
@@ -143,7 +127,7 @@ impl Capture {
         }
     }
 
-    /// Waits until all queued records are written, or the time limit has passed.
+    /// Waits until all queued records are written or the time limit has passed.
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
         let flushed = async {
@@ -157,7 +141,7 @@ impl Capture {
     }
 }
 
-/// Registration of a turn in flight. Dropping it leaves the turn out of the capture.
+/// Registration of a turn in flight. Dropping it omits the turn from the capture.
 #[derive(Debug)]
 pub struct Slip {
     shared: Arc<Shared>,
@@ -167,7 +151,7 @@ pub struct Slip {
 impl Slip {
     /// Records the completed turn.
     pub fn hand_in(self, record: Record<'static>) {
-        // Before the registration is removed: the writer relies on finding the record of every turn that is not in
+        // Sent before the registration is removed: the writer relies on finding the record of every turn that is not in
         // flight.
         let message = Message::Turn(self.place, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {

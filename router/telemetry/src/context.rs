@@ -1,9 +1,9 @@
-//! W3C trace context (<https://www.w3.org/TR/trace-context/>): which trace a request belongs to.
+//! W3C trace context (<https://www.w3.org/TR/trace-context/>).
 //!
-//! Where requests are traced, what goes on to the worker names the router's own span as its parent, within the client's trace.
-//! Where they are not, a `traceparent` that is valid goes on as it came: an id of a span that nobody recorded would tear the
-//! client's and the worker's apart. Its `tracestate` goes along either way. Where there is none, or one that is not valid, one is made, so that what the worker logs can be found from the
-//! request's name; it is marked as sampled only if it is among those that the router will keep.
+//! With tracing enabled, requests to workers name the router's span as their parent, within the client's trace. Without
+//! tracing, a valid `traceparent` is forwarded unchanged: an unrecorded parent would break the trace between client and
+//! worker. `tracestate` is forwarded in both cases. If the client's context is missing or invalid, the router creates
+//! one, so that workers' logs can be found by the request; it is sampled only if the router will keep the trace.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,49 +11,49 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The header that names a trace and the span of the sender.
+/// Header with the trace and the sender's span.
 pub const PARENT: HeaderName = HeaderName::from_static("traceparent");
 const STATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The trace that a request belongs to: 32 hexadecimal digits.
+/// Id of a trace: 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId([u8; 32]);
 
 impl TraceId {
-    /// What a request's `traceparent` says, once it was [settled](settle).
+    /// Reads the trace of a `traceparent` that was [settled](settle).
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::read(headers.get(&PARENT)?.as_bytes().get(3..35)?)
     }
 
-    /// The digits, if they are that.
+    /// Parses 32 hexadecimal digits.
     #[must_use]
     pub fn read(digits: &[u8]) -> Option<Self> {
         let digits: [u8; 32] = digits.try_into().ok()?;
         digits.iter().all(u8::is_ascii_hexdigit).then_some(Self(digits))
     }
 
-    /// Of a trace.
+    /// Formats a trace's number.
     #[must_use]
     pub fn of_number(trace: u128) -> Self {
         Self(hex(trace))
     }
 
-    /// The digits.
+    /// Returns the digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
-/// Makes names that no other request has.
+/// Generates unique ids.
 #[derive(Debug)]
 pub struct Ids {
     seeds: [u64; 2],
     next: AtomicU64,
 }
 
-/// A name that was made: 128 bits, none of whose halves is zero.
+/// A generated id: 128 bits for the trace, 64 for the span, none of them zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     trace: u128,
@@ -61,7 +61,7 @@ pub struct Made {
 }
 
 impl Ids {
-    /// Names that depend on the seeds alone. Two routers with different seeds make different names.
+    /// Creates a generator that depends only on the seeds. Different seeds give different ids.
     #[must_use]
     pub fn new(seeds: [u64; 2]) -> Self {
         Self {
@@ -70,16 +70,16 @@ impl Ids {
         }
     }
 
-    /// Seeds that no other process has.
+    /// Creates a generator with random seeds.
     #[must_use]
     pub fn of_this_process() -> Self {
         use std::hash::{BuildHasher, RandomState};
-        // The standard library's hash keys come from the operating system.
+        // The standard library takes its hash keys from the operating system.
         let random = RandomState::new();
         Self::new([random.hash_one(0_u64), random.hash_one(1_u64)])
     }
 
-    /// The next one.
+    /// Returns the next id.
     #[must_use]
     pub fn next(&self) -> Made {
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_le_bytes();
@@ -92,23 +92,23 @@ impl Ids {
     }
 }
 
-/// Where a request stands in its trace.
+/// Trace context of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The trace.
     pub trace: u128,
-    /// The client's span, if it named one.
+    /// The client's span, if given.
     pub parent: Option<u64>,
-    /// The span of the request here.
+    /// The router's span of the request.
     pub span: u64,
-    /// The client says that it is recorded.
+    /// Whether the client sampled the trace.
     pub asked: bool,
-    /// Whether workers are told that it is recorded.
+    /// Whether the trace is marked as sampled for workers.
     pub sampled: bool,
 }
 
 impl Context {
-    /// Of nothing.
+    /// The context of no trace.
     pub const NONE: Self = Self {
         trace: 0,
         parent: None,
@@ -117,13 +117,12 @@ impl Context {
         sampled: false,
     };
 
-    /// The `traceparent` of who works below one of this request's spans.
+    /// Returns the `traceparent` for children of one of this request's spans.
     #[must_use]
     pub fn parent_of(&self, span: u64) -> HeaderValue {
         parent(self.trace, span, self.sampled)
     }
 
-    /// Of a `traceparent` that is valid.
     fn of(parent: &[u8], made: Made) -> Option<Self> {
         let text = std::str::from_utf8(parent.get(..55)?).ok()?;
         let flags = u8::from_str_radix(&text[53..55], 16).ok()?;
@@ -138,7 +137,7 @@ impl Context {
 }
 
 impl Made {
-    /// In 32 hexadecimal digits.
+    /// Returns 32 hexadecimal digits.
     #[must_use]
     pub fn hex(self) -> HeaderValue {
         value(&hex(self.trace))
@@ -149,7 +148,6 @@ impl Made {
     }
 }
 
-/// A `traceparent`. Two are written for each request that is traced.
 fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
     let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
     text[3..35].copy_from_slice(&hex(trace));
@@ -158,7 +156,6 @@ fn parent(trace: u128, span: u64, is_sampled: bool) -> HeaderValue {
     value(&text)
 }
 
-/// A number's 32 hexadecimal digits.
 fn hex(number: u128) -> [u8; 32] {
     let mut text = [0; 32];
     let (high, low) = text.split_at_mut(16);
@@ -167,7 +164,7 @@ fn hex(number: u128) -> [u8; 32] {
     text
 }
 
-/// A number's 16 hexadecimal digits, all of them at once: each half byte is moved to a byte of its own, and made a digit there.
+/// Formats a number as 16 hexadecimal digits, all at once: one half byte per byte, then digits.
 #[must_use]
 pub fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
@@ -185,11 +182,11 @@ pub fn hex_of_half(number: u64) -> [u8; 16] {
 }
 
 fn value(text: &[u8]) -> HeaderValue {
-    // Digits are always a value.
+    // Digits are always a valid value.
     HeaderValue::from_bytes(text).unwrap_or(HeaderValue::from_static("0"))
 }
 
-/// Leaves a valid trace context in a request's head: the client's, or else the one that was made. Returns which.
+/// Keeps the client's trace context in a request's head if it is valid, or inserts the generated one.
 pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     let mut given = headers.get_all(&PARENT).iter();
     if let (Some(parent), None) = (given.next(), given.next())
@@ -198,7 +195,7 @@ pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     {
         return context;
     }
-    // A state without its parent means nothing.
+    // `tracestate` has no meaning without its parent.
     headers.remove(&STATE);
     headers.insert(PARENT, made.parent());
     Context {
@@ -208,8 +205,7 @@ pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
     }
 }
 
-/// Whether a `traceparent` is valid: version, trace, span and flags, in lower case, no id all zero. A version above 00 may
-/// say more after them.
+/// Validates a `traceparent`: lower case, no id all zero. Versions above 00 may have more fields.
 fn is_valid(parent: &[u8]) -> bool {
     let Some((head, rest)) = parent.split_at_checked(55) else {
         return false;

@@ -1,6 +1,6 @@
 //! The process's log on standard error, with levels by module that can change at run time.
 //!
-//! The log is global, as in the `tracing` crate. A program that embeds the router installs a log of its own; its lines
+//! The log is global, as in the `tracing` crate. A program that embeds the router installs its own log, whose lines
 //! name the request if it uses the fields or formats of [`request`].
 
 pub mod request;
@@ -19,10 +19,9 @@ use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, DefaultFields, JsonFields};
 
-/// The target of this module's own lines: filters such as `tailroute=debug` apply to them.
+/// Target of this module's own lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::logs";
 
-/// Puts another filter in force.
 type Swap = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
 struct Log {
@@ -30,10 +29,8 @@ struct Log {
     levels: Mutex<Levels>,
 }
 
-/// Levels of the log.
 struct Levels {
     now: String,
-    /// Level in the configuration as last read.
     configured: String,
 }
 
@@ -42,7 +39,6 @@ static LOG: OnceLock<Log> = OnceLock::new();
 /// Time limit for writing a panic's line before the thread unwinds, in case the process does not survive.
 const PANIC_LIMIT: Duration = Duration::from_millis(20);
 
-/// Longest panic message that is passed on, in characters.
 const LONGEST_MESSAGE: usize = 256;
 
 /// Reason why a level was not applied.
@@ -56,11 +52,8 @@ pub enum LevelError {
     NotOurs,
 }
 
-/// Returns the filter for a level. Some crates log connection contents at `trace`, which include prompts and keys; they
-/// are limited to `debug` unless named.
-///
-/// # Errors
-/// Fails if the level is invalid.
+/// Returns the filter for a level. Crates that log connection contents, with prompts and keys, at `trace` are limited
+/// to `debug` unless named. Fails if the level is invalid.
 pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(level).context("log.level")?;
     for crate_name in ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"] {
@@ -71,7 +64,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=debug").parse()?);
         }
     }
-    // They warn of what a peer sends, so clients could fill the log.
+    // These crates warn about peers' input, so clients could fill the log.
     let lower = level.to_ascii_lowercase();
     let mut directives = lower.split(',').map(str::trim);
     let is_quiet = directives.any(|directive| directive == "info" || directive == "warn");
@@ -80,7 +73,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
             filter = filter.add_directive(format!("{crate_name}=error").parse()?);
         }
     }
-    // It writes whole answers of an API server. Discovery reports what is wrong with them.
+    // These crates log whole responses of an API server. Discovery reports their errors.
     for crate_name in ["kube_client", "kube_runtime"] {
         if !lower.contains(crate_name) {
             filter = filter.add_directive(format!("{crate_name}=off").parse()?);
@@ -89,10 +82,7 @@ pub fn filter(level: &str) -> anyhow::Result<EnvFilter> {
     Ok(filter)
 }
 
-/// Starts the log as configured. From then on panics are logged.
-///
-/// # Errors
-/// Fails if the level is invalid, or a log is already running.
+/// Starts the log and its panic hook. Fails if the level is invalid, or a log is already running.
 pub fn start(log: &config::Log) -> anyhow::Result<()> {
     let filter = filter(&log.level)?;
     let writer = writer::start(log.format == LogFormat::Json).context("cannot start the log's thread")?;
@@ -123,9 +113,9 @@ pub fn start(log: &config::Log) -> anyhow::Result<()> {
         now: log.level.clone(),
         configured: log.level.clone(),
     });
-    // `done` was an error if another log had been started first.
+    // `LOG` is empty: `done` would have failed if another log had been started.
     let _ = LOG.set(Log { swap, levels });
-    // The standard hook writes to standard error itself, and would block on a stalled reader.
+    // The standard hook writes to standard error and would block on a stalled reader.
     std::panic::set_hook(Box::new(panicked));
     Ok(())
 }
@@ -150,10 +140,7 @@ pub fn level() -> Option<String> {
     LOG.get().map(|log| log.levels.lock().now.clone())
 }
 
-/// Sets the level. Returns the previous one.
-///
-/// # Errors
-/// Fails if the level is invalid; then nothing has changed.
+/// Sets the level and returns the previous one. Fails and changes nothing if the level is invalid.
 pub fn set_level(level: &str) -> Result<String, LevelError> {
     if let Some((what, hint)) = config::level_problem(level) {
         let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
@@ -170,11 +157,8 @@ pub fn set_level(level: &str) -> Result<String, LevelError> {
     Ok(before)
 }
 
-/// Applies the level of a reloaded configuration, if it differs from what was last read; otherwise a level that was set
-/// live is kept.
-///
-/// # Errors
-/// Fails if the level is invalid, or the log is not this module's; then nothing has changed.
+/// Applies a reloaded configuration's level if it differs from the last one; otherwise keeps a level set at run time.
+/// Fails and changes nothing if the level is invalid, or this module did not start the log.
 pub fn configure(level: &str) -> Result<(), LevelError> {
     let log = LOG.get().ok_or(LevelError::NotOurs)?;
     if std::mem::replace(&mut log.levels.lock().configured, level.to_owned()) != level {
@@ -183,7 +167,7 @@ pub fn configure(level: &str) -> Result<(), LevelError> {
     Ok(())
 }
 
-/// What a panic said.
+/// Formats the message of a panic.
 #[must_use]
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();

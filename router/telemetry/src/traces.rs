@@ -1,16 +1,13 @@
-//! Traces: what happened to a request, stage by stage, as OpenTelemetry has it.
+//! OpenTelemetry traces of requests, with one span per stage.
 //!
-//! A request carries a [`Trace`], into which each stage writes when it began and ended: a few numbers behind a lock without
-//! contention. When the last handle of the trace is dropped, everything is known, and [`sampler`] decides whether it is worth
-//! sending: errors, missed objectives, the slowest, those that a client asked to be recorded, and a share of the rest. A kept
-//! record goes into a bounded queue. Behind the queue one task makes the SDK's spans of it ([`spans`]), collects them into
-//! batches ([`batch`]) and exports them by `opentelemetry-otlp` ([`collector`]). A request never waits for it; what has no room
-//! is dropped and counted.
+//! A request carries a [`Trace`], in which each stage records its start and end under an uncontended lock. When the
+//! last handle is dropped, the [`sampler`] decides whether to keep the trace. A kept record goes into a bounded queue.
+//! One task converts records into the SDK's spans ([`spans`]), batches them ([`batch`]) and exports them by
+//! `opentelemetry-otlp` ([`collector`]). Requests never wait for it; records that do not fit are dropped and counted.
 //!
-//! So deciding at the end costs no memory beyond the request's own, and what is not kept costs next to nothing. Rejected: the
-//! SDK's tracer, and `tracing-opentelemetry` on top of it, which allocate every span as it opens and have the sampler decide at
-//! the beginning; a `SpanProcessor` that decides at the end, since it is told of spans that were made already, one by one; and
-//! a collector's tail sampling, which has to be sent all traces and to hold them until some time has passed.
+//! Rejected: the SDK's tracer and `tracing-opentelemetry`, which allocate each span when it opens and sample at the
+//! start; a `SpanProcessor`, which receives finished spans one by one; and tail sampling in a collector, which must
+//! receive and hold all traces.
 
 mod batch;
 mod collector;
@@ -40,55 +37,52 @@ use self::trace::Recording;
 pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
 use crate::context::Context;
 
-/// The target of this module's lines in the log: filters such as `tailroute=debug` apply to them.
+/// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::telemetry";
 
-/// Counts what becomes of traces.
+/// Counts traces by outcome.
 pub trait Counters: std::fmt::Debug + Send + Sync {
-    /// A request's trace has ended, and is kept for this reason.
+    /// Counts a trace that is kept for this reason.
     fn kept(&self, why: &str);
 
-    /// A request's trace has ended, and is not kept.
+    /// Counts a trace that is discarded.
     fn discarded(&self);
 
-    /// So many were kept and are lost: to a full `queue`, or in `export`.
+    /// Counts kept traces that were lost: `queue` (full) or `export` (failed).
     fn lost(&self, why: &str, traces: u64);
 
-    /// The collector has taken so many.
+    /// Counts traces that the collector accepted.
     fn sent(&self, traces: u64);
 }
 
-/// What goes to the task that sends.
 #[derive(Debug)]
 enum Message {
     Trace(Box<KeptTrace>),
-    /// Say so when all before it is sent.
     Flush(oneshot::Sender<()>),
 }
 
-/// A trace to be sent.
 #[derive(Debug)]
 struct KeptTrace {
     record: SpanRecord,
     reason: KeepReason,
 }
 
-/// Receives the traces of requests when they end.
+/// Receives traces when their requests end.
 #[derive(Debug)]
 pub struct Traces {
     sampler: TailSampler,
     queue: mpsc::Sender<Message>,
-    /// Held by the task that sends.
+    /// Locked by the exporting task.
     batcher: Mutex<Batcher<SpanExporter>>,
     headers: Arc<ArcSwap<HeaderMap>>,
     counters: Arc<dyn Counters>,
 }
 
 impl Traces {
-    /// Traces by these settings. Called in a Tokio runtime: gRPC's connections have tasks there.
+    /// Creates an exporter by these settings, in a Tokio runtime, which runs gRPC's connections.
     ///
     /// # Errors
-    /// If the collector is to be spoken to by TLS, and there are no roots to verify it by.
+    /// If the collector uses TLS and there are no roots to verify it.
     pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
@@ -109,32 +103,31 @@ impl Traces {
         }))
     }
 
-    /// Sends them, for as long as the task lives. There is one such task at a time.
+    /// Exports traces until the task is dropped. Only one such task runs at a time.
     pub async fn export(self: Arc<Self>) {
         self.batcher.lock().await.run().await;
     }
 
-    /// Sends these headers from now on: the collector's token may have changed.
+    /// Replaces the headers of exports, such as the collector's token.
     pub fn send_headers(&self, headers: &HeaderMap) {
         if *self.headers.load_full() != *headers {
             self.headers.store(Arc::new(headers.clone()));
         }
     }
 
-    /// Whether a trace that begins here is among those that are kept whatever comes: so that workers can be told.
+    /// Returns whether a trace is kept regardless of its outcome. Workers are told so.
     #[must_use]
     pub fn is_drawn(&self, trace: u128) -> bool {
         self.sampler.is_drawn(trace)
     }
 
-    /// A request has begun then, a moment ago.
+    /// Begins the trace of a request that arrived at `at`.
     #[must_use]
     pub fn begin(self: &Arc<Self>, context: Context, request_id: &http::HeaderValue, at: Instant) -> Trace {
         let record = SpanRecord::new(context, request_id, at);
         Trace::new(Recording::new(Arc::clone(self), record))
     }
 
-    /// All of a request is over.
     fn ended(&self, record: &mut SpanRecord) {
         let Some(reason) = self.sampler.decide(record) else {
             self.counters.discarded();
@@ -150,7 +143,7 @@ impl Traces {
         }
     }
 
-    /// Waits until what is kept by now has been sent, or the time is up.
+    /// Waits until all kept traces are sent or the time limit has passed.
     pub async fn flush(&self, limit: Duration) {
         let (done, sent) = oneshot::channel();
         let flushed = async {

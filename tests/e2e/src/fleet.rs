@@ -108,7 +108,7 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
     tweak(&mut config);
     let router = Server::start(config).await.unwrap();
     router.wait_ready(PATIENCE).await;
-    let workers = router.app().fleet.workers();
+    let workers = router.parts().state.fleet.workers();
     assert!(workers.iter().all(|worker| worker.is_ready()), "not ready");
     router
 }
@@ -128,14 +128,15 @@ pub async fn metrics(router: &Server) -> Page {
 /// # Panics
 /// If something remains in flight.
 pub async fn at_rest(router: &Server) {
-    let app = router.app();
-    until("nothing in flight", || app.in_flight() == 0).await;
-    for worker in app.fleet.workers().iter() {
+    let parts = router.parts();
+    until("nothing in flight", || parts.proxy.in_flight() == 0).await;
+    for worker in parts.state.fleet.workers().iter() {
         until("no request counts on a worker", || {
             worker.with_load(|load| load.in_flight == 0)
         })
         .await;
-        let (waits, wait) = worker.with_load(|load| (load.pending.len(), load.pending.wait(app.clock.now())));
+        let (waits, wait) =
+            worker.with_load(|load| (load.pending.len(), load.pending.wait(parts.state.clock.now())));
         assert_eq!((waits, wait.0), (0, 0.0), "work waits on {}", worker.name());
     }
 }

@@ -71,7 +71,7 @@ impl Phase {
 
 /// Runs one trial in the router's own queue.
 async fn trial_in_front(fleet: &Fleet, number: u64) -> Duration {
-    let gate = &fleet.router.app().admission.gate;
+    let gate = &fleet.router.parts().proxy.admission.gate;
     let before = (gate.counts(), fleet.received());
     let body = ask(&words(number, 20), json!({ "stream": true })).to_string();
     let asking = tokio::spawn(client::open(fleet.address(), "POST", CHAT, &[], body));
@@ -170,7 +170,7 @@ async fn trials(phase: Phase) -> Vec<Duration> {
         });
         let rest = usize::from(first.is_some());
         until("the router has let go of it", || {
-            fleet.router.app().in_flight() == rest
+            fleet.router.parts().proxy.in_flight() == rest
         })
         .await;
     }
@@ -312,7 +312,7 @@ impl Leaver {
 /// Runs one trial. Returns the time it took, if the request was aborted.
 async fn form_trial(fleet: &Fleet, form: Form, number: u64) -> Option<Duration> {
     let Form(manner, moment, _) = form;
-    let (engine, gate) = (&fleet.engines[0], &fleet.router.app().admission.gate);
+    let (engine, gate) = (&fleet.engines[0], &fleet.router.parts().proxy.admission.gate);
     let (before, counts) = (engine.stats(), gate.counts());
     let leaver = Leaver::ask(fleet, form, number).await;
     let reached = |now: &Stats| now.received > before.received && now.running + now.waiting > 0;
@@ -387,7 +387,7 @@ async fn form_trials(form: Form) -> Vec<Duration> {
         };
         times.push(took);
         until("the router has let go of it", || {
-            fleet.router.app().in_flight() == rest
+            fleet.router.parts().proxy.in_flight() == rest
         })
         .await;
     }

@@ -163,7 +163,7 @@ async fn neither_keys_nor_prompts_nor_answers_are_logged_at_any_level_or_traced(
     let traces = String::from_utf8_lossy(&traced.0.lock().1).into_owned();
     assert!(traces.contains("tailroute.worker"), "they do say something");
     assert!(!traces.contains(CANARY), "{traces}");
-    let config = format!("{:?}", router.app().config);
+    let config = format!("{:?}", router.parts().state.config);
     assert!(
         config.contains("sha256:"),
         "of a hash only the beginning is shown: {config}"

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::serve::framing::Framing;
+use server::framing::Framing;
 
 const LONGEST: usize = 4096;
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use policy::evidence::WorkerEvidence;
-use tailroute::evidence::wire::decode;
+use evidence::wire::decode;
 
 fuzz_target!(|payload: &[u8]| {
     let mut evidence = WorkerEvidence::default();

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailroute::evidence::zmtp::codec::{self, Decoder, GREETING_BYTES, Incoming};
+use evidence::zmtp::codec::{self, Decoder, GREETING_BYTES, Incoming};
 
 /// What is set aside for a frame before any of it has arrived.
 const SLACK_BYTES: usize = 4096;

@@ -1,8 +1,8 @@
 //! Lookups of SRV records and addresses.
 //!
-//! `hickory-net` carries the questions and `hickory-proto` reads the answers: over UDP, and over TCP where an answer does not
-//! fit. What is here is the order: names as a pod searches them, and each server until one answers. `hickory-resolver` is
-//! not used: what it copies of a referral is not bounded (ARCHITECTURE.md).
+//! `hickory-net` sends queries over UDP, or TCP for truncated responses, and `hickory-proto` parses the responses. This
+//! module applies the search list and tries each server in turn. `hickory-resolver` is not used, because it does not
+//! bound what it copies of a referral (ARCHITECTURE.md).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,48 +18,37 @@ use hickory_net::xfer::{DnsHandle as _, FirstAnswer as _};
 
 use super::system::{self, System};
 
-/// How often each server is asked.
 const ROUNDS: usize = 2;
-/// The maximum number of addresses of one name.
 const MAX_ADDRESSES: usize = 16;
 
-/// The servers that are asked, and the time for each answer.
 pub(super) struct Resolver {
     system: System,
     timeout: Duration,
 }
 
-/// A record that names a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Srv {
     pub(super) priority: u16,
     pub(super) port: u16,
-    /// Without the last dot; empty for the root.
+    /// Without the final dot; empty for the root.
     pub(super) host: String,
 }
 
-/// SRV records, and the addresses that came with them.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) srv: Vec<Srv>,
     pub(super) beside: BTreeMap<String, Addresses>,
-    /// The shortest time to live of the records.
     pub(super) ttl: Option<Duration>,
 }
 
-/// The addresses of a host.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     pub(super) ips: Vec<IpAddr>,
-    /// The shortest time to live of the records.
     pub(super) ttl: Option<Duration>,
 }
 
 impl Resolver {
-    /// Of the settings, or of the system.
-    ///
-    /// # Errors
-    /// If the system names no server.
+    /// Creates a resolver from the settings, or else from the system's configuration.
     pub(super) fn new(settings: &config::Dns) -> Result<Self, String> {
         let system = match settings.server {
             Some(server) => System::only(server),
@@ -78,7 +67,6 @@ impl Resolver {
         Ok(Self { system, timeout })
     }
 
-    /// The SRV records of a name; none if it has none.
     pub(super) async fn srv(&self, name: &str) -> Result<Records, String> {
         for name in self.system.names(name) {
             let records = Records::of(&self.ask(&name, RecordType::SRV).await?);
@@ -89,7 +77,7 @@ impl Resolver {
         Ok(Records::default())
     }
 
-    /// The addresses of a host: those of IPv4, or if there are none those of IPv6.
+    /// Looks up the addresses of a host: IPv4, or IPv6 if there are none.
     pub(super) async fn addresses(&self, host: &str) -> Result<Addresses, String> {
         let four = Addresses::of(&self.ask(host, RecordType::A).await?, RecordType::A);
         if !four.ips.is_empty() {
@@ -99,7 +87,6 @@ impl Resolver {
         Ok(Addresses::of(&six, RecordType::AAAA))
     }
 
-    /// Asks each server until one answers.
     async fn ask(&self, name: &str, kind: RecordType) -> Result<DnsResponse, String> {
         let no_name = |error| format!("{name:?} is not a valid name: {error}");
         let mut whole = Name::from_ascii(name).map_err(no_name)?;
@@ -124,11 +111,10 @@ impl Resolver {
         Err(format!("{name} ({kind}): {last}"))
     }
 
-    /// Asks over UDP, and over TCP if the answer is truncated.
     async fn exchange(&self, server: SocketAddr, query: &Query) -> Result<DnsResponse, NetError> {
         let mut options = DnsRequestOptions::default();
         options.use_edns = false;
-        // The tasks of the exchanges end when it is dropped.
+        // Dropping it ends the tasks of the exchange.
         let provider = TokioRuntimeProvider::new();
         let udp = UdpClientStream::builder(server, provider.clone()).with_timeout(Some(self.timeout));
         let response = udp
@@ -204,13 +190,11 @@ fn address(data: &RData, kind: RecordType) -> Option<IpAddr> {
     }
 }
 
-/// A name in lower case, without its last dot.
 fn text(name: &Name) -> String {
     let text = name.to_ascii().to_ascii_lowercase();
     text.strip_suffix('.').map_or(text.clone(), str::to_owned)
 }
 
-/// The shorter of two times to live.
 fn shortest(one: Option<Duration>, record: &Record) -> Option<Duration> {
     let ttl = Duration::from_secs(record.ttl.into());
     Some(one.map_or(ttl, |one| one.min(ttl)))
@@ -224,7 +208,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A name server may be anybody's.
+        /// Name servers are not trusted.
         #[test]
         fn no_reply_is_too_strange_to_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..600), at in 0..600_usize) {
             let read = |reply: Vec<u8>| {
@@ -233,7 +217,7 @@ mod tests {
                 }
             };
             read(bytes.clone());
-            // One that begins well.
+            // A response with a valid header.
             let mut query = Message::query();
             query.add_query(Query::query(Name::from_ascii("_http._tcp.vllm.inference.svc.").unwrap(), RecordType::SRV));
             let mut reply = query.to_vec().unwrap();

@@ -1,17 +1,14 @@
-//! The name servers and search list of the system: `/etc/resolv.conf`.
+//! The system's name servers and search list: `/etc/resolv.conf`.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The file.
 pub(super) const FILE: &str = "/etc/resolv.conf";
-/// The maximum length of the file.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The maximum number of servers and of domains, as C libraries have it.
+/// Maximum number of servers and of domains, as in C libraries.
 const MAX_SERVERS: usize = 3;
 const MAX_DOMAINS: usize = 8;
 const PORT: u16 = 53;
 
-/// The servers to ask, and how names are searched.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct System {
     pub(super) servers: Vec<SocketAddr>,
@@ -20,7 +17,6 @@ pub(super) struct System {
 }
 
 impl System {
-    /// One server, and names as they are.
     pub(super) fn only(server: SocketAddr) -> Self {
         Self {
             servers: vec![server],
@@ -29,7 +25,7 @@ impl System {
         }
     }
 
-    /// The content of the file. What is unknown in it is skipped.
+    /// Parses the file. Unknown lines are skipped.
     pub(super) fn read(text: &str) -> Self {
         let mut system = Self {
             servers: Vec::new(),
@@ -59,7 +55,7 @@ impl System {
         system
     }
 
-    /// The names that a name may stand for, in the order of lookups.
+    /// Returns the candidates for a name, in the order of lookups.
     pub(super) fn names(&self, name: &str) -> Vec<String> {
         if let Some(whole) = name.strip_suffix('.') {
             return vec![whole.to_owned()];

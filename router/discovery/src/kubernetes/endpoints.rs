@@ -1,4 +1,4 @@
-//! EndpointSlices: the endpoints of a Service, of one family of addresses.
+//! EndpointSlices: the endpoints of a Service, for one address family.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ impl Object for EndpointSlice {
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint> {
         let staying = self.endpoints.iter().flatten().filter_map(|endpoint| {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
-            // It is not coming back: it is named no longer.
+            // Terminating endpoints do not return.
             if conditions.terminating == Some(true) {
                 return None;
             }
@@ -21,10 +21,10 @@ impl Object for EndpointSlice {
             let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
             let spoken = Spoken {
                 pod: pod.and_then(|target| target.name.as_deref()),
-                // Of several, which no controller writes, all are the same endpoint's.
+                // No controller writes several; all would belong to the same endpoint.
                 address: endpoint.addresses.first()?,
                 says: BTreeMap::new(),
-                // A Service that publishes what is not ready calls everything ready: `serving` is the pod's own word.
+                // With `publishNotReadyAddresses` every endpoint is `ready`; `serving` is the pod's own readiness.
                 ready: conditions.ready != Some(false) && conditions.serving != Some(false),
             };
             Some(rules.endpoint(spoken, |wanted| port(self, wanted)))

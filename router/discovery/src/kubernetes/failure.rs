@@ -1,17 +1,14 @@
-//! Why a watcher did not go on, and what an operator can do about it.
+//! Failures of a watcher and their remedies.
 
 use kube::runtime::watcher;
 use tailroute_http::error::with_causes;
 
 use super::transport::Refusal;
 
-/// Why the watcher did not go on.
 pub(super) enum Failure {
-    /// The server no longer knows the version of the last event.
+    /// The server has discarded the version of the last event.
     Gone,
-    /// The server refused the request, or could not be reached.
     Refused(&'static str, Refusal),
-    /// An answer makes no sense, or is out of bounds.
     Malformed(String),
 }
 
@@ -37,7 +34,7 @@ impl Failure {
                 "the response to a list is not a list: {}",
                 with_causes(error)
             )),
-            // A line that is no event: kube takes any JSON object for a status.
+            // kube parses any other JSON object as a status.
             kube::Error::Api(_) => Self::Malformed("invalid watch event".to_owned()),
             error => Self::Malformed(format!("invalid watch event: {}", with_causes(error))),
         }
@@ -59,8 +56,8 @@ impl Failure {
         }
     }
 
-    /// Whether everything has to be listed again. Otherwise the watcher continues from the last event: kube does so by
-    /// itself, but keeps a version that the server refuses, and skips an event that it cannot parse.
+    /// Returns whether all objects must be listed again. Otherwise kube continues from the last event; on its own it
+    /// keeps a version that the server rejects, and skips events that it cannot parse.
     pub(super) fn needs_list(&self) -> bool {
         match self {
             Self::Gone | Self::Malformed(_) => true,
@@ -72,7 +69,6 @@ impl Failure {
     }
 }
 
-/// What is wrong, and what to do about it.
 pub(super) fn explain(verb: &str, resource: &str, namespace: &str, refusal: &Refusal) -> String {
     let (code, message) = match refusal {
         Refusal::Answered { code, message } => (*code, message),

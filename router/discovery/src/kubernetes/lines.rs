@@ -1,4 +1,4 @@
-//! The body of a watch: whole lines, each bounded.
+//! The body of a watch, split into bounded lines.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -14,23 +14,20 @@ use tokio::time::{Instant, Sleep};
 use super::transport::Refusal;
 use super::values;
 
-/// The maximum length of an event: etcd holds no object of more than 1.5 MiB.
+/// Maximum length of an event; etcd objects have at most 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 8 << 20;
-/// The maximum number of JSON values of an event.
+/// Maximum number of JSON values of an event.
 const MAX_EVENT_VALUES: usize = 64 << 10;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that passes whole lines on. It ends where the server ends it, where the connection breaks, and at its deadline: a
-/// watch may end at any time, and the next one continues from the last event. A line without an end is dropped.
+/// Forwards complete lines of a body. It ends with the response, a broken connection, or the deadline: the next watch
+/// continues from the last event. A partial last line is dropped.
 pub(super) struct Lines {
     body: Incoming,
-    /// The beginning of a line.
     partial: BytesMut,
     deadline: Pin<Box<Sleep>>,
-    /// Called when lines are passed on.
     heard: Box<dyn Fn() + Send>,
-    /// Set when the body ends.
     ended: Arc<AtomicBool>,
 }
 
@@ -50,7 +47,6 @@ impl Lines {
         }
     }
 
-    /// The whole lines up to the end of this piece, if there are any.
     fn take(&mut self, piece: &[u8]) -> Result<Option<Bytes>, Refusal> {
         self.partial.extend_from_slice(piece);
         let from = self.partial.len() - piece.len();

@@ -1,4 +1,4 @@
-//! From objects of Kubernetes to workers.
+//! Converts Kubernetes objects to workers.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -11,18 +11,14 @@ use serde::de::DeserializeOwned;
 
 use crate::state::{Found, Named, shortened};
 
-/// The prefix of annotations that describe a worker.
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
-/// The annotation that names the worker's port.
 const PORT: &str = "port";
-/// The maximum length of a worker's name. A pod with a longer name goes by its address.
+/// Maximum length of a worker's name. A pod with a longer name is named by address.
 const MAX_NAME: usize = 64;
-/// The maximum length of an object's name, as Kubernetes has it.
 const MAX_OBJECT_NAME: usize = 253;
-/// The maximum length of a version: etcd's are numbers of at most 20 digits.
+/// Maximum length of a resource version; etcd's have at most 20 digits.
 pub(super) const MAX_VERSION: usize = 128;
 
-/// A kind of object that names workers.
 pub(super) trait Object:
     kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + DeserializeOwned
@@ -32,17 +28,12 @@ pub(super) trait Object:
     + Sync
     + 'static
 {
-    /// The name of the kind in roles.
     const RESOURCE: &'static str;
 
-    /// What the object names.
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
 }
 
-/// Checks metadata that is kept, or sent back with the next watch, and returns the name.
-///
-/// # Errors
-/// If there is no name, or name or version is longer than any that an API server gives.
+/// Checks metadata that is stored or sent with the next watch, and returns the name.
 pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     let name = meta.name.as_deref().unwrap_or_default();
     let version = meta.resource_version.as_deref().unwrap_or_default();
@@ -58,52 +49,42 @@ pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     Ok(name)
 }
 
-/// The annotations that describe a worker, without their prefix.
 pub(super) fn annotated(meta: &ObjectMeta) -> BTreeMap<String, String> {
     let annotations = meta.annotations.iter().flatten();
     let ours = annotations.filter_map(|(name, text)| Some((name.strip_prefix(PREFIX)?, text)));
     ours.map(|(name, text)| (name.to_owned(), text.clone())).collect()
 }
 
-/// Whether a port of this protocol may be a worker's. Without a protocol it is TCP.
+/// Returns whether the protocol is TCP, the default.
 pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
-/// The number of a port, if it is one.
 pub(super) fn number(port: i32) -> Option<u16> {
     u16::try_from(port).ok()
 }
 
-/// One thing that an object names.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
-    /// What it is called.
     pub(super) name: String,
-    /// The workers that it is, one for each rank; or why it is none.
+    /// Its workers, one per rank, or the reason of a refusal.
     pub(super) workers: Result<Vec<config::Worker>, String>,
-    /// Whether they may be given work.
     pub(super) ready: bool,
-    /// Which of two that are called the same is taken: the lowest.
+    /// Precedence among endpoints of one name; the lowest wins.
     rank: (bool, String),
 }
 
-/// How what is named becomes workers.
 pub(super) struct Rules<'a> {
     pub(super) port: Option<&'a Port>,
     scheme: Scheme,
     template: &'a Template,
 }
 
-/// What an object says of one worker.
+/// An object's data about one worker; `says` holds its annotations without their prefix.
 pub(super) struct Spoken<'a> {
-    /// The pod's name, if it has one.
     pub(super) pod: Option<&'a str>,
-    /// Its address.
     pub(super) address: &'a str,
-    /// What annotations say, without their prefix.
     pub(super) says: BTreeMap<String, String>,
-    /// Whether it may be given work.
     pub(super) ready: bool,
 }
 
@@ -116,7 +97,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The worker that an object speaks of; `find` finds its port by what is configured or annotated.
+    /// Converts an object's data to an endpoint; `find` resolves the configured or annotated port.
     pub(super) fn endpoint(
         &self,
         mut spoken: Spoken<'_>,
@@ -170,7 +151,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// What is wrong, without places: there is no file.
+/// Formats problems without positions, since there is no file.
 pub(crate) fn in_words(problems: &config::Problems) -> String {
     let told = problems.iter().map(|problem| {
         let hint = problem
@@ -186,12 +167,12 @@ pub(crate) fn in_words(problems: &config::Problems) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// An address that a worker can have. Link-local ones are a machine's own, its cloud's metadata among them.
+/// Parses a worker's address. Link-local ones are refused: they reach the machine's cloud metadata service.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text
         .parse()
         .map_err(|_| format!("{text:?} is not an IP address"))?;
-    // An IPv4 address that is written as one of IPv6 is connected to as what it is.
+    // An IPv4-mapped IPv6 address connects as IPv4.
     let address = address.to_canonical();
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
@@ -203,8 +184,8 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     Ok(address)
 }
 
-/// The workers of all objects. One that is named twice, as by two slices between which it moves, is taken once, and is ready
-/// if either says so; one with addresses of both families goes by that of IPv4.
+/// Merges the workers of all objects. An endpoint in two slices, as when it moves between them, counts once and is
+/// ready if either reports so. IPv4 takes precedence over IPv6.
 pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found {
     let mut by_name: BTreeMap<&str, (&Endpoint, bool)> = BTreeMap::new();
     for endpoint in endpoints {

@@ -14,7 +14,7 @@ impl Object for Pod {
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         let address = status.and_then(|status| status.pod_ip.as_deref());
         let address = address.filter(|address| !address.is_empty());
-        // One that has no address yet is no worker yet; one that ends or has ended is named no longer.
+        // Pods without an address are not workers yet; terminating and completed pods are no longer workers.
         let (Some(address), false, None) = (address, ended, &self.metadata.deletion_timestamp) else {
             return Vec::new();
         };

@@ -1,6 +1,6 @@
-//! The API server: its url, its certificates, the token of the service account, and the namespace.
+//! The API server: URL, certificates, token and namespace.
 //!
-//! In a cluster the environment names the server, and token, certificate and namespace are files that the kubelet keeps
+//! In a cluster, environment variables give the URL; token, certificate and namespace are files that the kubelet keeps
 //! current.
 
 use std::path::{Path, PathBuf};
@@ -16,14 +16,11 @@ use hyper_util::rt::TokioExecutor;
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::{self, Connector};
 
-/// The folder of a pod's service account.
+/// Directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// The time for a connection to be established.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum length of a token.
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
-/// An API server, and the namespace that is watched there.
 pub(super) struct Server {
     pub(super) client: Client<Connector, Empty<Bytes>>,
     url: Uri,
@@ -32,10 +29,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Prepares the connection. None is established yet. Reads files.
-    ///
-    /// # Errors
-    /// What is missing, in words.
+    /// Prepares the connection without connecting. Reads files.
     pub(super) fn new(settings: &config::Kubernetes) -> Result<Self, String> {
         let account = |file: &str| PathBuf::from(format!("{ACCOUNT}/{file}"));
         let (url, token_file, ca, namespace) = match &settings.api {
@@ -75,10 +69,6 @@ impl Server {
         })
     }
 
-    /// A path with its query, below the server's url.
-    ///
-    /// # Errors
-    /// If they make no url.
     pub(super) fn at(&self, path: &str) -> Result<Uri, http::Error> {
         below(&self.url, path)
     }
@@ -91,10 +81,6 @@ fn below(base: &Uri, path: &str) -> Result<Uri, http::Error> {
     Ok(Uri::from_parts(parts)?)
 }
 
-/// Reads a token as the value of a header.
-///
-/// # Errors
-/// If it cannot be read, or is none.
 pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     let shown = path.display();
     let text = config::file::read_text(path, MAX_TOKEN_BYTES);
@@ -108,7 +94,6 @@ pub(super) fn token(path: &Path) -> Result<HeaderValue, String> {
     Ok(header)
 }
 
-/// The server that the environment of a pod names.
 fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Uri, String> {
     let read = |name: &str| {
         variable(name).ok_or_else(|| format!("{name} is not set: the router does not run in a pod"))

@@ -1,8 +1,8 @@
-//! The HTTP service beneath kube's client.
+//! The HTTP service below kube's client.
 //!
-//! kube's own service bounds neither the size nor the time of an answer, and takes the certificates once. This one reads the
-//! token and the certificates again when they are needed, since a kubelet renews them, and bounds each answer before kube
-//! parses it. It also notes what kube's watcher keeps to itself: that a watch began, and that one ended.
+//! kube's own service does not bound the size or time of responses, and reads certificates once. This one reloads token
+//! and certificates, which a kubelet renews, and bounds each response before kube parses it. It also records the start
+//! and end of watches, which kube's watcher does not report.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,49 +30,40 @@ use super::values;
 use crate::source::Source;
 use crate::state::DiscoveryState;
 
-/// The time for the answer to a list, or for the head of the answer to a watch.
+/// Time limit for a list's response, or the head of a watch's.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// The time for a whole watch. The server is asked to end it earlier.
+/// Time limit for a whole watch. The server is asked to end it earlier.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(70);
-/// The shortest time between the beginnings of two watches.
+/// Minimum time between the starts of two watches.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
-/// The maximum length of one page of a list.
 const MAX_LIST_BYTES: usize = 16 << 20;
-/// The maximum number of JSON values of a page: some 3,000 for each object. Parsed, a value takes up to 1.6 KiB (a volume of a
-/// pod has 3,280 bytes, and may be two values).
+/// Maximum number of JSON values per page: about 3,000 per object. A parsed value takes up to 1.6 KiB (a pod's volume
+/// has 3,280 bytes and may consist of two values).
 const MAX_LIST_VALUES: usize = 128 << 10;
-/// The maximum number of pages of one list.
 const MAX_PAGES: usize = 1_000;
-/// The maximum length of an answer that reports an error.
 const MAX_STATUS_BYTES: usize = 64 << 10;
 
-/// Why a request has no answer that can be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The server answered with an error.
     #[error("{code}: {message}")]
     Answered {
-        /// The HTTP status.
         code: u16,
         /// The server's message; empty if it sent none.
         message: String,
     },
-    /// The server could not be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// The answer is out of bounds.
     #[error("{0}")]
     OutOfBounds(String),
 }
 
-/// An API server, as kube's client speaks to it.
 #[derive(Clone)]
 pub(super) struct Transport(Arc<Shared>);
 
 struct Shared {
     settings: config::Kubernetes,
     state: Arc<DiscoveryState>,
-    /// `None`: url and certificates have to be read again.
+    /// `None` if URL and certificates must be read again.
     server: Mutex<Option<Server>>,
     pages: AtomicUsize,
     last_watch: Mutex<Option<Instant>>,
@@ -91,20 +82,15 @@ impl Transport {
         }))
     }
 
-    /// Whether a watch ended without an error since the last call.
+    /// Returns whether a watch ended without an error since the last call.
     pub(super) fn take_watch_ended(&self) -> bool {
         self.0.watch_ended.swap(false, Ordering::Relaxed)
     }
 
-    /// A new list begins.
     pub(super) fn list_begins(&self) {
         self.0.pages.store(0, Ordering::Relaxed);
     }
 
-    /// The namespace that is watched.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(super) async fn namespace(&self) -> Result<String, String> {
         let server = self.0.server().await?;
         let namespace = server.namespace.clone();
@@ -173,7 +159,7 @@ impl Shared {
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.send(path)).await;
         let answer = answer.unwrap_or_else(|_| Err(late()))?;
         self.state.heard(Source::Kubernetes);
-        // Bookmarks report that nothing has changed, and kube passes none on.
+        // Bookmarks show that the server is alive, but kube does not forward them.
         let state = Arc::clone(&self.state);
         let heard = move || state.heard(Source::Kubernetes);
         let end = Instant::now() + WATCH_TIMEOUT;
@@ -185,7 +171,7 @@ impl Shared {
         let server = self.server().await.map_err(Refusal::OutOfBounds)?;
         let request = request(&server, path).await?;
         let answer = server.client.request(request).await;
-        // If it fails, the certificates may have been renewed: they are read again.
+        // On failure the server is not put back: its certificates may have been renewed and are read again.
         let answer = answer.map_err(|error| Refusal::Unreachable(with_causes(&error)))?;
         *self.server.lock() = Some(server);
         if answer.status().is_success() {
@@ -199,7 +185,7 @@ impl Shared {
         Err(Refusal::Answered { code, message })
     }
 
-    /// Takes the server, or prepares it from its files.
+    /// Takes the server, or reads it from its files.
     async fn server(&self) -> Result<Server, String> {
         let known = self.server.lock().take();
         if let Some(server) = known {
@@ -211,7 +197,6 @@ impl Shared {
     }
 }
 
-/// The part of a `Status` that is reported.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Message {

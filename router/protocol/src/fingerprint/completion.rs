@@ -1,11 +1,11 @@
-//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches have no one prefix.
+//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches have no common
+//! prefix.
 
 use policy::fingerprint::Pieces;
 
 use super::{Completion, Hashed};
 use crate::json::{Malformed, Scanner};
 
-/// Takes in the prompt that begins here.
 pub(super) fn prompt(
     scanner: &mut Scanner<'_>,
     text: &mut Pieces,
@@ -14,7 +14,7 @@ pub(super) fn prompt(
     if scanner.peek() != Some(b'[') {
         return single(scanner, text, tokens);
     }
-    // Ids are the common list: taken in passing, if they are all there is.
+    // Lists of ids are the most common, so they are tried first.
     let start = scanner.clone();
     if ids(scanner, tokens)? {
         return Ok(Completion::Tokens);
@@ -32,7 +32,6 @@ pub(super) fn prompt(
     Ok(if count == 1 { found } else { Completion::None })
 }
 
-/// A text, or a list of ids.
 fn single(
     scanner: &mut Scanner<'_>,
     text: &mut Pieces,
@@ -49,13 +48,13 @@ fn single(
     }
 }
 
-/// Takes in a list of token ids; if it is anything else, takes nothing and stays.
+/// Reads a list of token ids; skips any other value and returns false.
 fn ids(scanner: &mut Scanner<'_>, tokens: &mut Vec<u32>) -> Result<bool, Malformed> {
     let start = scanner.clone();
     tokens.clear();
     let mut only_ids = true;
     scanner.array(|scanner| {
-        // Once one is something else, none is taken for an id: what is taken cannot also be skipped.
+        // After one element of another kind all are skipped.
         if only_ids && let Some(id) = scanner.id() {
             tokens.push(id);
             return Ok(());

@@ -1,4 +1,4 @@
-//! The examples of the documentation, held to what they say.
+//! Tests of the examples in the documentation.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use super::super::routes::Endpoint;
 
 const PAGE: &str = include_str!("../../../../docs/fingerprints.md");
 
-/// The bodies of each block of this kind.
+/// Returns the bodies of each block of this kind.
 fn blocks(kind: &str) -> Vec<Vec<&'static str>> {
     PAGE.split("```json ")
         .filter_map(|block| block.strip_prefix(kind)?.split("```").next())
@@ -15,7 +15,7 @@ fn blocks(kind: &str) -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// Of a line: a chat's body, or a completion's after its path.
+/// Fingerprints a line: a chat's body, or a completion's after its path.
 fn fingerprint(body: &str) -> (Vec<policy::ids::PrefixHash>, Vec<u64>) {
     let (endpoint, body) = match body.strip_prefix("/v1/completions ") {
         Some(body) => (Endpoint::Completions, body),

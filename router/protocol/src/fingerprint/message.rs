@@ -1,7 +1,7 @@
-//! Messages, their parts and tool calls, and the request's tools, each in canonical form.
+//! Messages, their parts and tool calls, and the request's tools, in canonical form.
 //!
-//! Members are taken as they come. Where the form has one before another (the role before all else, a part's type before
-//! its data) and the request has it after, it is looked for ahead.
+//! Members are hashed in the request's order. Where the canonical form requires another order (role first, a part's
+//! type before its data), the scanner looks ahead.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::Hashed;
 use super::once::{Met, once};
 use crate::json::{Malformed, Quoted, Scanner};
 
-/// One message: its role, then its other fields by rank, and in the order of the request where that leaves a choice.
+/// Reads one message: its role, then its other fields by rank.
 pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     scanner.peek();
     let (start, mark, mut twice) = (scanner.clone(), pieces.mark(), false);
@@ -23,7 +23,7 @@ pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<
     }
 }
 
-/// A message in which a member was given twice: taken in once more, without the earlier ones.
+/// Rereads a message with duplicate members, keeping the last of each.
 #[cold]
 fn settled(mut start: Scanner<'_>, mark: Mark, pieces: &mut Pieces) -> Result<(), Malformed> {
     pieces.rewind(mark);
@@ -69,7 +69,7 @@ fn read(
     }
 }
 
-/// A message whose members stand in another order: taken in once more, rank by rank.
+/// Rereads a message whose members are out of order, rank by rank.
 #[cold]
 fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     pieces.rewind(mark);
@@ -86,10 +86,9 @@ fn again(start: &Scanner<'_>, mark: Mark, pieces: &mut Pieces, twice: &mut bool)
 
 const LAST: u8 = 2;
 
-/// The role's number among a message's members.
 const ROLE: u8 = 7;
 
-/// Where a member's field stands in the canonical form, by rank, and the member's number; `None` if it has none.
+/// Returns a member's rank in the canonical form, and its number.
 fn place(key: &[u8]) -> Option<(u8, u8)> {
     match key {
         b"reasoning" => Some((0, 0)),
@@ -103,7 +102,6 @@ fn place(key: &[u8]) -> Option<(u8, u8)> {
     }
 }
 
-/// A message's fields, as far as they were taken in.
 #[derive(Default)]
 struct Fields {
     reached: u8,
@@ -126,7 +124,7 @@ impl Fields {
             b"tool_calls" => scanner.array(|scanner| tool_call(scanner, pieces, twice)),
             b"tool_call_id" => field(scanner, pieces, Field::ToolId),
             b"function_call" => function(scanner, pieces, twice),
-            // Some clients send it under both its names.
+            // Some clients send reasoning under both names.
             _ if self.reasoned => scanner.skip().map(drop),
             _ => {
                 let before = pieces.bytes();
@@ -138,7 +136,7 @@ impl Fields {
     }
 }
 
-/// Begins the message that stands here, whose role may stand further on. What is wrong with that is found in its place.
+/// Begins the message at `start`, whose role may follow later. Errors in the role are reported later.
 fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
     match start.ahead(b"role") {
         Some(mut scanner) => drop(role(&mut scanner, pieces)),
@@ -146,7 +144,7 @@ fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
     }
 }
 
-/// Begins a message. Its role is hashed where it lies; anything but a string is none.
+/// Begins a message. The role is hashed in place; a value other than a string counts as empty.
 fn role(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     pieces.begin_message("");
     if scanner.peek() == Some(b'"') {
@@ -156,7 +154,6 @@ fn role(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed>
     }
 }
 
-/// `tools`: a message of its own.
 pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     let mut begun = false;
     scanner.array(|scanner| {
@@ -170,7 +167,7 @@ pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<()
     Ok(())
 }
 
-/// An item of `input`: a message, or something else, which counts whole.
+/// Reads an item of `input`: a message, or another item, which is hashed whole.
 pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     if scanner.peek() == Some(b'{') && scanner.ahead(b"role").is_none() {
         pieces.begin_message("item");
@@ -180,7 +177,6 @@ pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(),
     message(scanner, pieces)
 }
 
-/// A message's content: a text, or parts.
 pub(super) fn content(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -193,12 +189,11 @@ pub(super) fn content(
     }
 }
 
-// The numbers of a part's members.
+// Numbers of a part's members.
 const TYPE: u8 = 0;
 const SAID: u8 = 1;
 const UUID: u8 = 2;
 
-/// A content part: text, a medium, or something unknown.
 fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
         b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", twice),
@@ -224,7 +219,7 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
             })?;
             match named(uuid, "image")?.or(digest) {
                 Some(digest) => pieces.media(Field::Image, digest),
-                // Named in another way: by a `file_id`.
+                // The image has neither `uuid` nor URL, for example only a `file_id`.
                 None => medium(&mut whole, pieces)?,
             }
             Ok(())
@@ -244,8 +239,7 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
     }
 }
 
-/// Anthropic's call of a tool. Where a client marks what is to be cached (`cache_control`) moves from turn to turn and
-/// changes no prompt, so that is passed over, here as in all parts.
+/// Reads Anthropic's tool call. `cache_control` moves between turns, so it is skipped here and in all parts.
 fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut name, mut id, mut met) = (None, None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -266,7 +260,6 @@ fn tool_use(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     held(id, pieces, Field::ToolId)
 }
 
-/// What Anthropic's tool answered.
 fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut id, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -284,7 +277,6 @@ fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool)
     held(id, pieces, Field::ToolId)
 }
 
-/// Anthropic's reasoning.
 fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| match key {
@@ -300,7 +292,6 @@ fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     })
 }
 
-/// Anthropic's media, by their source.
 fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| match key {
@@ -316,7 +307,6 @@ fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> R
     })
 }
 
-/// A part that says the string in its member `name`.
 fn said(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -336,7 +326,7 @@ fn said(
     })
 }
 
-/// A medium by its `uuid` if it has one, else by its whole part.
+/// Reads a medium by its `uuid`, or else by its whole part.
 fn named_medium(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -353,7 +343,7 @@ fn named_medium(
     }
 }
 
-/// Passes over a part; where its `uuid` stands.
+/// Skips a part and returns a scanner at its `uuid`.
 fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanner<'a>>, Malformed> {
     let (mut uuid, mut met) = (None, Met::default());
     scanner.object(|scanner, key| {
@@ -368,8 +358,7 @@ fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanne
     Ok(uuid)
 }
 
-/// The digest of a medium's `uuid`. vLLM names what it caches of a medium by it and looks at nothing else, so neither does
-/// this: a URL that is signed anew, or left out once the engine has the medium, is the same medium.
+/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone and ignores the URL.
 fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
     let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
         return Ok(None);
@@ -383,13 +372,12 @@ fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, M
     if scanner.peek() == Some(b'"') {
         scanner.string(&mut out)?;
     } else {
-        // `5` is `"5"` to vLLM.
+        // vLLM treats `5` as `"5"`.
         scanner.compact(&mut out)?;
     }
     Ok(Some(hasher.digest()))
 }
 
-/// A medium by its whole part.
 fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     let mut hasher = MediaHasher::new();
     scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
@@ -397,8 +385,7 @@ fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malforme
     Ok(())
 }
 
-/// The digest of an image's URL or data: a string, or an object that has it as `url`. None of an empty one: it says as
-/// little as `null`.
+/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string is `null`.
 fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
     *digest = None;
     if scanner.peek() == Some(b'"') {
@@ -427,7 +414,6 @@ fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
     Ok((!is_empty).then(|| hasher.digest()))
 }
 
-/// A call: its function, then its id.
 fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut id, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -441,8 +427,7 @@ fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -
     held(id, pieces, Field::ToolId)
 }
 
-/// A function that is called: its arguments, then its name. Some clients write them in this order and some in the
-/// other; the name is the one that is cheap to come back to.
+/// Reads a called function: arguments, then name. Clients write both orders; the name is cheaper to revisit.
 fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     let (mut name, mut met) = (None, Met::default());
     scanner.object(|scanner, key| match key {
@@ -451,7 +436,7 @@ fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
             if scanner.peek() == Some(b'"') {
                 return field(scanner, pieces, Field::ToolArguments);
             }
-            // Some clients send them as JSON instead of as text.
+            // Some clients send the arguments as JSON instead of text.
             pieces.field(Field::ToolArguments);
             scanner.compact(&mut Hashed(pieces))
         }
@@ -461,15 +446,11 @@ fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     held(name, pieces, Field::ToolName)
 }
 
-/// A value that is to be come back to.
 enum Held<'a> {
-    /// A string without escapes, as it lies.
     Plain(&'a [u8]),
-    /// Anything else, by where it stands.
     At(Scanner<'a>),
 }
 
-/// Passes over such a value.
 fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(), Malformed> {
     let is_string = scanner.peek() == Some(b'"');
     let start = scanner.clone();
@@ -495,7 +476,7 @@ fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), M
     }
 }
 
-/// A field whose value is a string; anything else leaves no trace.
+/// Reads a string field; skips any other value.
 fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result<(), Malformed> {
     if scanner.peek() != Some(b'"') {
         return scanner.skip().map(drop);
@@ -504,7 +485,7 @@ fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result
     scanner.string(&mut Hashed(pieces))
 }
 
-/// A string member's text of the object that begins here, wherever it stands; empty if it has none.
+/// Returns the text of a string member of the object that begins here; empty if absent.
 fn ahead<'a>(start: &Scanner<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     let Some(mut scanner) = start.ahead(name) else {
         return Cow::default();

@@ -1,12 +1,12 @@
-//! A message in which a member is given twice.
+//! Messages with duplicate members.
 //!
-//! JSON leaves open what that means. Engines read it as Python's `json.loads` does: the member has the value of the last
-//! and the place of the first. Messages are hashed as they are read, when what comes after is not known yet; so one that
-//! turns out to have such a member is written anew with each given once, and read again. No client means to send one.
+//! Engines follow Python's `json.loads`: the last value at the position of the first. Messages are hashed while they
+//! are read, so a message with a duplicate is rewritten without it and read again. Clients do not send duplicates on
+//! purpose.
 
 use crate::json::{Malformed, Scanner};
 
-/// The members that mean something in a message, its parts, or its calls.
+/// Known members of a message, its parts and its calls.
 const NAMES: [&[u8]; 21] = [
     b"role",
     b"reasoning",
@@ -31,10 +31,10 @@ const NAMES: [&[u8]; 21] = [
     b"source",
 ];
 
-/// Brackets around the innermost of them: message, calls, call, function.
+/// Maximum depth of objects with these members: message, calls, call, function.
 const DEEPEST: u32 = 3;
 
-/// The message that begins here, with each of [`NAMES`] once in each object. What is further in stays as it is written.
+/// Rewrites the message that begins here with each of [`NAMES`] once per object. Deeper levels stay unchanged.
 pub(super) fn once(message: &mut Scanner<'_>) -> Result<Vec<u8>, Malformed> {
     let mut out = Vec::new();
     value(message, 0, &mut out)?;
@@ -64,7 +64,7 @@ fn array(scanner: &mut Scanner<'_>, depth: u32, out: &mut Vec<u8>) -> Result<(),
 
 fn object<'a>(scanner: &mut Scanner<'a>, depth: u32, out: &mut Vec<u8>) -> Result<(), Malformed> {
     let mut from = scanner.position();
-    // Each member's key with what stands before it, and where its value stands.
+    // For each member: the bytes up to its value, and a scanner at the value.
     let mut members: Vec<(&'a [u8], Scanner<'a>)> = Vec::new();
     let mut first = [None; NAMES.len()];
     scanner.object(|scanner, key| {
@@ -90,12 +90,12 @@ fn object<'a>(scanner: &mut Scanner<'a>, depth: u32, out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// Which members of one object were met.
+/// The members of one object seen so far.
 #[derive(Default)]
 pub(super) struct Met(u8);
 
 impl Met {
-    /// Takes note of the member with this number, below 8, and of its having been met already.
+    /// Records the member with this number, below 8; sets `twice` if it was seen before.
     #[inline]
     pub(super) fn note(&mut self, number: u8, twice: &mut bool) {
         *twice |= self.0 >> number & 1 == 1;

@@ -7,7 +7,7 @@ use super::super::routes::Endpoint;
 use super::super::watch::Watch;
 use super::*;
 
-/// Of a chat, or of a completion if the body begins with its `prompt`.
+/// Fingerprints a chat, or a completion if the body begins with `prompt`.
 fn of_text(body: &str) -> Fingerprint {
     let is_completion = body.starts_with("{\"prompt\"");
     let endpoint = if is_completion {
@@ -87,7 +87,7 @@ fn a_text_prompt_goes_on_through_its_completion() {
     let mut reply = this.reply.unwrap();
     reply.push("b".repeat(500).as_bytes());
     let next = of(&json!({"prompt":format!("{prompt}{}", "b".repeat(500))}));
-    // Keys that are complete agree; this turn's short last chunk is not part of the next one's chain.
+    // Complete keys agree; this turn's short last chunk is not in the next chain.
     assert_eq!(reply.chain().hashes()[0], next.chain.hashes()[3]);
 }
 
@@ -405,7 +405,7 @@ fn completions_take_text_or_tokens_and_batches_have_no_prefix() {
 fn a_prompt_of_unknown_shape_has_no_keys() {
     let none = of(&json!({"messages":5}));
     assert!(none.chain.is_empty() && none.reply.is_none());
-    // Strange messages are hashed as far as they are understood, and never crash.
+    // Malformed messages are hashed as far as they are understood and never panic.
     for messages in [
         "[5,null,\"x\",{}]",
         "[{\"role\":7,\"content\":{\"a\":1}}]",

@@ -1,5 +1,5 @@
-//! The fingerprint against its naive twin: a chat is made up, written as JSON in a random one of the ways there are to
-//! write it, and read; the twin is told the chat itself, and spells it with `serde_json`.
+//! Tests the fingerprint against a naive reference. A generated chat is written as JSON in a random valid spelling and
+//! parsed; the reference spells the chat itself with `serde_json`.
 
 use policy::fingerprint::{ChainBuilder, MediaDigest};
 use proptest::prelude::*;
@@ -22,11 +22,10 @@ enum Json {
 #[derive(Clone, Debug)]
 enum Part {
     Text(String),
-    /// By its URL, which says something.
+    /// By a URL that is not empty.
     Image(String),
-    /// By its uuid; perhaps with a URL.
+    /// By uuid, with an optional URL.
     Kept(String, Option<String>),
-    /// By another name.
     File(String),
     Audio(Json),
     Novel(Json),
@@ -39,7 +38,7 @@ struct Call {
     arguments: Result<String, Json>,
 }
 
-/// A message's fields, in an order that counts.
+/// Fields of a message; their order matters.
 #[derive(Clone, Debug)]
 enum Item {
     Null,
@@ -48,7 +47,7 @@ enum Item {
     Name(String),
     AnswerTo(String),
     Calls(Vec<Call>),
-    /// Said before all else, wherever it is written.
+    /// Comes first in the canonical form.
     Reasoning(String),
 }
 
@@ -61,7 +60,6 @@ struct Chat {
     messages: Vec<(String, Vec<Item>)>,
 }
 
-/// Short and long, and rich in what JSON must or may escape.
 fn text() -> impl Strategy<Value = String> {
     let special = prop::sample::select(vec![
         "\\", "\"", "\n", "\0", "/", "é", "😀", "\u{fffd}", "\u{7f}", "\u{1f}",
@@ -84,7 +82,6 @@ fn value() -> impl Strategy<Value = Json> {
     })
 }
 
-/// A member's value that is not one of the names that mean something.
 fn part() -> impl Strategy<Value = Part> {
     prop_oneof![
         text().prop_map(Part::Text),
@@ -151,7 +148,7 @@ fn chat() -> impl Strategy<Value = Chat> {
         })
 }
 
-// What the twin makes of it.
+// The reference.
 
 fn spelled(text: &str) -> String {
     let quoted = serde_json::to_string(text).unwrap();
@@ -219,7 +216,7 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
     }
 }
 
-/// What the root is told of the cache's namespace.
+/// Salt for the root of the chain.
 fn namespace(chat: &Chat) -> Option<String> {
     let given = [("0", &chat.salt), ("1", &chat.extra_key)];
     match given {
@@ -282,7 +279,7 @@ fn novel(json: &Json) -> Json {
     object(&[("x", json.clone()), ("type", Json::Text("novel".into()))])
 }
 
-// How a client may write it.
+// The spellings that a client may use.
 
 struct Writer(Pcg64Mcg);
 
@@ -303,7 +300,7 @@ impl Writer {
             if alone && !after_high && self.chance() {
                 out += "\\uDC7f";
             } else if alone {
-                // Half of a pair, which nothing that follows completes.
+                // A lone surrogate.
                 out += "\\ud9AB";
                 after_high = true;
                 continue;
@@ -330,8 +327,7 @@ impl Writer {
         format!("[{}{}]", items.join(","), self.space())
     }
 
-    /// Members in this order, among others that mean nothing. Of one that is given twice, the last counts, in the place
-    /// of the first.
+    /// Writes members in this order, among unknown ones, some of them twice.
     fn object(&mut self, members: Vec<(&str, String)>) -> String {
         let mut written = Vec::new();
         let (mut members, mut last) = (members, Vec::new());
@@ -354,7 +350,7 @@ impl Writer {
         format!("{{{before}{}{after}}}", written.join(","))
     }
 
-    /// A value that does not count, because the member is given once more.
+    /// A value that a later duplicate overrides.
     fn decoy(&mut self) -> &'static str {
         let decoys = [
             "null",
@@ -443,7 +439,7 @@ impl Writer {
 
     fn message(&mut self, role: &str, items: &[Item]) -> String {
         let mut members = Vec::new();
-        // What has a place of its own may be written anywhere.
+        // Fields with a rank of their own may be written anywhere.
         let mut items: Vec<&Item> = items.iter().collect();
         if self.chance() {
             items.sort_by_key(|item| rank_of(item) == 1);

@@ -1,27 +1,26 @@
-//! 64 bytes of a string at once: which of them are quotes, backslashes or control characters, as one bit each.
+//! Classifies 64 bytes of a string at once: one bit per byte for quotes, backslashes and control characters.
 //!
-//! Every machine of its kind has vectors of sixteen bytes (SSE2, NEON); most x86 machines have wider ones, which are used
-//! where they are found ([`wider`]). The answer is the same.
+//! SSE2 and NEON provide vectors of 16 bytes. On x86, wider vectors are used where available ([`wider`]), with the same
+//! results.
 
 use wide::u8x16;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wider;
 
-/// Bytes of a block.
 pub(super) const BYTES: usize = 64;
 
-/// What stands where in a block that is not plain text: one bit for each byte.
+/// Bytes of a block that are not plain text, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marks {
     pub(super) quotes: u64,
     pub(super) backslashes: u64,
     pub(super) controls: u64,
-    /// The letters, besides quote and backslash, that a backslash may stand before in the shortest spelling.
+    /// Letters that form a canonical escape after a backslash, besides quote and backslash.
     pub(super) letters: u64,
 }
 
-/// A block's marks; `None` if it holds neither quote nor backslash nor control character.
+/// Returns a block's marks; `None` if it has no quote, backslash or control character.
 #[inline]
 pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
     let (lanes, _) = bytes.as_chunks::<16>();
@@ -42,18 +41,15 @@ pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
     })
 }
 
-/// What the first special byte of sixteen is.
+/// The first special byte of 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
-    /// There is none.
     None,
-    /// A quote, at this place.
     Quote(usize),
-    /// A backslash or a control character.
     Other,
 }
 
-/// Looks for it. Which kind it is follows from the same bits, without going back to the byte.
+/// Finds the first special byte; its kind follows from the same bits without another load.
 #[inline]
 pub(super) fn first_special(bytes: &[u8; 16]) -> First {
     let lanes = u8x16::from(*bytes);
@@ -75,7 +71,7 @@ fn special(bytes: u8x16) -> u8x16 {
     bytes.simd_eq(u8x16::splat(b'"')) | bytes.simd_eq(u8x16::splat(b'\\')) | control(bytes)
 }
 
-/// Below 0x20: what it is the lesser of already.
+/// Bytes below 0x20: those that equal their minimum with 0x1F.
 #[inline]
 fn control(bytes: u8x16) -> u8x16 {
     bytes.min(u8x16::splat(0x1F)).simd_eq(bytes)
@@ -89,12 +85,10 @@ fn letter(bytes: u8x16) -> u8x16 {
     is(b'n') | is(b't') | is(b'r') | b_or_f
 }
 
-/// The backslashes that begin an escape, of a block that begins outside one: the first of each run of backslashes, the
-/// third, and so on.
+/// Returns the backslashes that begin an escape, for a block that begins outside one: every second of each run.
 ///
-/// Subtracting a run from the place after it carries through the run. Whether that lands on an even or an odd place,
-/// against where the run begins, is whether its length is even; taking turns within the run falls out of the same
-/// subtraction when the odd places are filled in before it.
+/// Subtracting a run from the bit after it carries through the run, and ends on an even or odd bit by the run's length.
+/// With the odd bits filled in first, the same subtraction selects every second backslash.
 #[inline]
 pub(super) fn escapes(backslash: u64) -> u64 {
     const ODD: u64 = 0xAAAA_AAAA_AAAA_AAAA;
@@ -108,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The same, one byte after the other.
+    /// Bytewise reference of [`escapes`].
     fn naive_escapes(backslash: u64) -> u64 {
         let (mut starts, mut within) = (0, false);
         for at in 0..64 {

@@ -1,4 +1,4 @@
-//! One escape after the other: for those few that must be written anew, and for small fields.
+//! Decodes single escapes, for those that are rewritten and for small fields.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,8 @@ use super::block::BYTES;
 
 mod four;
 
-/// Spells the escape whose backslash stands just before `at`, and those by number that follow it at once, as far as the
-/// room goes; moves past them. Returns how many bytes that took.
-///
-/// # Errors
-/// What is wrong with one; `at` is then where.
+/// Spells the escape whose backslash stands just before `at`, and the numeric escapes after it while there is room.
+/// Advances `at` past them, or to an error, and returns the number of bytes written.
 pub(super) fn spell_escapes(
     bytes: &[u8],
     at: &mut usize,
@@ -26,7 +23,7 @@ pub(super) fn spell_escapes(
             *place = spelled;
             (next, length) = (next + four::ESCAPES, length + four::SPELLED);
         } else if let Some(place) = room[length..].first_chunk_mut() {
-            // The common one among other text: a letter of Latin, Greek, Cyrillic, …, in two bytes.
+            // Most common in mixed text: a Latin, Greek or Cyrillic letter, two bytes in UTF-8.
             if let unit @ 0x80..0x800 = unit(&bytes[next..]) {
                 [place[0], place[1]] = [0xC0 | (unit >> 6) as u8, 0x80 | unit as u8 & 0x3F];
                 (next, length) = (next + 6, length + 2);
@@ -46,7 +43,7 @@ pub(super) fn spell_escapes(
     Ok(length)
 }
 
-/// The number that the escape at the front gives; more than any could if it gives none.
+/// Returns the code unit of a numeric escape; an out-of-range value if there is none.
 #[inline]
 fn unit(text: &[u8]) -> u32 {
     match text.first_chunk::<6>() {
@@ -55,10 +52,8 @@ fn unit(text: &[u8]) -> u32 {
     }
 }
 
-/// Decodes the escape whose backslash stands just before `at`, and moves past it. A lone surrogate is U+FFFD.
-///
-/// # Errors
-/// What is wrong with it; `at` is then where.
+/// Decodes the escape whose backslash stands just before `at`, and advances past it, or to an error. A lone surrogate
+/// becomes U+FFFD.
 pub(super) fn escape(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
     let &letter = bytes.get(*at).ok_or("the escape does not end")?;
     let character = match letter {
@@ -83,7 +78,7 @@ fn unicode(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
     if !(0xD800..0xDC00).contains(&unit) {
         return Ok(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
     }
-    // The first half of a pair: the second must follow, else the half stands alone.
+    // A high surrogate without a low surrogate stands alone.
     if !bytes[*at..].starts_with(b"\\u") {
         return Ok(char::REPLACEMENT_CHARACTER);
     }
@@ -97,7 +92,6 @@ fn unicode(bytes: &[u8], at: &mut usize) -> Result<char, &'static str> {
     Ok(char::from_u32(pair).unwrap_or(char::REPLACEMENT_CHARACTER))
 }
 
-/// A hexadecimal digit's value; 0xFF for what is none.
 const DIGITS: [u8; 256] = {
     let mut digits = [0xFF; 256];
     let mut value = 0;
@@ -120,16 +114,16 @@ fn hex(bytes: &[u8], at: &mut usize) -> Result<u32, &'static str> {
     Ok(value)
 }
 
-/// What four hexadecimal digits say; more than they could if one is none.
+/// Returns the value of four hexadecimal digits; an out-of-range value if one is invalid.
 #[inline]
 fn number(digits: [u8; 4]) -> u32 {
     let [a, b, c, d] = digits.map(|digit| u32::from(DIGITS[usize::from(digit)]));
-    // What is no digit has high bits, which go where no digit reaches.
+    // Invalid digits have high bits; these are shifted above any valid value.
     let wrong = (a | b | c | d) & 0xF0;
     wrong << 16 | a << 12 | b << 8 | c << 4 | d
 }
 
-/// The text of a string's inside, which must be valid; borrowed where it has no escapes.
+/// Decodes the inside of a valid string; borrowed if it has no escapes.
 pub(super) fn decoded(inside: &[u8]) -> Cow<'_, str> {
     let Some(first) = memchr::memchr(b'\\', inside) else {
         return String::from_utf8_lossy(inside);

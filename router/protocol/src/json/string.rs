@@ -1,4 +1,4 @@
-//! Strings: found to their end, checked, and handed on in their shortest spelling.
+//! Scans strings and emits their canonical spelling.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::block::{BYTES, First, Marks, escapes, first_special, marks};
 use super::escape::{decoded, spell_escapes};
 use super::{Malformed, Scanner};
 
-/// A string as it lies in the text, without its quotes.
+/// The inside of a string, as spelled in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted<'a> {
     inside: &'a [u8],
@@ -14,20 +14,20 @@ pub struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
-    /// What it says.
+    /// Returns the decoded text.
     #[must_use]
     pub fn text(self) -> Cow<'a, str> {
         decoded(self.inside)
     }
 
-    /// Its canonical bytes, if they are those that lie there for sure: it has no escapes.
+    /// Returns the canonical bytes if the string has no escapes.
     #[inline]
     #[must_use]
     pub fn plain(self) -> Option<&'a [u8]> {
         (!self.has_escapes).then_some(self.inside)
     }
 
-    /// What it says, in UTF-8.
+    /// Returns the decoded text as UTF-8 bytes.
     #[inline]
     #[must_use]
     pub fn decoded(self) -> Cow<'a, [u8]> {
@@ -42,10 +42,7 @@ impl<'a> Quoted<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Passes over a string, which begins here, and hands on its canonical bytes in pieces.
-    ///
-    /// # Errors
-    /// If it is not a JSON string. A lone surrogate is taken for U+FFFD.
+    /// Consumes a string and emits its canonical bytes in pieces. A lone surrogate becomes U+FFFD.
     pub fn string(&mut self, out: &mut impl Out) -> Result<(), Malformed> {
         self.expect(b'"', "expected a string")?;
         let mut run = self.at;
@@ -54,17 +51,13 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Passes over a string, which begins here, and returns it as it lies.
-    ///
-    /// # Errors
-    /// If it is not a JSON string.
+    /// Consumes a string and returns it as spelled.
     #[inline]
     pub fn quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         self.expect(b'"', "expected a string")?;
         self.rest_of_quoted()
     }
 
-    /// The same from behind the opening quote.
     #[inline]
     pub(super) fn rest_of_quoted(&mut self) -> Result<Quoted<'a>, Malformed> {
         let start = self.at;
@@ -81,7 +74,7 @@ impl<'a> Scanner<'a> {
         Ok(Quoted { inside, has_escapes })
     }
 
-    /// Where the string's end is, if it has fewer than 32 bytes, all plain: keys, names, ids.
+    /// Returns the end of a plain string shorter than 32 bytes: keys, names, ids.
     #[inline]
     fn short_string(&self) -> Option<usize> {
         let (heads, _) = self.bytes.get(self.at..)?.as_chunks::<16>();
@@ -95,8 +88,8 @@ impl<'a> Scanner<'a> {
         None
     }
 
-    /// Passes over the rest of a string, from behind its opening quote. What is canonical and not yet handed on begins
-    /// at `run` and goes on to where the scanner then is; only where an escape is written anew, is anything handed on.
+    /// Consumes the rest of a string. Canonical bytes from `run` to the scanner's position are pending; they are
+    /// emitted only when an escape is rewritten.
     #[inline]
     pub(super) fn rest_of_string(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         if let Some(end) = self.short_string() {
@@ -114,8 +107,7 @@ impl<'a> Scanner<'a> {
         self.walk_string(run, out, marks)
     }
 
-    /// Block after block to the string's end. Where the next one begins never waits for what this one holds; only whether
-    /// its first byte is escaped does.
+    /// Scans blocks to the string's end. Only the escape of a block's first byte depends on the previous block.
     #[inline(always)]
     pub(super) fn walk_string(
         &mut self,
@@ -123,11 +115,11 @@ impl<'a> Scanner<'a> {
         out: &mut impl Out,
         marks: impl Fn(&[u8; BYTES]) -> Option<Marks>,
     ) -> Result<(), Malformed> {
-        // 1 if the last block ended with a backslash that escapes the first byte of this one.
+        // 1 if the previous block ended with a backslash that escapes this block's first byte.
         let mut carried = 0;
         loop {
             let Some(found) = marks(&self.block()) else {
-                // Plain but for the letter of an escape that begins in the block before.
+                // Plain, except for the letter of an escape that begins in the previous block.
                 if std::mem::take(&mut carried) != 0 && !b"bfnrt".contains(&self.bytes[self.at]) {
                     self.respell(1, run, out)?;
                 }
@@ -154,7 +146,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next 64 bytes; what is missing at the end reads as control characters.
+    /// Returns the next 64 bytes, padded with NUL, which counts as a control character.
     #[inline]
     fn block(&self) -> [u8; BYTES] {
         let rest = &self.bytes[self.at..];
@@ -172,8 +164,7 @@ impl<'a> Scanner<'a> {
         self.wrong("control characters in strings must be escaped")
     }
 
-    /// Writes those escapes of the block anew whose letters are these. What follows them may be taken with them, as far as
-    /// into the blocks to come.
+    /// Rewrites the escapes that have these letters, and those that follow, even from later blocks.
     #[inline]
     fn respell(&mut self, mut letters: u64, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         loop {
@@ -192,18 +183,17 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The bits from this one on; none beyond the last.
 #[inline]
 fn from_bit(bit: usize) -> u64 {
     if bit < 64 { u64::MAX << bit } else { 0 }
 }
 
-/// Takes canonical bytes.
+/// Receives canonical bytes.
 pub trait Out {
-    /// The next bytes.
+    /// Receives the next bytes.
     fn bytes(&mut self, bytes: &[u8]);
 
-    /// The next few bytes: the first `length` of a window.
+    /// Receives the first `length` bytes of a window.
     #[inline]
     fn short<const N: usize>(&mut self, window: &[u8; N], length: usize) {
         self.bytes(&window[..length]);
@@ -217,7 +207,6 @@ impl<F: FnMut(&[u8])> Out for F {
     }
 }
 
-/// Takes nothing: for what is only passed over.
 pub(super) struct Nothing;
 
 impl Out for Nothing {
@@ -225,7 +214,6 @@ impl Out for Nothing {
     fn bytes(&mut self, _: &[u8]) {}
 }
 
-/// Hands on what lies between two places.
 #[inline]
 pub(super) fn flush(bytes: &[u8], run: usize, end: usize, out: &mut impl Out) {
     if run >= end {

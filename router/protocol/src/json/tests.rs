@@ -4,7 +4,6 @@ use serde_json::Value;
 use super::value::MAX_DEPTH;
 use super::*;
 
-/// A string value's text, by its canonical spelling.
 fn text(value: &[u8]) -> Option<String> {
     let mut spelled = b"\"".to_vec();
     Scanner::new(value)
@@ -125,10 +124,10 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A way through a string: a scanner behind the opening quote, where what is not yet handed on begins, where it goes.
+/// Scans a string from after its opening quote: scanner, start of the pending bytes, output.
 type Walk = fn(&mut Scanner<'_>, &mut usize, &mut Vec<u8>) -> Result<(), Malformed>;
 
-/// What such a walk hands on of the string that the text is, and where it ends.
+/// Returns the bytes that a walk emits and its end position.
 fn walked(text: &[u8], walk: Walk) -> Result<(Vec<u8>, usize), Malformed> {
     let (mut scanner, mut run, mut said) = (Scanner { bytes: text, at: 1 }, 1, Vec::new());
     walk(&mut scanner, &mut run, &mut said)?;
@@ -248,8 +247,7 @@ proptest! {
     }
 }
 
-/// A string as some client might write it: by the bits of `escape`, a character stands for itself, is escaped in short
-/// or as a number.
+/// Spells a string in a valid way: `escape` selects a literal, a short or a numeric escape per character.
 fn write(text: &str, mut escape: u64) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {

@@ -1,16 +1,13 @@
-//! Whole values, of any kind and depth: passed over, or handed on without insignificant white space.
+//! Skips whole values, or emits them without insignificant white space.
 
 use super::string::{Nothing, Out, flush};
 use super::{Malformed, Scanner};
 
-/// Deepest nesting that is taken. Engines stop far earlier.
+/// Maximum nesting depth. Engines accept far less.
 pub(super) const MAX_DEPTH: usize = 512;
 
 impl<'a> Scanner<'a> {
-    /// Passes over one value and returns its span.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Skips one value and returns its span.
     pub fn skip(&mut self) -> Result<&'a [u8], Malformed> {
         self.peek();
         let start = self.at;
@@ -23,10 +20,7 @@ impl<'a> Scanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Passes over one value and hands it on in pieces: strings in their shortest spelling, no insignificant white space.
-    ///
-    /// # Errors
-    /// If it is not JSON.
+    /// Consumes one value and emits its canonical form in pieces.
     pub fn compact(&mut self, out: &mut impl Out) -> Result<(), Malformed> {
         self.peek();
         let mut run = self.at;
@@ -35,7 +29,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// One value. What is canonical and not yet handed on begins at `run` and ends where the scanner is.
+    /// Consumes one value. Canonical bytes from `run` to the scanner's position are pending.
     fn value(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         let mut open = Nesting::default();
         loop {
@@ -71,10 +65,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// After a value: closes what ends here. Returns whether the outermost value is complete; else a value follows.
+    /// Closes the containers that end after a value. Returns whether the outermost value is complete.
     fn close(&mut self, open: &mut Nesting, run: &mut usize, out: &mut impl Out) -> Result<bool, Malformed> {
         loop {
-            // What follows the outermost value is not part of it, white space included.
+            // White space after the outermost value is not part of it.
             let Some(in_object) = open.top() else {
                 return Ok(true);
             };
@@ -99,7 +93,6 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A key and its colon.
     fn member(&mut self, run: &mut usize, out: &mut impl Out) -> Result<(), Malformed> {
         self.expect(b'"', "expected a key in quotes")?;
         self.rest_of_string(run, out)?;
@@ -107,7 +100,7 @@ impl<'a> Scanner<'a> {
         self.expect(b':', "expected `:`")
     }
 
-    /// [`Scanner::peek`]; what was there before any white space is handed on.
+    /// Like [`Scanner::peek`], but flushes the pending bytes before white space.
     #[inline]
     fn next(&mut self, run: &mut usize, out: &mut impl Out) -> Option<u8> {
         let before = self.at;
@@ -146,7 +139,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Takes a whole number that is a token id: digits alone, 32 bits. Anything else is left.
+    /// Consumes a token id: an integer of 32 bits without fraction or exponent. Leaves anything else.
     pub fn id(&mut self) -> Option<u32> {
         self.peek();
         let rest = &self.bytes[self.at..];
@@ -178,7 +171,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The open brackets, one bit each: whether it is an object.
+/// The open brackets, one bit each: set for objects.
 #[derive(Default)]
 struct Nesting {
     depth: usize,

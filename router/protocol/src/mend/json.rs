@@ -1,30 +1,26 @@
-//! Closing JSON that was cut anywhere.
+//! Closes JSON that was cut at any position.
 
-/// What may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
-    /// A value, or the end of an array that has none yet.
+    /// A value, or the end of an empty array.
     FirstValue,
     Key,
-    /// A key, or the end of an object that has none yet.
     FirstKey,
     Colon,
-    /// A comma, or the end of what is open.
     Comma,
 }
 
-/// A cut text, read.
 struct Cut {
-    /// What is open: `{` or `[`, outermost first.
+    /// Open brackets, `{` or `[`, outermost first.
     open: Vec<u8>,
     next: Next,
-    /// What ends the string, number or name within which it was cut.
+    /// Completes the string, number or literal that was cut.
     token: Vec<u8>,
 }
 
-/// Appends to `said` what makes JSON of `partial`; into an object with the member of `error`, an object itself. Returns
-/// whether the error went in. What is no JSON is left alone.
+/// Completes `partial` as JSON by appending to `said`, with the members of the object `error` in an outermost object.
+/// Returns whether the error was added. Appends nothing if `partial` is not JSON.
 pub(super) fn close(said: &mut Vec<u8>, partial: &[u8], error: &[u8]) -> bool {
     let Some(mut cut) = read(partial) else {
         return false;
@@ -55,7 +51,7 @@ pub(super) fn close(said: &mut Vec<u8>, partial: &[u8], error: &[u8]) -> bool {
     false
 }
 
-/// Reads as far as the text goes. `None` if it is no beginning of JSON.
+/// Reads a cut text. `None` if it is no prefix of JSON.
 fn read(text: &[u8]) -> Option<Cut> {
     let mut cut = Cut {
         open: Vec::new(),
@@ -105,10 +101,10 @@ fn read(text: &[u8]) -> Option<Cut> {
     Some(cut)
 }
 
-/// The length of the string that `text` begins with; if it is cut, `missing` takes what ends it.
+/// Returns the length of a string; `missing` receives the bytes that complete a cut one.
 fn string(text: &[u8], missing: &mut Vec<u8>) -> usize {
     let mut at = 1;
-    // The first half of a pair of escapes that make one character needs its other half.
+    // A high surrogate needs its low surrogate.
     let mut half = false;
     while let Some(&byte) = text.get(at) {
         let escape = &text[at..];
@@ -136,7 +132,6 @@ fn string(text: &[u8], missing: &mut Vec<u8>) -> usize {
     text.len()
 }
 
-/// The rest of an escape that was cut, and its other half if it has one.
 fn finish_escape(escape: &[u8], second_half: bool, missing: &mut Vec<u8>) {
     let wanted: &[u8] = if second_half { b"\\udc00" } else { b"\\u0000" };
     if escape.len() < 2 && !second_half {
@@ -156,7 +151,7 @@ fn is_first_half(digits: &[u8]) -> bool {
     matches!(digits, [b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..])
 }
 
-/// The bytes that a character lacks which was cut: not the right ones, but ones that decode.
+/// Completes a cut UTF-8 character. The character is arbitrary, but decodes.
 fn finish_character(text: &[u8], missing: &mut Vec<u8>) {
     let Err(error) = std::str::from_utf8(text) else {
         return;
@@ -179,7 +174,7 @@ fn finish_character(text: &[u8], missing: &mut Vec<u8>) {
     }
 }
 
-/// The length of the number that `text` begins with; one that is cut after a sign, a point or an `e` gets a digit.
+/// Returns the length of a number. One that is cut after a sign, a point or an `e` gets a digit.
 fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     let length = text.iter().take_while(of_number).count();
@@ -189,7 +184,7 @@ fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     length
 }
 
-/// The length of the `true`, `false` or `null` that `text` begins with, or a part of it that reaches to its end.
+/// Returns the length of `true`, `false` or `null`, complete or cut.
 fn name(text: &[u8], missing: &mut Vec<u8>) -> Option<usize> {
     let names: [&[u8]; 3] = [b"true", b"false", b"null"];
     let name = names

@@ -5,7 +5,7 @@ use super::*;
 
 const ERROR: &str = r#"{"error":{"message":"gone","code":"draining"}}"#;
 
-/// What a client reads of a stream that was cut there and then mended.
+/// Returns the events that a client reads from a cut and mended stream.
 fn read(cut: &[u8]) -> Vec<Result<Value, String>> {
     let mut lines = sse::Lines::default();
     lines.push(cut, |_| ());
@@ -21,7 +21,7 @@ fn read(cut: &[u8]) -> Vec<Result<Value, String>> {
     seen
 }
 
-/// All of it can be read, and the error comes last.
+/// Asserts that all events are valid and the error is last.
 fn check(cut: &[u8]) {
     let events = read(cut);
     let shown = String::from_utf8_lossy(cut);
@@ -109,7 +109,7 @@ fn objects() -> impl Strategy<Value = Value> {
         .prop_map(|members| Value::from(serde_json::Map::from_iter(members)))
 }
 
-/// JSON with each character beyond ASCII as escapes.
+/// Escapes all characters beyond ASCII.
 fn escaped(text: &str) -> String {
     let mut units = [0; 2];
     text.chars()

@@ -1,4 +1,4 @@
-//! The members of a body that mean something to the router, each read where it stands.
+//! The members of a body that the router reads.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::steering::{self, Keys};
 use crate::tenant::Tenant;
 use crate::tenant::{Given, edits, foreign};
 
-/// Members by which a prompt is longer in tokens than the body is in bytes: media, what an engine keeps, another template.
+/// Members that add prompt tokens which the body does not contain: media, state stored in an engine, other templates.
 const REFERS: [&[u8]; 9] = [
     b"image_data",
     b"audio_data",
@@ -24,13 +24,12 @@ const REFERS: [&[u8]; 9] = [
     b"documents",
 ];
 
-/// A whole number that is not below zero; anything else is none.
+/// Reads a non-negative integer; skips any other value.
 fn number(scanner: &mut Scanner<'_>) -> Result<Option<u64>, Malformed> {
     let said = scanner.skip()?;
     Ok(std::str::from_utf8(said).ok().and_then(|said| said.parse().ok()))
 }
 
-/// Where a body has its prompt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Chat,
@@ -54,7 +53,6 @@ impl Form {
     }
 }
 
-/// What was read of a body so far; its prompt is in the draft.
 pub(super) struct Members<'a, 'd> {
     endpoint: Endpoint,
     form: Form,
@@ -64,7 +62,7 @@ pub(super) struct Members<'a, 'd> {
     stream: bool,
     namespace: Namespace<'a>,
     has_tools: bool,
-    /// The answer repeats the prompt, or goes on within its last message: the next turn has other keys than these.
+    /// The response repeats the prompt or continues its last message, so its keys do not match those of the next turn.
     within: bool,
     session: Option<Value<'a>>,
     cache_key: Option<Value<'a>>,
@@ -78,7 +76,6 @@ pub(super) struct Members<'a, 'd> {
 }
 
 impl<'a, 'd> Members<'a, 'd> {
-    /// Of a body to this endpoint, of which nothing was read yet.
     pub(super) fn new(endpoint: Endpoint, tenant: Option<&'d Tenant>, draft: &'d mut Draft) -> Self {
         Self {
             endpoint,
@@ -102,12 +99,11 @@ impl<'a, 'd> Members<'a, 'd> {
         }
     }
 
-    /// Reads a whole body.
     pub(super) fn read(mut self, body: &'a [u8]) -> Result<Parsed<'a>, Malformed> {
         self.allowed.bytes = body.len() as u64;
         let mut scanner = Scanner::new(body);
         if scanner.peek() == Some(b'[') {
-            // Several bodies in one: an engine may read each as it would read one.
+            // A batch of bodies: an engine may read each element as a body.
             self.steering = Keys::default().push(body);
         }
         scanner.object(|scanner, key| {
@@ -126,14 +122,13 @@ impl<'a, 'd> Members<'a, 'd> {
         Ok(self.parsed())
     }
 
-    /// Whether a member is a part of the prompt, at this endpoint.
     fn is_prompt(&self, key: &[u8], scanner: &mut Scanner<'a>) -> bool {
         match (self.form, key) {
             (Form::Chat | Form::Messages, b"messages")
             | (Form::Messages, b"system")
             | (Form::Responses, b"instructions" | b"input")
             | (Form::Completions, b"prompt") => true,
-            // One of the two is the prompt; the other one is absent or null.
+            // Of `text` and `input_ids`, the one that is absent or null is not the prompt.
             (Form::Generate, b"text" | b"input_ids") => scanner.peek() != Some(b'n'),
             (form, b"tools") => form != Form::None,
             _ => false,
@@ -188,7 +183,7 @@ impl<'a, 'd> Members<'a, 'd> {
         Ok(())
     }
 
-    /// A member that is passed on unread, unless nobody may have it, or no tenant.
+    /// Skips a member, after checking whether it steers an engine or is forbidden to tenants.
     fn other(&mut self, key: &[u8], scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         let value = scanner.skip()?;
         if value == b"null" {
@@ -196,7 +191,7 @@ impl<'a, 'd> Members<'a, 'd> {
         }
         self.allowed.refers |= REFERS.contains(&key);
         if self.form == Form::Generate && key == b"sampling_params" {
-            // What it bounds stands in there.
+            // `/generate` gives its bounds here.
             Scanner::new(value).object(|scanner, key| match key {
                 b"max_new_tokens" | b"n" => self.field(key, scanner),
                 _ => scanner.skip().map(drop),
@@ -217,7 +212,7 @@ impl<'a, 'd> Members<'a, 'd> {
             self.draft.clear();
         }
         let mut allowed = self.allowed;
-        // An engine that calls tools by itself computes several prompts for one request.
+        // An engine that calls tools computes several prompts for one request.
         let calls = self.form == Form::Responses && self.has_tools;
         allowed.refers |= calls || self.previous.is_some() || self.draft.refers();
         let own = self.namespace.salt();

@@ -1,35 +1,30 @@
 //! The members of a body that divide an engine's cache: prompts of two namespaces never share a block.
 //!
-//! vLLM divides it by `cache_salt`; SGLang by `cache_salt`, `extra_key` and the adapter that a request names. The root of
-//! a fingerprint has room for one salt, so what is given is written as one. A lone `cache_salt` stays as it is. Anything
-//! else is a list of marked, length-prefixed values that begins with NUL, and so is a salt that itself begins with NUL:
-//! no namespace can imitate another.
+//! vLLM divides its cache by `cache_salt`; SGLang by `cache_salt`, `extra_key` and the adapter. The root of a
+//! fingerprint takes one salt: a lone `cache_salt` unchanged, otherwise a NUL-prefixed list of tagged, length-prefixed
+//! values, so that no two namespaces collide. A salt that begins with NUL is encoded as a list, too.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use super::{Malformed, Scanner, text};
 
-/// The members, in the order of [`Namespace`]'s values.
 const MEMBERS: [&[u8]; 4] = [b"cache_salt", b"extra_key", b"lora_path", b"lora_name"];
 
-/// What begins a list of values.
 const LIST: char = '\0';
 
-/// What a body gives of them. Absent and `null` are the same, to engines too; an empty text is a value.
+/// Values of [`MEMBERS`]. Absent and `null` are the same, as in engines; an empty text is a value.
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a>([Option<Value<'a>>; MEMBERS.len()]);
 
-/// What a member is given as.
 #[derive(Debug)]
 pub(super) enum Value<'a> {
     Text(Cow<'a, str>),
-    /// Anything else (SGLang takes lists), without insignificant white space.
+    /// Any other value (SGLang accepts lists), without insignificant white space.
     Json(String),
 }
 
 impl<'a> Value<'a> {
-    /// Reads one; `null` is none.
     pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         Ok(match scanner.peek() {
             Some(b'n') => scanner.skip().map(|_| None)?,
@@ -42,7 +37,6 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// A text, or anything else as it is written.
     pub(super) fn as_str(&self) -> &str {
         match self {
             Value::Text(text) => text,
@@ -50,7 +44,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A text that is not empty.
+    /// Returns the text if it is not empty.
     pub(super) fn name(self) -> Option<Cow<'a, str>> {
         match self {
             Value::Text(text) => Some(text).filter(|text| !text.is_empty()),
@@ -60,12 +54,10 @@ impl<'a> Value<'a> {
 }
 
 impl<'a> Namespace<'a> {
-    /// Whether this member is one of them, and which.
     pub(super) fn place(key: &[u8]) -> Option<usize> {
         MEMBERS.iter().position(|member| *member == key)
     }
 
-    /// Takes in the value of the member with this place.
     pub(super) fn take(&mut self, place: usize, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         let value = Value::read(scanner)?;
         if let Some(slot) = self.0.get_mut(place) {
@@ -74,12 +66,11 @@ impl<'a> Namespace<'a> {
         Ok(())
     }
 
-    /// The body's own `cache_salt`, as text.
     pub(super) fn cache_salt(&self) -> Option<&str> {
         self.0.first()?.as_ref().map(Value::as_str)
     }
 
-    /// All of it as one salt; `None` if nothing was given.
+    /// Encodes all values as one salt; `None` if there are none.
     pub(super) fn salt(&self) -> Option<Cow<'_, str>> {
         match &self.0 {
             [None, None, None, None] => return None,

@@ -1,5 +1,5 @@
-//! Messages made up, streamed in deltas that are split at will, and sent back in one of the ways in which clients do: the
-//! keys must be the same.
+//! Generated messages are streamed in randomly split deltas and sent back in the various ways of clients; the keys must
+//! agree.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Said {
     text: String,
     /// Id, name, arguments.
     calls: Vec<[String; 3]>,
-    /// The older form of a call, where there is none of the newer.
+    /// A call in the older form, for messages without newer ones.
     function: Option<[String; 2]>,
 }
 
@@ -51,7 +51,7 @@ fn said() -> impl Strategy<Value = Said> {
     )
 }
 
-/// A text in pieces, at least one.
+/// Splits a text into at least one piece.
 fn fragments(text: &str, rng: &mut Pcg64Mcg) -> Vec<String> {
     let mut fragments = vec![String::new()];
     for character in text.chars() {
@@ -63,7 +63,6 @@ fn fragments(text: &str, rng: &mut Pcg64Mcg) -> Vec<String> {
     fragments
 }
 
-/// Mixes lists, each in its own order.
 fn mixed<T>(lists: Vec<Vec<T>>, rng: &mut Pcg64Mcg) -> Vec<T> {
     let mut lists: Vec<_> = lists.into_iter().map(Vec::into_iter).collect();
     let mut out = Vec::new();
@@ -100,7 +99,7 @@ impl Said {
                 list.push(match rng.random_range(0..3) {
                     0 => json!({"tool_calls": [{"index": index, "function": {"arguments": fragment}}]}),
                     1 => json!({"content": "", "tool_calls": [{"index": index, "id": null, "function": {"name": null, "arguments": fragment}}]}),
-                    // Some engines say all of it with every fragment.
+                    // Some engines repeat id and name in every fragment.
                     _ => json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": fragment}}]}),
                 });
             }
@@ -129,7 +128,7 @@ impl Said {
         (stream + "data: [DONE]\n\n").into_bytes()
     }
 
-    /// The message as a client may send it back; `whole` as it may stand in a whole answer.
+    /// Writes the message as a client may send it back; `whole` for a whole response.
     fn message(&self, rng: &mut Pcg64Mcg, whole: bool) -> String {
         let mut members = vec![("role", json!("assistant"))];
         let content = match rng.random_range(0..4) {
@@ -178,7 +177,7 @@ fn fingerprint(messages: &[&str]) -> Fingerprint {
     parse(Endpoint::Chat, body.as_bytes()).unwrap().fingerprint
 }
 
-/// What is known after an answer to the question, if it was learned.
+/// Returns the chain after a response to the question, if it was learned.
 fn known<'a>(kind: &str, chunks: impl Iterator<Item = &'a [u8]>) -> Option<Chain> {
     let turn = fingerprint(&[QUESTION]);
     let (mut reply, mut watch) = (

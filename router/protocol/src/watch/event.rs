@@ -1,4 +1,4 @@
-//! An event of an answer, or a whole answer, as engines write it.
+//! Wire format of an event or a whole response.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(super) struct Event<'a> {
     pub(super) metrics: Option<WireTimes>,
 }
 
-/// vLLM's `--enable-per-request-metrics`.
+/// Metrics of vLLM's `--enable-per-request-metrics`.
 #[derive(Deserialize)]
 pub(super) struct WireTimes {
     #[serde(default)]
@@ -30,13 +30,13 @@ pub(super) struct WireTimes {
 }
 
 impl WireTimes {
-    /// From the beginning of the prefill to the first token.
+    /// Returns the time from the start of prefill to the first token.
     pub(super) fn prefill(&self) -> Option<Millis> {
         let took = self.time_to_first_token_ms? - self.queue_time_ms?;
         (took.is_finite() && took >= 0.0).then_some(Millis(took))
     }
 
-    /// From the request's arrival to the beginning of the prefill.
+    /// Returns the time from arrival to the start of prefill.
     pub(super) fn queue(&self) -> Option<Millis> {
         let waited = self.queue_time_ms?;
         (waited.is_finite() && waited >= 0.0).then_some(Millis(waited))
@@ -76,7 +76,7 @@ pub(super) struct Delta<'a> {
 }
 
 impl Delta<'_> {
-    /// Its reasoning. vLLM names it so; older versions and SGLang call it `reasoning_content`, and some send both.
+    /// Returns the reasoning: `reasoning` in vLLM, `reasoning_content` in older versions and SGLang; some send both.
     pub(super) fn reasoning(&self) -> &StreamFact<'_> {
         match self.reasoning {
             StreamFact::Nothing => &self.reasoning_content,
@@ -84,20 +84,18 @@ impl Delta<'_> {
         }
     }
 
-    /// Whether it holds something that the next prompt does not repeat, or not as it is.
+    /// Returns whether it has content that the next prompt does not repeat verbatim.
     pub(super) fn is_more(&self) -> bool {
         self.audio.is_some() || !matches!(self.refusal, StreamFact::Nothing)
     }
 }
 
-/// What a member says that should be a string.
 #[derive(Default)]
 pub(super) enum StreamFact<'a> {
-    /// Absent, `null`, an empty string or list.
+    /// Absent, `null`, or an empty string or list.
     #[default]
     Nothing,
     Text(Cow<'a, str>),
-    /// Something else than a string.
     Else,
 }
 
@@ -115,7 +113,7 @@ impl StreamFact<'_> {
     }
 }
 
-/// A fragment of a call; of the older form, which has no `function` around name and arguments, too.
+/// A fragment of a call, also in the older form without `function`.
 #[derive(Deserialize)]
 pub(super) struct Call<'a> {
     #[serde(default)]
@@ -139,7 +137,7 @@ struct Function<'a> {
 }
 
 impl Call<'_> {
-    /// The fragment, if all of it is text.
+    /// Returns the fragment if all its members are text.
     pub(super) fn piece(&self, index: Option<u64>) -> Piece<'_> {
         let inner = self.function.as_ref().filter(|_| index.is_some());
         let (name, arguments) = inner.map_or((&self.name, &self.arguments), |inner| {

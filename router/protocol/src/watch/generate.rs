@@ -1,8 +1,8 @@
-//! Answers of SGLang's `/generate`: the text so far, or its next piece, with what the engine counted.
+//! Responses of SGLang's `/generate`: text and the engine's counts.
 //!
-//! Each event has all of the text unless the engine runs with `--incremental-streaming-output`. Which it is shows by the
-//! text itself: all of it begins with what came before. A piece could do so too, where a text repeats itself from its
-//! beginning; such a reply is learned short, which costs the next turn's prediction and nothing else.
+//! An event has the whole text so far, or only the next piece with `--incremental-streaming-output`. Text that begins
+//! with the previous text is taken as the whole. A repetitive piece may match by chance, and its reply is then learned
+//! short, which affects only the prediction of the next turn.
 
 use policy::estimate::Finish;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::event::StreamFact;
 use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 
-/// Longest text that is kept to find what is new in the next one; a longer one is not learned.
+/// Maximum text kept to find the new part; a longer reply is not learned.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize)]
@@ -40,10 +40,9 @@ struct Reason<'a> {
     kind: StreamFact<'a>,
 }
 
-/// Reads an event, or a whole answer.
 pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     if json.trim_ascii_start().first() == Some(&b'[') {
-        // One answer for each of several prompts.
+        // One response per prompt of a batch.
         watch.several = true;
         watch.passed.said += json.len() as u64;
         reply(Piece::Unrepeated);

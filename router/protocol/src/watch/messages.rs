@@ -1,7 +1,7 @@
-//! Anthropic's answers: typed events, or one message.
+//! Anthropic's responses: typed events or one message.
 //!
-//! `input_tokens` counts what was not found in a cache; what was is told beside it, where the engine tells it at all. In a
-//! stream both come with the first event, the last, or both, as they become known.
+//! `input_tokens` excludes cached tokens, which some engines report separately. In a stream either count comes with the
+//! first event, the last, or both.
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ struct Event<'a> {
     kind: StreamFact<'a>,
     #[serde(default)]
     index: u64,
-    /// Of `message_start`.
+    /// In `message_start`.
     #[serde(borrow, default)]
     message: Option<Message<'a>>,
-    /// Of `content_block_start`.
+    /// In `content_block_start`.
     #[serde(borrow, default)]
     content_block: Option<Block<'a>>,
-    /// Of `content_block_delta` and `message_delta`.
+    /// In `content_block_delta` and `message_delta`.
     #[serde(borrow, default)]
     delta: Option<Block<'a>>,
     #[serde(default)]
     usage: Option<WireUsage>,
-    /// Of a whole message.
+    /// In a whole message.
     #[serde(borrow, default)]
     content: Option<Vec<Block<'a>>>,
     #[serde(borrow, default)]
@@ -77,7 +77,6 @@ struct WireUsage {
 }
 
 impl WireUsage {
-    /// What is known after this was said.
     fn after(self, known: Option<Usage>) -> Usage {
         let mut usage = known.unwrap_or_default();
         let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
@@ -97,7 +96,6 @@ impl WireUsage {
     }
 }
 
-/// Reads an event, or a whole message.
 pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
         reply(Piece::Unrepeated);
@@ -147,7 +145,7 @@ fn finish(reason: &str) -> Finish {
     }
 }
 
-/// Hands on what a block, or a part of one, says. Returns whether there are tokens in it.
+/// Emits the pieces of a block or its delta. Returns whether it has tokens.
 fn says(block: &Block<'_>, index: u64, reply: &mut impl FnMut(Piece<'_>)) -> bool {
     let mut token = false;
     let mut hand_on = |piece: Piece<'_>| {
@@ -165,7 +163,7 @@ fn says(block: &Block<'_>, index: u64, reply: &mut impl FnMut(Piece<'_>)) -> boo
         StreamFact::Else => hand_on(Piece::Unrepeated),
     }
     if block.kind.is("tool_use") || !matches!(block.partial_json, StreamFact::Nothing) {
-        // A stream begins with an empty object, whose text comes after it.
+        // A stream begins with an empty object; its text follows.
         let input = block.input.map_or("", serde_json::value::RawValue::get);
         let input = if input == "{}" { "" } else { input };
         let texts = (block.id.text(), block.name.text(), block.partial_json.text());

@@ -1,7 +1,7 @@
-//! Answers of `/v1/responses`: typed events, or one response.
+//! Responses of `/v1/responses`: typed events or one response.
 //!
-//! A response is a list of items. One that is a message alone is found again in the next turn's `input`; calls are items of
-//! their own there, so a response that has any is not learned.
+//! A response is a list of items. A lone message appears again in the next turn's `input`. Calls are separate items
+//! there, so a response with calls is not learned.
 
 use policy::estimate::Finish;
 use serde::Deserialize;
@@ -63,7 +63,6 @@ struct Details {
     cached_tokens: Option<u64>,
 }
 
-/// Reads an event.
 pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
         reply(Piece::Unrepeated);
@@ -96,7 +95,6 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     }
 }
 
-/// Reads a whole response.
 pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(response) = serde_json::from_slice::<Response<'_>>(json) else {
         reply(Piece::Unrepeated);

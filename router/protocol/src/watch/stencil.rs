@@ -1,35 +1,30 @@
-//! Events that differ from the last one in their text alone, read without parsing them.
+//! Reads events that differ from the previous one only in their text, without parsing them.
 //!
-//! An engine writes a reply's events alike: the same id, the same fields, only another token in the same place. So what
-//! stood before and after the text of the last event that was parsed is kept. If the next one begins and ends with the
-//! same bytes, and what is between them is the inside of a JSON string, then it is the same JSON with another text: the
-//! beginning ends within a string, nothing in the text ends that, and so the end means what it meant. That costs two
-//! comparisons where parsing costs a walk over every field of it, for every token of every stream.
-//!
-//! What differs in more (a finish reason, usage with each token, log-probabilities, escapes) is parsed as ever.
+//! An engine writes the events of a reply alike: same id and fields, another token in the same place. The stencil keeps
+//! the bytes around the text of the last parsed event. If the next event has the same prefix and suffix, and the inside
+//! of a JSON string between them, only the text differs. Two comparisons replace a walk over every field. Any other
+//! difference (finish reason, usage per token, log-probabilities, escapes) is parsed normally.
 
 use std::borrow::Cow;
 
 use super::event::{Event, StreamFact};
 use crate::reply::Piece;
 
-/// Longest event that is taken for a stencil: what is longer is no token.
+/// Maximum length of an event with one token.
 const MAX_BYTES: usize = 4096;
 
-/// What stands around the text.
 #[derive(Debug, Default)]
 pub(super) struct Stencil {
-    /// The last event that was learned.
     event: Vec<u8>,
-    /// Where its text began.
+    /// Offset of its text.
     head: usize,
-    /// Bytes after its text; 0: nothing has been learned.
+    /// Bytes after its text; 0 if no event was learned.
     tail: usize,
     is_reasoning: bool,
 }
 
 impl Stencil {
-    /// What an event says, if it is like the last one that was learned.
+    /// Returns the piece of an event that matches the stencil.
     pub(super) fn read<'a>(&self, json: &'a [u8]) -> Option<Piece<'a>> {
         if self.tail == 0 || json.len() <= self.head + self.tail {
             return None;
@@ -51,12 +46,12 @@ impl Stencil {
         })
     }
 
-    /// Learns from an event that was parsed, if it is one token's text and nothing else.
+    /// Learns from a parsed event that has one token's text and nothing else.
     pub(super) fn learn(&mut self, json: &[u8], event: &Event<'_>) {
         let Some((text, is_reasoning)) = only_text(event) else {
             return;
         };
-        // The text lies where the parser found it, unless it had escapes.
+        // The text borrows from the event, unless it had escapes.
         let Some(head) = text.as_ptr().addr().checked_sub(json.as_ptr().addr()) else {
             return;
         };
@@ -72,7 +67,7 @@ impl Stencil {
     }
 }
 
-/// The text that an event says as the first choice's only token, and whether it is reasoning.
+/// Returns the text if it is the event's only content, and whether it is reasoning.
 fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
     let [choice] = event.choices.as_slice() else {
         return None;
@@ -178,7 +173,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is read without being parsed would have been parsed as the same.
+        /// Events read by the stencil have the same result as parsed ones.
         #[test]
         fn it_reads_what_the_parser_would(
             field in prop::sample::select(vec!["content", "reasoning", "reasoning_content"]),

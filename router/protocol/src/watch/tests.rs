@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// What was read of an answer, and its pieces, written down.
+/// Watches a response and formats its pieces.
 fn watch(content_type: &str, chunks: &[&[u8]]) -> (Watch, String) {
     let mut watch = Watch::new(Endpoint::Chat, Some(content_type), false);
     let mut said = String::new();
@@ -189,7 +189,7 @@ fn garbage_and_compressed_answers_pass_unread() {
     assert!(encoded.first_token && encoded.complete && encoded.usage.is_none());
 }
 
-/// What an answer of an endpoint says, and the text of its reply.
+/// Watches a response of an endpoint and returns the text of its reply.
 fn other(endpoint: Endpoint, kind: &str, answer: &str) -> (Watch, String) {
     let mut watch = Watch::new(endpoint, Some(kind), false);
     let mut text = String::new();

@@ -1,8 +1,7 @@
-//! The capture's file: at most two of `max_bytes` each.
+//! The capture's files: at most two of `max_bytes` each, each a complete trace.
 //!
-//! A full file is renamed to `PATH.1`, replacing the previous one, and a new one begins; so is a file that exists when
-//! the router starts. Each file is a complete trace. A failed write is undone, so that a full disk loses lines and not
-//! the file.
+//! A full file, or one that exists at start, is renamed to `PATH.1` and replaces the previous one. A failed write is
+//! undone, so that a full disk loses lines but not the file.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -12,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::numbers::BLOCK_TOKENS;
 
-/// The current file, and its limit.
+/// The current file and its limit.
 #[derive(Debug)]
 pub struct Ring {
     path: PathBuf,
@@ -23,10 +22,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Creates a file at `path`; an existing one is renamed to `PATH.1`.
-    ///
-    /// # Errors
-    /// Fails if it cannot be created.
+    /// Creates a file at `path`; an existing one is renamed to `PATH.1`. Fails if it cannot be created.
     pub fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let file = begin(path)?;
         let mut ring = Self {
@@ -39,10 +35,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Writes complete lines.
-    ///
-    /// # Errors
-    /// Fails if the lines were not written; then none of their bytes remain.
+    /// Writes complete lines. If it fails, none of their bytes remain.
     pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length + lines.len() as u64 > self.max_bytes {
             let file = begin(&self.path)?;
@@ -76,7 +69,7 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Returns the file's metadata line, of which `lab::trace` reads the first two fields.
+/// Returns the file's metadata line. `lab::trace` reads its first two fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({

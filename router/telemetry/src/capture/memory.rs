@@ -1,8 +1,8 @@
-//! A capture in memory: the newest turns, within a number of bytes.
+//! A capture in memory: the newest turns, up to a number of bytes.
 //!
-//! Turns are appended as they are to chunks, of which the oldest is dropped as a whole. Sorting, numbering and
-//! formatting happen when the capture is read: numbering a turn takes several times as long as appending it and evicts
-//! everything else from the processor's caches, and most turns are dropped unread.
+//! Turns are appended to chunks, and the oldest chunk is dropped as a whole. Sorting, numbering and formatting happen
+//! on reading: numbering a turn takes several times as long as appending it and evicts other data from the CPU caches,
+//! and most turns are dropped unread.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -15,13 +15,11 @@ use super::file::first_line;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
 use super::record::{Place, Record, micros};
 
-/// Chunks of a full capture.
 const CHUNKS: usize = 64;
-/// Least and most bytes of a chunk; a longer turn has a chunk of its own.
+/// Minimum and maximum bytes of a chunk; a larger turn has its own chunk.
 const CHUNK_BYTES: [usize; 2] = [4 << 10, 256 << 10];
-/// Least bytes of a capture.
 const LEAST_BYTES: usize = 16 << 10;
-/// Keys and blocks remembered while numbering: some 200 MB.
+/// Keys and blocks remembered while numbering: about 200 MB.
 const MOST_KEYS: usize = 2 << 20;
 
 /// The newest turns, shared between writer and readers.
@@ -30,22 +28,17 @@ pub struct Memory(Arc<Mutex<Held>>);
 
 #[derive(Debug)]
 struct Held {
-    /// Full chunks, oldest first.
     full: VecDeque<Arc<Chunk>>,
-    /// The chunk being written.
     open: Chunk,
-    /// Turns that were too large.
     left_out: u64,
-    /// Turns ever written, which orders those of the same microsecond.
+    /// Total turns written; orders turns of the same microsecond.
     sequence: u64,
-    /// Turns in full chunks.
     turns: usize,
     bytes: usize,
     max_bytes: usize,
     chunk_bytes: usize,
 }
 
-/// Encoded turns.
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     turns: usize,
@@ -76,7 +69,6 @@ impl Memory {
         let size = record.size();
         let held = &mut *self.0.lock();
         if size > held.max_bytes / 2 {
-            // Larger than half of the limit.
             held.left_out += 1;
             return false;
         }
@@ -106,7 +98,7 @@ impl Memory {
         self.0.lock().left_out
     }
 
-    /// Returns the newest turns as a trace. Too slow for a thread that serves requests.
+    /// Returns the newest turns as a trace. Too slow for threads that serve requests.
     #[must_use]
     pub fn newest(&self, turns: usize) -> Vec<u8> {
         let chunks: Vec<Arc<Chunk>> = {
@@ -121,7 +113,7 @@ impl Memory {
             let Some((_, record)) = Record::read(&mut &chunks[chunk].bytes[start..]) else {
                 continue;
             };
-            // Earlier turns are numbered too, since they determine the history of these.
+            // Earlier turns are numbered too, because they determine the history.
             let line = numbers.line(arrived_us as f64 / 1e6, &record);
             if at >= skip {
                 line.write(&mut trace);
@@ -131,8 +123,7 @@ impl Memory {
     }
 }
 
-/// Returns the positions of the turns (chunk, and byte in it) by arrival, since they were written by end; and a
-/// numbering large enough to remember all of them, up to [`MOST_KEYS`].
+/// Returns the turns' positions by arrival, and a numbering for up to [`MOST_KEYS`] of their keys.
 fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
     let (mut order, mut keys) = (Vec::new(), 0);
     for (number, chunk) in chunks.iter().enumerate() {
@@ -170,7 +161,6 @@ impl Held {
         }
     }
 
-    /// Drops the oldest chunks until the limit is met; the open chunk is less than half of it.
     fn make_room(&mut self) {
         while self.size() > self.max_bytes
             && let Some(oldest) = self.full.pop_front()

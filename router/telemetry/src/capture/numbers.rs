@@ -1,16 +1,14 @@
 //! Converts text keys to the blocks of a trace.
 //!
-//! A prompt's keys end at bytes where its messages and chunks of text do; a trace has blocks of equal size in tokens,
-//! each named by an id that stands for the whole prefix. So every key gets a position in tokens, and a block the number
-//! of the first key that reaches its end.
+//! A prompt's keys end at byte offsets of messages and chunks; a trace has blocks of equal size in tokens, whose ids
+//! stand for the whole prefix. Each key gets a position in tokens, and a block gets the number of the first key that
+//! reaches its end.
 //!
-//! The position of a key must not depend on the prompt: prompts that share a prefix would otherwise disagree about it
-//! and share no block. It is fixed when the key is first seen, in proportion between the last known key and the
-//! prompt's end, whose position the worker counted. A block's number is looked up under that of the block before it, so
-//! that no id can follow two different ones, whatever was evicted in between.
-//!
-//! Memory is bounded, and the least recently used entries are evicted first. An evicted conversation that returns is a
-//! new one, with new block numbers.
+//! A key's position must not depend on the prompt, or prompts with a common prefix would share no block. It is fixed
+//! when the key is first seen, by interpolation between the last known key and the prompt's end, whose position the
+//! worker counted. A block's number is looked up with that of the preceding block, so an id always has the same
+//! predecessor, even after evictions. Memory is bounded by evicting the least recently used entries; an evicted
+//! conversation that returns gets new numbers.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -22,26 +20,21 @@ use serde::Serialize;
 
 use super::Record;
 
-/// Tokens per block of a capture: about those of a chunk of text, below which nothing can be distinguished.
+/// Tokens per block: about one chunk of text, the resolution of the keys.
 pub const BLOCK_TOKENS: u32 = 64;
 const CONVERSATIONS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// Keys whose position is remembered, and blocks whose number is: 30 million tokens of distinct text.
+/// Remembered positions of keys and numbers of blocks: 30 million tokens of distinct text.
 const KEYS: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
-/// Distinct models; any others are named `other`.
 const MODELS: usize = 256;
-/// Longest name of a model in bytes.
 pub(super) const MODEL_BYTES: usize = 64;
-/// Name of all further models.
 pub(super) const OTHER_MODEL: &str = "other";
 
-/// Most tokens of a prompt beyond one per byte of its text, for images and the like.
+/// Maximum tokens of a prompt beyond one per byte, for media.
 const MOST_UNSEEN: u64 = 1 << 20;
 
-/// Parent of the first block.
 const ROOT: u64 = u64::MAX;
 
-/// Returns the tokens of a record's prompt, capped at one per byte plus [`MOST_UNSEEN`], since each block takes time
-/// and memory.
+/// Returns a prompt's tokens, capped because each block costs time and memory.
 pub(super) fn prompt_tokens(record: &Record<'_>) -> u64 {
     record.tokens[0].min(record.units.saturating_add(MOST_UNSEEN))
 }
@@ -84,15 +77,14 @@ pub struct Line {
     pub cached_tokens: Option<u64>,
     /// Predicted cached tokens.
     pub predicted_cached_tokens: u64,
-    /// Whether the tokens of prompt and response are estimates, because the worker did not count them.
+    /// Whether the tokens of prompt and response are estimates.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// How the response ended: ok, broken (by the worker), aborted (by the client).
+    /// How the response ended: `ok`, `broken` (by the worker), `aborted` (by the client).
     pub outcome: String,
 }
 
 impl Line {
-    /// Appends the line to a trace.
     pub(super) fn write(&self, trace: &mut Vec<u8>) {
         let start = trace.len();
         // Numbers and text always serialise.
@@ -115,9 +107,9 @@ struct Conversation {
 #[derive(Debug)]
 pub struct Numbers {
     conversations: LruCache<u64, Conversation>,
-    /// End of a key in tokens.
+    /// Position of a key's end, in tokens.
     ends: Recent<PrefixHash, u64>,
-    /// Number of a block, by that of the block before it and the key that covers it.
+    /// Number of a block, by the preceding block and the key that covers it.
     blocks: Recent<(u64, PrefixHash), u64>,
     models: BTreeSet<String>,
     next_conversation: u64,
@@ -131,7 +123,7 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Creates a numbering that remembers at most so many conversations, and so many keys and blocks.
+    /// Creates a numbering with these capacities.
     #[must_use]
     pub fn remembering(conversations: NonZeroUsize, keys: NonZeroUsize) -> Self {
         Self {
@@ -173,8 +165,7 @@ impl Numbers {
         }
     }
 
-    /// Returns where the prompt's keys end in tokens, and up to where they were already known. Fixes the positions of
-    /// new keys, including the reply's, which the next turn repeats.
+    /// Returns the keys' positions in tokens and the known part of the prompt. Fixes the positions of new keys.
     fn places(&mut self, record: &Record<'_>, prompt: u64) -> (Vec<u64>, u64) {
         let keys = record.prompt.hashes();
         let mut ends: Vec<u64> = Vec::with_capacity(keys.len());
@@ -211,7 +202,7 @@ impl Numbers {
             let fresh = self.next_block;
             let number = match record.prompt.hashes().get(covering) {
                 Some(key) => self.blocks.touch_or_put((before, *key), fresh),
-                // Text after the last key is shared with no other prompt.
+                // No other prompt shares text after the last key.
                 None => fresh,
             };
             self.next_block += u64::from(number == fresh);
@@ -224,7 +215,6 @@ impl Numbers {
         runs
     }
 
-    /// Returns the conversation's number, the turn's number and the history.
     fn conversation(&mut self, key: Option<u64>, known: u64, total: u64) -> (u64, u32, u64) {
         if let Some(conversation) = key.and_then(|key| self.conversations.get_mut(&key)) {
             let history = known.min(conversation.total);
@@ -246,7 +236,7 @@ impl Numbers {
         (number, 0, 0)
     }
 
-    /// Returns the model's name, or `other` for too many: names come from clients.
+    /// Returns the model's name, or `other` beyond the limits, since clients choose names.
     fn model(&mut self, name: &str) -> String {
         if !self.models.contains(name) {
             if self.models.len() >= MODELS || name.len() > MODEL_BYTES {
@@ -258,7 +248,7 @@ impl Numbers {
     }
 }
 
-/// Interpolates the position in tokens of `unit` between two known ones, each `(unit, tokens)`.
+/// Interpolates the position of `unit` between two known ones, each `(unit, tokens)`.
 fn between((unit_from, from): (u64, u64), (unit_to, to): (u64, u64), unit: u64) -> u64 {
     let span = unit_to.saturating_sub(unit_from);
     if span == 0 {

@@ -9,23 +9,21 @@ use policy::units::{Millis, Tokens};
 
 use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 
-/// Numeric fields of an encoded record.
 const NUMBERS: usize = 12;
 
-/// Arrival in microseconds of the router's clock, and a sequence number for turns of the same microsecond.
+/// Arrival in microseconds of the router's clock, and a sequence number to order equal times.
 pub(super) type Place = (u64, u64);
 
-/// Returns microseconds of the router's clock.
 pub(super) fn micros(arrived: Millis) -> u64 {
     (arrived.0.max(0.0) * 1e3) as u64
 }
 
-/// A turn whose response was received, at least in part.
+/// A turn with at least part of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record<'a> {
-    /// Key of the conversation; a turn without one is a conversation of its own.
+    /// Key of the conversation; a turn without one is a separate conversation.
     pub conversation: Option<u64>,
-    /// Class of the objective that applied; empty for the configured one.
+    /// Class of the objective; empty for the configured one.
     pub class: Cow<'a, str>,
     /// Requested model.
     pub model: Cow<'a, str>,
@@ -39,7 +37,7 @@ pub struct Record<'a> {
     pub reply: Option<Cow<'a, Chain>>,
     /// Tokens of prompt and response.
     pub tokens: [u64; 2],
-    /// Whether the worker counted these tokens; otherwise they are estimated.
+    /// Whether the worker counted the tokens; otherwise they are estimates.
     pub counted: bool,
     /// Worker that served the turn.
     pub worker: Cow<'a, str>,
@@ -97,7 +95,6 @@ impl Record<'_> {
             + self.reply.as_ref().map_or(0, |reply| chain(reply))
     }
 
-    /// Returns the text fields, with a model name that is too long replaced.
     fn texts(&self) -> [&str; 4] {
         let model = if self.model.len() > MODEL_BYTES {
             OTHER_MODEL
@@ -107,7 +104,7 @@ impl Record<'_> {
         [&self.class, model, &self.worker, &self.outcome]
     }
 
-    /// Appends the encoded record: numbers in little endian, text and keys prefixed by their lengths.
+    /// Appends the encoded record: little-endian numbers; text and keys with a length prefix.
     pub(super) fn write(&self, (arrived_us, sequence): Place, to: &mut Vec<u8>) {
         let numbers: [u64; NUMBERS] = [
             arrived_us,

@@ -70,7 +70,7 @@ fn shared(a: &Line, b: &Line) -> usize {
     ids(a).iter().zip(ids(b)).take_while(|(a, b)| **a == *b).count()
 }
 
-/// Turns by what became of them.
+/// Counts of turns by outcome.
 #[derive(Debug, Default)]
 struct Counted(Mutex<HashMap<String, u64>>);
 
@@ -369,7 +369,7 @@ fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
         let keys = |chain: &Chain| (chain.hashes().to_vec(), chain.ends().to_vec());
         assert_eq!(keys(&read.prompt), keys(&turn.prompt));
         assert_eq!(read.reply.as_deref().map(keys), turn.reply.as_deref().map(keys));
-        // A trace does not say which keys end messages.
+        // The encoding does not record which keys end messages.
         let (prompt, reply) = (turn.prompt.clone(), turn.reply.clone());
         assert_eq!(
             Record {
@@ -457,7 +457,7 @@ fn moves() -> impl Strategy<Value = (u64, Move)> {
 }
 
 proptest! {
-    /// Whatever clients do, and however little is remembered, the reader accepts every line.
+    /// The reader accepts every line, for any sequence of turns and any memory size.
     #[test]
     fn every_line_is_a_turn_that_the_reader_takes(moves in prop::collection::vec(moves(), 1..60), keys in 1usize..60, ratio in 1u64..9) {
         let few = NonZeroUsize::new(keys).unwrap();
@@ -474,7 +474,7 @@ proptest! {
                 Move::Restart(seed) => *chat = vec![("system", text(seed, 900))],
             }
             let (prompt, units) = Chat(chat.clone()).chain();
-            // A varying ratio, as of real tokenizers.
+            // Token ratios vary, as with real tokenizers.
             let tokens = units / ratio + at as u64 % 5;
             let line = numbers.line(at as f64, &record(Some(conversation), prompt, units, [tokens, 7]));
             let json = serde_json::to_string(&line).unwrap();

@@ -1,4 +1,4 @@
-//! The writer thread of a capture: sorts turns, numbers and writes them.
+//! The writer thread of a capture: sorts, numbers and writes turns.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,18 +15,14 @@ use super::record::{Place, Record};
 use super::{Counters, Message, Open, TARGET};
 use crate::logs::panic_message;
 
-/// Most keys of records that are held back: 32 MiB.
+/// Maximum keys of held records: 32 MiB.
 const HELD_KEYS: usize = 2 << 20;
-/// Most records that are held back.
 const HELD_RECORDS: usize = 8192;
-/// A turn that arrived at most this long before one already written is written with that one's time; an earlier one is
-/// left out. Turns that were first tried on another worker, or whose thread was interrupted, come late.
+/// Turns that arrived up to this long before the last written one get its time; earlier ones are left out.
 const TOLERANCE_US: u64 = 5_000_000;
-/// Interval at which the queue is polled. A turn wakes the thread only after the queue was empty for so long: a wake-up
-/// per turn costs more than the turn and takes processor time from requests.
+/// Poll interval of the queue. A wake-up per turn would cost more than the turn itself.
 const REST: Duration = Duration::from_millis(20);
 const AT_ONCE: usize = 512;
-/// Typical bytes of a line whose prompt is not split into many runs of blocks.
 const USUAL_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -37,7 +33,6 @@ pub(super) struct Writer {
     counters: Arc<dyn Counters>,
     held: BTreeMap<Place, Box<Record<'static>>>,
     held_keys: usize,
-    /// Arrival of the last turn written.
     last_us: u64,
     failing: bool,
 }
@@ -60,7 +55,7 @@ impl Writer {
         }
     }
 
-    /// Runs until all senders are dropped. A panic loses the turns that were being written.
+    /// Runs until all senders are dropped. A panic loses the turns being written.
     pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(&mut messages))) {
             self.counters.restarted();
@@ -77,7 +72,6 @@ impl Writer {
 
     fn run(&mut self, messages: &mut mpsc::Receiver<Message>) {
         loop {
-            // With nothing held back, the thread can block.
             let mut next = if self.held.is_empty() {
                 match messages.blocking_recv() {
                     None => return,
@@ -87,7 +81,7 @@ impl Writer {
                 None
             };
             rest();
-            // Read before the queue is drained: every earlier turn that is not in flight is in the queue or was
+            // Read before the queue is drained, so that every earlier turn that is not in flight is in the queue or was
             // dropped.
             let oldest = self.open.lock().first().copied();
             let mut waiting = Vec::new();
@@ -134,7 +128,6 @@ impl Writer {
         self.write(&mut lines);
     }
 
-    /// Writes and clears the lines.
     fn write(&mut self, lines: &mut Vec<Line>) {
         if lines.is_empty() {
             return;
@@ -158,7 +151,6 @@ impl Writer {
         }
     }
 
-    /// Returns the turn's line, unless it is too late.
     fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
         if arrived_us + TOLERANCE_US < self.last_us {
             self.counters.count("late", 1);

@@ -1,11 +1,10 @@
 //! Writes log lines to standard error without blocking or failing the caller.
 //!
-//! A line goes into a bounded buffer, and one thread writes the buffer. A stalled reader blocks that thread only; a
-//! full disk or a closed reader loses lines and nothing else. Lines that did not fit or could not be written are
-//! counted ([`dropped`]), and a line reports their number once writing succeeds again.
+//! Lines go into a bounded buffer that one thread writes. A stalled reader blocks only that thread; a full disk or a
+//! closed reader loses only lines. Lost lines are counted ([`dropped`]) and reported once writing succeeds again.
 //!
-//! Rejected: `tracing-appender`. Its queue is bounded in lines and not in bytes, it does not count what its thread
-//! failed to write, and its guard prints to standard output, which panics where that is closed.
+//! Rejected: `tracing-appender`. Its queue is bounded in lines instead of bytes, it does not count failed writes, and
+//! its guard panics if standard output is closed.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,9 +16,9 @@ use serde_json::json;
 use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Buffered bytes of lines. The thread holds as many again while it writes them.
+/// Capacity of the buffer. The thread holds the same amount while it writes.
 const WAITING_BYTES: usize = 1 << 20;
-/// Longest line; a longer one is cut.
+/// Maximum length of a line, in bytes; a longer one is cut.
 const LONGEST_LINE: usize = 16 << 10;
 /// Pause before a non-blocking standard error is tried again.
 const AGAIN: Duration = Duration::from_millis(10);
@@ -39,16 +38,11 @@ impl Dropped {
     }
 }
 
-/// Lines of the process's log; one, like standard error.
 static LINES: OnceLock<&'static Lines> = OnceLock::new();
 
-/// Starts the thread that writes to standard error.
-///
-/// # Errors
-/// Fails if it cannot be started.
 pub(super) fn start(is_json: bool) -> io::Result<Writer> {
     let lines = LINES.get_or_init(|| Box::leak(Box::default()));
-    // One thread for the life of the process, so leaking is harmless.
+    // One thread for the life of the process, so the leak is bounded.
     let run = || lines.write_to(&mut io::stderr());
     std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
     Ok(Writer { lines, is_json })
@@ -63,7 +57,7 @@ pub fn dropped() -> Dropped {
         .unwrap_or_default()
 }
 
-/// Waits until the buffer is written, or the time limit has passed.
+/// Waits until the buffer is written or the time limit has passed.
 pub fn flush(limit: Duration) {
     if let Some(lines) = LINES.get() {
         lines.flush(limit);
@@ -80,22 +74,18 @@ pub(super) struct Writer {
 #[derive(Debug, Default)]
 struct Lines {
     state: Mutex<State>,
-    /// Notified when there is something to write.
     filled: Condvar,
-    /// Notified when everything is written or dropped.
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// Whether the thread is writing what it took.
     is_writing: bool,
     dropped: Dropped,
 }
 
 impl Lines {
-    /// Adds a line, if there is room for it.
     fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if state.waiting.len() + line.len() > WAITING_BYTES {
@@ -106,13 +96,12 @@ impl Lines {
         }
     }
 
-    /// Writes lines for as long as the process lives.
     fn write_to(&self, out: &mut impl Write) {
         let (mut batch, mut is_torn, mut told) = (Vec::new(), false, 0);
         loop {
             let before = self.take(&mut batch);
             let work = AssertUnwindSafe(|| write_lines(out, &batch, &mut is_torn));
-            // If the writer panics, it is unknown what was written, so all lines count as dropped.
+            // After a panic the number of written lines is unknown, so all count as dropped.
             let lost = catch_unwind(work).unwrap_or_else(|_| count_lines(&batch));
             let mut state = self.state.lock();
             state.dropped.failed += lost;
@@ -130,7 +119,7 @@ impl Lines {
         }
     }
 
-    /// Waits for lines and takes them. Returns the lines dropped before.
+    /// Waits for lines and takes them. Returns the dropped lines so far.
     fn take(&self, batch: &mut Vec<u8>) -> Dropped {
         batch.clear();
         let mut state = self.state.lock();
@@ -153,7 +142,7 @@ impl Lines {
     }
 }
 
-/// Writes lines and returns how many were dropped. After a partly written line, the next one starts on a new line.
+/// Writes lines and returns how many were dropped. A partly written line is followed by a line break.
 fn write_lines(out: &mut impl Write, mut lines: &[u8], is_torn: &mut bool) -> u64 {
     let whole = |written: &[u8]| written.last().is_none_or(|byte| *byte == b'\n');
     if *is_torn {
@@ -198,7 +187,6 @@ fn count_lines(lines: &[u8]) -> u64 {
     memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
-/// Cuts a line that is too long; a JSON line stays valid JSON.
 fn cut(line: &[u8], is_json: bool) -> Vec<u8> {
     let begins = String::from_utf8_lossy(&line[..LONGEST_LINE / 4]);
     let mut cut = if is_json {
@@ -256,7 +244,7 @@ mod tests {
         writer.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Waits until the expected number of lines is counted as dropped.
+    /// Waits until the expected number of lines is dropped.
     fn lost(lines: &Lines, wanted: Dropped) {
         let begun = Instant::now();
         while lines.state.lock().dropped != wanted {
@@ -265,7 +253,6 @@ mod tests {
         }
     }
 
-    /// Written bytes, and the results of the next writes; `Ok` without one.
     struct Out {
         written: Arc<Mutex<Vec<u8>>>,
         answers: mpsc::Receiver<io::Result<usize>>,
@@ -283,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Permits one write each, or fails it.
+    /// Permits or fails one write.
     type Answer = mpsc::Sender<io::Result<usize>>;
 
     /// A log in which each write waits for a result.
@@ -308,7 +295,7 @@ mod tests {
         let line = "x".repeat(LONGEST_LINE - 1);
         let fit = WAITING_BYTES / LONGEST_LINE;
         write(lines, &line);
-        // The thread has taken the first one, and is blocked on it.
+        // The thread has taken the first line and is blocked on it.
         let begun = Instant::now();
         while !lines.state.lock().is_writing {
             assert!(begun.elapsed() < LONG);

@@ -1,12 +1,11 @@
-//! Collects kept traces into batches and exports them, off every request's path.
+//! Batches kept traces and exports them, off the request path.
 //!
-//! One task empties the queue. The exporter tries a batch again a few times; meanwhile the queue fills, and a trace that finds
-//! no room in it is dropped. So an outage costs memory up to the queue's bound and a batch.
+//! One task drains the queue. The exporter retries a batch a few times. Meanwhile traces that do not fit into the queue
+//! are dropped, so an outage costs at most the memory of the queue and one batch.
 //!
-//! Rejected: the SDK's `BatchSpanProcessor`. Its queue is bounded in spans and drops single ones, so that traces would be torn;
-//! it tells nobody which it dropped, so that `tailroute_traces_lost_total` could not be counted; it takes spans that are made
-//! already, which would be the request's work; and it exports from a thread without a runtime, where neither the router's HTTP
-//! client nor its certificates work.
+//! Rejected: the SDK's `BatchSpanProcessor`. It drops single spans, which leaves incomplete traces, and does not report
+//! drops; it requires finished spans, which the request would have to build; and it exports from a thread without a
+//! runtime, where the router's HTTP client does not work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,29 +17,23 @@ use tracing::{info, warn};
 
 use super::{Counters, Message, TARGET, spans};
 
-/// Traces of a batch.
 const BATCH: u64 = 128;
-/// How long a batch waits to be full.
+/// Maximum age of a batch.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Exports what comes out of the queue.
 #[derive(Debug)]
 pub(super) struct Batcher<E> {
     queue: mpsc::Receiver<Message>,
     exporter: E,
-    /// The collector, as the log names it.
     endpoint: String,
     counters: Arc<dyn Counters>,
-    /// The last batch was not taken.
     is_out: bool,
 }
 
-/// Spans that go out together.
 #[derive(Default)]
 struct Batch {
     spans: Vec<SpanData>,
     traces: u64,
-    /// These wait for the batch to be sent.
     flushes: Vec<oneshot::Sender<()>>,
 }
 
@@ -76,7 +69,6 @@ impl<E: SpanExporter> Batcher<E> {
         }
     }
 
-    /// Exports what comes, until nothing can come any more.
     pub(super) async fn run(&mut self) {
         while let Some(first) = self.queue.recv().await {
             let due = Instant::now() + PATIENCE;
@@ -105,7 +97,7 @@ impl<E: SpanExporter> Batcher<E> {
                 }
                 Err(error) => {
                     self.counters.lost("export", batch.traces);
-                    // Once for each outage: it may be long.
+                    // Logged once per outage.
                     if !was_out {
                         warn!(
                             target: TARGET,
@@ -134,7 +126,7 @@ mod tests {
     use super::*;
     use crate::context::Context;
 
-    /// Spans of each batch, and what became of traces.
+    /// Spans per batch, and counts of traces.
     #[derive(Debug, Default)]
     struct Seen {
         batches: Mutex<Vec<usize>>,
@@ -171,7 +163,6 @@ mod tests {
         }
     }
 
-    /// A trace of two spans.
     fn trace() -> Message {
         let (id, now) = (HeaderValue::from_static("r"), std::time::Instant::now());
         let mut record = SpanRecord::new(Context::NONE, &id, now);

@@ -1,8 +1,7 @@
-//! The exporter to a collector: `opentelemetry-otlp` over the router's own connections.
+//! Exports to a collector: `opentelemetry-otlp` over the router's own connections.
 //!
-//! Certificates and timeouts of connections are those of [`tailroute_http::tls`]. Headers are read for every request, so that a
-//! token may change while the router runs. What the environment's `OTEL_…` variables say is not used: the configuration is the
-//! only source.
+//! TLS and connection timeouts are those of [`tailroute_http::tls`]. Headers are read for each export, so that a token
+//! can change at run time. `OTEL_…` environment variables are ignored: the configuration is the only source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,27 +31,23 @@ use tracing::debug;
 use super::TARGET;
 use super::spans::SCHEMA;
 
-/// Times that a batch is sent again.
+/// Maximum retries of a batch.
 const RETRIES: u32 = 3;
-/// The pause before the first of them; doubled each time.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-/// Longest answer of a collector that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 16;
 
-/// Why there is no exporter.
+/// Reason why the exporter cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ExporterError {
-    /// The collector is spoken to by TLS, and there are no roots to verify it by.
+    /// The collector uses TLS and there are no roots to verify it.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The exporter refuses its settings.
+    /// The exporter rejects its settings.
     #[error("traces cannot be exported")]
     Build(#[from] ExporterBuildError),
 }
 
-/// The exporter by these settings. Sends these headers as they are when a request is made.
 pub(super) fn exporter(
     settings: &config::Traces,
     headers: Arc<ArcSwap<HeaderMap>>,
@@ -62,7 +57,7 @@ pub(super) fn exporter(
         .with_max_retries(RETRIES as usize)
         .with_initial_delay(PAUSE)
         .with_max_delay(MAX_PAUSE);
-    // The library's limit is for all tries of a batch together; `timeout` is for each of them.
+    // The library's limit covers all attempts of a batch; `timeout` applies to each.
     let limit = settings
         .timeout
         .saturating_mul(RETRIES + 1)
@@ -98,7 +93,6 @@ pub(super) fn exporter(
     Ok(exporter)
 }
 
-/// What sends: the router by its name, its version, and which process it is.
 fn resource(service: &str) -> Resource {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let instance = format!("{}:{}", host.trim(), std::process::id());
@@ -112,7 +106,6 @@ fn resource(service: &str) -> Resource {
         .build()
 }
 
-/// A collector that takes protobuf over HTTP.
 #[derive(Debug)]
 struct HttpCollector {
     client: Client<Connector, Full<Bytes>>,
@@ -140,7 +133,7 @@ impl HttpCollector {
             .request(Request::from_parts(head, Full::new(body)))
             .await?;
         let (head, body) = answer.into_parts();
-        // Read to its end, so that the connection can be used again. The status counts, whatever the body is.
+        // Drained to reuse the connection. Only the status matters.
         let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         Ok(Response::from_parts(
             head,
@@ -154,7 +147,7 @@ impl HttpClient for HttpCollector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = tokio::time::timeout(self.timeout, self.send(request)).await;
         let sent = sent.unwrap_or_else(|late| Err(late.into()));
-        // The exporter's own error does not have the cause.
+        // The exporter's own error omits the cause.
         sent.inspect_err(
             |error| debug!(target: TARGET, %error, cause = error.source(), "a batch was not sent"),
         )

@@ -1,4 +1,4 @@
-//! The record of one request, from which its spans are made.
+//! The record of one request, from which its spans are created.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,30 +10,28 @@ use policy::units::{Millis, Tokens};
 
 use crate::context::Context;
 
-/// More attempts than a request ever makes.
 pub(super) const MAX_ATTEMPTS: usize = 16;
-/// Stages of a request that is sent once.
 const USUAL_STAGES: usize = 6;
 
 /// A stage of the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The body comes in.
+    /// Receiving the body.
     Receive,
-    /// The body is read and fingerprinted, in one pass.
+    /// Parsing and fingerprinting the body.
     Parse,
-    /// The request waits for its turn.
+    /// Waiting for admission.
     Wait,
-    /// The index is asked which worker holds how much.
+    /// Looking up each worker's cached prefix.
     Match,
-    /// Every worker is scored, and one is chosen.
+    /// Scoring the workers.
     Score,
-    /// The observation of the answer is applied.
+    /// Applying the response's observation.
     Learn,
 }
 
 impl Stage {
-    /// The span's name.
+    /// Returns the span's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,87 +45,86 @@ impl Stage {
     }
 }
 
-/// A turn, as its trace describes it.
+/// A turn that can be described in a trace.
 pub trait DescribeTurn {
-    /// Its facts. Called only where requests are traced.
+    /// Returns the turn's facts. Called only if tracing is enabled.
     fn facts(&self) -> TurnFacts;
 }
 
-/// The choice of a worker, as its trace describes it.
+/// The choice of a worker that can be described in a trace.
 pub trait DescribeChoice {
-    /// Its facts. Called only where requests are traced.
+    /// Returns the choice's facts. Called only if tracing is enabled.
     fn facts(&self) -> ChoiceFacts;
 
-    /// The stages that the choice consisted of.
+    /// Returns the stages of the choice.
     fn stages(&self) -> impl Iterator<Item = (Stage, [Instant; 2])>;
 }
 
 /// The peer of an attempt.
 pub trait Target: Debug + Send + Sync {
-    /// Its name in attributes.
+    /// Returns its name in attributes.
     fn name(&self) -> &str;
 
-    /// Its base url.
+    /// Returns its base URL.
     fn url(&self) -> &Uri;
 }
 
-/// What is known of a turn when it has been read.
+/// Facts of a parsed turn.
 #[derive(Debug)]
 pub struct TurnFacts {
-    /// The model that it asks for; empty if it names none.
+    /// Requested model; empty if none.
     pub model: Arc<str>,
-    /// The name of its conversation.
+    /// Name of the conversation.
     pub conversation: Option<Arc<str>>,
-    /// Its objective for the time to first token.
+    /// Objective for the time to first token.
     pub objective: Millis,
-    /// Whether its answer is generated token by token.
+    /// Whether the response is generated token by token.
     pub generates: bool,
-    /// Whether its conversation goes on: `open` or `last`.
+    /// Whether the conversation continues: `open` or `last`.
     pub conversation_state: &'static str,
 }
 
-/// Why a worker was chosen, and what was expected of it.
+/// Reason of a choice, and predictions for the worker.
 #[derive(Debug)]
 pub struct ChoiceFacts {
     /// The worker.
     pub worker: Arc<dyn Target>,
-    /// The decision's number.
+    /// Number of the decision.
     pub decision: u64,
-    /// The policy that decided.
+    /// The policy.
     pub policy: &'static str,
     /// The policy's reason.
     pub reason: &'static str,
     /// Tokens of the prompt.
     pub prompt: Tokens,
-    /// Tokens that the worker was expected to hold.
+    /// Predicted cached tokens.
     pub cached: Tokens,
-    /// Expected time in the worker's queue.
+    /// Predicted wait in the worker's queue.
     pub wait: Millis,
     /// Predicted time to first token.
     pub predicted: Millis,
 }
 
-/// What a worker's answer said of itself.
+/// Facts that a worker's response reports.
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerFacts {
-    /// What the worker counted.
+    /// Token counts of the worker.
     pub usage: Option<Usage>,
-    /// How the answer ended.
+    /// How the response ended.
     pub finish: Finish,
 }
 
-/// Tokens as a worker counts them.
+/// Token counts of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt: u64,
-    /// Of the reply.
+    /// Tokens of the response.
     pub completion: u64,
-    /// Of the prompt, found in the worker's cache, if it says.
+    /// Prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,
 }
 
-/// Everything that is recorded of a request.
 #[derive(Debug)]
 pub(super) struct SpanRecord {
     pub(super) context: Context,
@@ -138,14 +135,12 @@ pub(super) struct SpanRecord {
     pub(super) method: http::Method,
     pub(super) endpoint: &'static str,
     pub(super) status: Option<u16>,
-    /// The code of an error of the router's own.
     pub(super) error: Option<String>,
     pub(super) turn: Option<TurnFacts>,
     pub(super) stages: Vec<(Stage, Instant, Instant)>,
     pub(super) attempts: Vec<Attempt>,
 }
 
-/// One attempt on a worker.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) span: u64,
@@ -155,12 +150,11 @@ pub(super) struct Attempt {
     pub(super) ended: Option<Instant>,
     pub(super) outcome: &'static str,
     pub(super) answer: Option<AnswerFacts>,
-    /// Why its objective was missed.
     pub(super) cause: Option<&'static str>,
 }
 
 impl Attempt {
-    /// How the answer ended, as the conventions name it.
+    /// Returns the finish reason as named in OpenTelemetry's conventions.
     pub(super) fn finish(&self) -> Option<&'static str> {
         self.answer.map(|answer| match answer.finish {
             Finish::Stop => "stop",
@@ -189,7 +183,6 @@ impl SpanRecord {
         }
     }
 
-    /// All of it, leaving nothing behind.
     pub(super) fn take(&mut self) -> Self {
         Self {
             context: self.context,
@@ -207,14 +200,12 @@ impl SpanRecord {
         }
     }
 
-    /// The attempt that was answered, or the last one.
     pub(super) fn last(&self) -> Option<&Attempt> {
         let answered = self.attempts.iter().find(|attempt| attempt.answer.is_some());
         answered.or(self.attempts.last())
     }
 
-    /// Time to the first token that the client saw, if it was a turn and there was one: from its last byte in, as the
-    /// metrics have it.
+    /// Returns a turn's time to first token, measured from its last received byte, as in the metrics.
     pub(super) fn ttft(&self) -> Option<Millis> {
         self.turn.as_ref().filter(|turn| turn.generates)?;
         let first = self.attempts.iter().find_map(|attempt| attempt.first_token)?;
@@ -224,13 +215,12 @@ impl SpanRecord {
         Some(Millis(ttft.as_secs_f64() * 1e3))
     }
 
-    /// Whether the objective was missed. An attempt with a cause has missed it, whatever the two clocks say.
+    /// Returns whether the objective was missed. A recorded cause takes precedence over the measured time.
     pub(super) fn is_late(&self) -> bool {
         let later = |turn: &TurnFacts| self.ttft().is_some_and(|ttft| ttft > turn.objective);
         self.attempts.iter().any(|attempt| attempt.cause.is_some()) || self.turn.as_ref().is_some_and(later)
     }
 
-    /// What went wrong, of what is not the client's doing.
     pub(super) fn failure(&self) -> Option<&str> {
         if self.status.is_some_and(|status| status >= 500) {
             return Some(self.error.as_deref().unwrap_or("worker_error"));
@@ -240,7 +230,7 @@ impl SpanRecord {
     }
 }
 
-/// Whether an outcome is no doing of the client's.
+/// Returns whether an outcome is a failure that the client did not cause.
 pub(super) fn is_failure(outcome: &str) -> bool {
     matches!(outcome, "broken" | "worker_error" | "deadline" | "cut")
 }

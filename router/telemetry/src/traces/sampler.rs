@@ -1,16 +1,16 @@
-//! Tail sampling: which traces are kept, decided when a request has ended.
+//! Tail sampling: decides which traces are kept when a request has ended.
 //!
-//! | why | what |
+//! | reason | condition |
 //! |---|---|
-//! | `error` | it failed, and not by the client's doing: 5xx, a stream that broke off, a deadline |
-//! | `objective` | its first token came later than its objective |
-//! | `slow` | its first token was among the slowest of late: a share of turns |
-//! | `asked` | the client's `traceparent` says sampled |
-//! | `share` | it was drawn by its trace's id, so that every service that draws by it draws the same |
+//! | `error` | a failure not caused by the client: 5xx, a broken stream, a deadline |
+//! | `objective` | the first token came later than the objective |
+//! | `slow` | the time to first token is among the slowest share of recent turns |
+//! | `asked` | the client's `traceparent` is sampled |
+//! | `share` | selected by trace id, consistently across services |
 //!
-//! "Of late" is a histogram of times to first token whose counts are halved whenever there are [`MEMORY`] of them. Its bins
-//! are 7 % wide; of the bin in which the share ends a part is kept that fills it, drawn by the id: however alike turns
-//! are, what is kept is the share, and not all.
+//! Recent turns are a histogram of times to first token; all counts are halved whenever their sum reaches [`MEMORY`].
+//! Bins are 7 % wide. Within the bin that contains the threshold, turns are selected by trace id in proportion, so that
+//! the share holds even if all turns fall into one bin.
 
 use parking_lot::Mutex;
 use policy::units::Millis;
@@ -18,19 +18,19 @@ use policy::units::Millis;
 use super::record::SpanRecord;
 use crate::context::Context;
 
-/// Counts at which all of them are halved.
+/// Total count at which all counts are halved.
 const MEMORY: f32 = 8192.0;
-/// Turns before any of them is called slow.
+/// Minimum number of turns before any is slow.
 const ENOUGH: f32 = 100.0;
-/// Turns from one look at the histogram to the next.
+/// Turns between updates of the threshold.
 const LOOK_EVERY: u32 = 32;
 const BINS: usize = 256;
-/// The upper end of the first bin, in milliseconds.
+/// Upper end of the first bin, in milliseconds.
 const LEAST_MS: f64 = 0.1;
-/// From one bin's end to the next one's, as a logarithm.
+/// Width of a bin, as a natural logarithm.
 const STEP: f64 = 0.068;
 
-/// Why a trace is kept.
+/// Reason why a trace is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepReason {
     /// It failed.
@@ -39,14 +39,14 @@ pub enum KeepReason {
     Objective,
     /// It is among the slowest.
     Slow,
-    /// Its client asked for it.
+    /// The client sampled it.
     Asked,
-    /// It was drawn.
+    /// It was selected by trace id.
     Share,
 }
 
 impl KeepReason {
-    /// Its name in metrics and traces.
+    /// Returns the name in metrics and traces.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,7 +59,6 @@ impl KeepReason {
     }
 }
 
-/// Shares of the traces in which nothing went wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shares {
     pub(super) slowest: f64,
@@ -67,7 +66,6 @@ pub(super) struct Shares {
     pub(super) asked: bool,
 }
 
-/// Decides which traces are kept.
 #[derive(Debug)]
 pub(super) struct TailSampler {
     shares: Shares,
@@ -79,7 +77,7 @@ struct Recent {
     counts: [f32; BINS],
     total: f32,
     since_look: u32,
-    /// The bin in which the slowest share ends, and the part of it that belongs to it.
+    /// Bin that contains the threshold, and the selected part of it.
     edge: (usize, f64),
 }
 
@@ -96,13 +94,11 @@ impl TailSampler {
         }
     }
 
-    /// Whether the draw falls on this trace.
     pub(super) fn is_drawn(&self, trace: u128) -> bool {
-        // The low 56 bits are the ones that are random by the W3C's second level.
+        // The low 56 bits are random in W3C Trace Context Level 2.
         part(trace as u64) < self.shares.rest
     }
 
-    /// Whether a trace is kept, and why.
     pub(super) fn decide(&self, record: &SpanRecord) -> Option<KeepReason> {
         let ttft = record.ttft();
         let is_slow = ttft.is_some_and(|ttft| self.is_slow(ttft, record.context.trace));
@@ -123,7 +119,7 @@ impl TailSampler {
         self.shares.asked && context.asked
     }
 
-    /// Whether a trace is kept whatever comes of it.
+    /// Returns whether a trace is kept regardless of its outcome.
     pub(super) fn is_chosen(&self, context: &Context) -> bool {
         self.is_asked(context) || self.is_drawn(context.trace)
     }
@@ -136,7 +132,7 @@ impl TailSampler {
 }
 
 impl Recent {
-    /// Whether a turn is among the slowest before it; `drawn` decides at the edge. It counts from now on.
+    /// Returns whether a turn is among the slowest so far, and counts it. `drawn` decides in the bin of the threshold.
     fn is_slow(&mut self, ttft: Millis, share: f64, drawn: f64) -> bool {
         let bin = bin(ttft);
         let (edge, part) = self.edge;
@@ -176,7 +172,7 @@ fn bin(ttft: Millis) -> usize {
     (steps as usize).min(BINS - 1)
 }
 
-/// The low 56 bits as a number from 0 to 1, without 1.
+/// Returns the low 56 bits as a fraction in `[0, 1)`.
 fn part(bits: u64) -> f64 {
     (bits & ((1 << 56) - 1)) as f64 / (1_u64 << 56) as f64
 }

@@ -1,15 +1,15 @@
-//! The spans of a kept trace, as the SDK has them.
+//! Converts a kept trace into the SDK's spans.
 //!
 //! ```text
 //! chat llama-3            server: the whole request
 //! ├─ receive, parse, wait, match, score, learn
-//! └─ chat llama-3         client: one for each attempt on a worker
+//! └─ chat llama-3         client: one per attempt
 //!    ├─ prefill           until the first token
-//!    └─ stream            from there to the end
+//!    └─ stream            from the first token to the end
 //! ```
 //!
-//! Names and attributes are those of OpenTelemetry's conventions for HTTP and for generative AI where there is one, else
-//! `tailroute.…`. There is no text of a prompt or an answer, nor any key: none is recorded.
+//! Names and attributes follow OpenTelemetry's conventions for HTTP and generative AI, or begin with `tailroute.`.
+//! Prompts, responses and keys are never recorded.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -23,7 +23,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::KeptTrace;
 use super::record::{Attempt, SpanRecord};
 
-/// The conventions that attributes are named by.
 pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
 static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
@@ -33,7 +32,7 @@ static SCOPE: LazyLock<InstrumentationScope> = LazyLock::new(|| {
         .build()
 });
 
-/// The spans of one trace; the request's own comes first.
+/// Returns the spans of one trace, the request's own first.
 pub(super) fn of(kept: &KeptTrace) -> Vec<SpanData> {
     let record = &kept.record;
     let ended = record.ended.unwrap_or(record.at);
@@ -60,9 +59,8 @@ pub(super) fn of(kept: &KeptTrace) -> Vec<SpanData> {
     spans
 }
 
-/// A span's id, from the one around it and its number there.
 fn inner(parent: u64, number: u64) -> u64 {
-    // Attempts are numbered from 0 with four bytes; these have eight and another seed.
+    // Attempts hash four bytes; these hash eight with another seed.
     xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1
 }
 
@@ -74,7 +72,7 @@ fn span(
 ) -> SpanData {
     let trace = TraceId::from(record.context.trace);
     SpanData {
-        // A trace of ours is sampled once it is sent.
+        // Exported traces are sampled.
         span_context: SpanContext::new(
             trace,
             SpanId::from(own),
@@ -97,7 +95,6 @@ fn span(
     }
 }
 
-/// By the clock of the day, as it was when the request came.
 fn time_of(record: &SpanRecord, at: Instant) -> SystemTime {
     record.began + at.saturating_duration_since(record.at)
 }
@@ -106,7 +103,6 @@ fn failed(why: &str) -> Status {
     Status::error(why.to_owned())
 }
 
-/// What the conventions call what is asked for.
 fn operation(endpoint: &'static str) -> &'static str {
     match endpoint {
         "chat" | "messages" | "responses" => "chat",
@@ -116,7 +112,6 @@ fn operation(endpoint: &'static str) -> &'static str {
     }
 }
 
-/// The name of a request's span: what is asked for, and of which model.
 fn name(record: &SpanRecord) -> String {
     let operation = operation(record.endpoint);
     match &record.turn {
@@ -157,7 +152,6 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     all
 }
 
-/// What the conventions say of a model's answer.
 fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("gen_ai.operation.name", operation(record.endpoint)),

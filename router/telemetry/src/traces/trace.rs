@@ -1,4 +1,4 @@
-//! The handles by which the pipeline records a request while it is on its way.
+//! Handles by which the pipeline records a request in progress.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,18 +13,18 @@ use super::record::{
 };
 use crate::context::{PARENT, TraceId};
 
-/// Longest method that is recorded; a longer one counts as `GET`.
+/// Maximum length of a recorded method; a longer one counts as `GET`.
 const MAX_METHOD_BYTES: usize = 256;
 
-/// A request's trace, or none if nothing is traced.
+/// A request's trace; empty if tracing is disabled.
 #[derive(Clone, Debug, Default)]
 pub struct Trace(Option<Arc<Recording>>);
 
-/// The record that all handles of a request share. The request is over when the last of them is dropped.
+/// The record shared by all handles of a request, which ends when the last one is dropped.
 #[derive(Debug)]
 pub(super) struct Recording {
     to: Arc<Traces>,
-    /// The trace is kept however the request ends.
+    /// Whether the trace is kept regardless of its outcome.
     is_kept: bool,
     record: Mutex<SpanRecord>,
 }
@@ -82,7 +82,7 @@ impl Trace {
         Self(Some(Arc::new(recording)))
     }
 
-    /// Whether the request is traced.
+    /// Returns whether the request is traced.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
@@ -94,7 +94,7 @@ impl Trace {
         }
     }
 
-    /// Records what the request asks for.
+    /// Records method and endpoint.
     pub fn asked(&self, method: &http::Method, endpoint: &'static str) {
         self.write(|record| {
             if method.as_str().len() <= MAX_METHOD_BYTES {
@@ -114,7 +114,7 @@ impl Trace {
         }
     }
 
-    /// Records a stage that is over.
+    /// Records a completed stage.
     pub fn passed(&self, stage: Stage, since: Instant, until: Instant) {
         self.write(|record| {
             // Each attempt matches, scores and learns once.
@@ -124,12 +124,12 @@ impl Trace {
         });
     }
 
-    /// Records a turn that was read.
+    /// Records a parsed turn.
     pub fn turn(&self, turn: &impl DescribeTurn) {
         self.write(|record| record.turn = Some(turn.facts()));
     }
 
-    /// Begins an attempt on the chosen worker, and names its span as the parent in the request's headers.
+    /// Begins an attempt on the chosen worker, and sets its span as the parent in the request's headers.
     pub fn attempt(&self, choice: &impl DescribeChoice, headers: &mut HeaderMap) -> AttemptSpan {
         let mut number = 0;
         self.write(|record| {
@@ -160,7 +160,7 @@ impl Trace {
         }
     }
 
-    /// Records the head of the answer.
+    /// Records the response's status and error.
     pub fn answered(&self, status: http::StatusCode, error: Option<&HeaderValue>) {
         self.write(|record| {
             record.status = Some(status.as_u16());
@@ -169,7 +169,7 @@ impl Trace {
     }
 }
 
-/// A handle for what is found out about an attempt after it has ended.
+/// A handle for facts found after an attempt has ended.
 #[derive(Clone, Debug, Default)]
 pub struct Note {
     trace: Trace,
@@ -177,8 +177,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// The trace that an exemplar may name. Where requests are traced, that is only one which is certain to be kept, judged by
-    /// what is known now: whether it is late, and its outcome, if it has one.
+    /// Returns the trace for an exemplar: with tracing enabled, only if it is already certain to be kept.
     #[must_use]
     pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
         let is_kept = match &self.trace.0 {
@@ -188,7 +187,7 @@ impl Note {
         trace.filter(|_| is_kept)
     }
 
-    /// Records why the objective was missed.
+    /// Records the cause of a missed objective.
     pub fn cause(&self, cause: &'static str) {
         self.trace.write(|record| {
             if let Some(attempt) = record.attempts.get_mut(self.number) {
@@ -198,12 +197,11 @@ impl Note {
     }
 }
 
-/// One attempt in progress. Dropping it ends the attempt.
+/// An attempt in progress. Dropping it ends the attempt.
 #[derive(Debug)]
 pub struct AttemptSpan {
     trace: Trace,
     number: usize,
-    /// Its first token has passed.
     started: bool,
 }
 
@@ -216,13 +214,13 @@ impl AttemptSpan {
         });
     }
 
-    /// The trace that it is part of.
+    /// Returns the trace of the attempt.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// A handle that outlives the attempt.
+    /// Returns a handle that outlives the attempt.
     #[must_use]
     pub fn note(&self) -> Note {
         Note {
@@ -231,14 +229,14 @@ impl AttemptSpan {
         }
     }
 
-    /// Records that the first token passed.
+    /// Records the first token.
     pub fn first_token(&mut self) {
         if !std::mem::replace(&mut self.started, true) {
             self.write(|attempt| attempt.first_token = Some(Instant::now()));
         }
     }
 
-    /// Ends the attempt with this outcome, and with what the answer said of itself, if there was one.
+    /// Ends the attempt with its outcome and the facts of the response, if there was one.
     pub fn end(&self, outcome: &'static str, answer: Option<AnswerFacts>) {
         self.write(|attempt| {
             attempt.outcome = outcome;

@@ -89,7 +89,8 @@ async fn learned_state_of_discovered_workers_survives_a_restart() {
     let held = |finding: &Finding| {
         finding
             .router
-            .app()
+            .parts()
+            .state
             .knowledge
             .held(finding.find("a").unwrap().id)
             .0

@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use policy::ids::WorkerId;
 use protocol::routes::Endpoint;
+use proxy::admission::keys::Caller;
+use proxy::path::turn::Turn;
 use serde_json::json;
-use tailroute::admission::keys::Caller;
-use tailroute::path::turn::Turn;
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{at_rest, route};
 use tailroute_e2e::talk::{ask, words};
@@ -23,20 +23,20 @@ async fn a_lost_request_counts_until_its_timeout() {
     })
     .await;
     let body = ask(&words(1, 400), json!({})).to_string();
-    let app = router.app();
+    let parts = router.parts();
     let held = || {
         let headers = HeaderMap::new();
         let turn = Turn::read(
-            app,
+            &parts.proxy,
             Endpoint::Chat,
             &Caller::anonymous(),
             &headers,
             body.as_bytes(),
-            app.clock.now(),
+            parts.state.clock.now(),
         )
         .unwrap();
-        let found = app.knowledge.look_up(&turn.model, &turn.fingerprint, 1);
-        (found.resident[0].0, app.knowledge.held(WorkerId(0)).0)
+        let found = parts.state.knowledge.look_up(&turn.model, &turn.fingerprint, 1);
+        (found.resident[0].0, parts.state.knowledge.held(WorkerId(0)).0)
     };
     assert_eq!(held(), (0, 0));
     // A client without timeouts.

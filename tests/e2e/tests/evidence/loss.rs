@@ -205,7 +205,7 @@ async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
                 die_for_ms: Some(1),
                 ..Fault::default()
             });
-            let knowledge = &fleet.router.app().knowledge;
+            let knowledge = &fleet.router.parts().state.knowledge;
             let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
             until("what the old process held is forgotten", || blocks() == Some(0)).await;
             until("the engine is back", || {
@@ -229,7 +229,7 @@ async fn every_loss_is_detected_and_repaired() {
         let mut talks: Vec<Conversation> = (0..3).map(|seed| Conversation::new(&words(seed, 200))).collect();
         let fleet = start(case, &mut talks).await;
         all_live(&fleet).await;
-        let knowledge = &fleet.router.app().knowledge;
+        let knowledge = &fleet.router.parts().state.knowledge;
         if case.event != Event::LostAtFirst {
             // A subscription takes effect when the publisher has read it.
             let mut round = 100;
@@ -244,8 +244,8 @@ async fn every_loss_is_detected_and_repaired() {
         // A loss shows with the next batch; a turn binds each conversation to its blocks again.
         turns(&fleet, &mut talks, 4).await;
         until(&format!("case {name} shows"), || {
-            let app = fleet.router.app();
-            let page = app.metrics.render(&app.gauges(), Format::Text).unwrap();
+            let parts = fleet.router.parts();
+            let page = parts.state.metrics.render(&parts.gauges(), Format::Text).unwrap();
             let page = tailroute_e2e::metrics::Page::read(&page);
             case.seen
                 .iter()

@@ -34,9 +34,10 @@ impl Dice {
 
 /// Waits until the events of all workers are followed.
 async fn all_live(fleet: &Fleet) {
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     until("the events of all workers are followed", || {
-        (0..app.fleet.workers().len() as u32).all(|slot| app.knowledge.stored(WorkerId(slot)).is_some())
+        (0..parts.state.fleet.workers().len() as u32)
+            .all(|slot| parts.state.knowledge.stored(WorkerId(slot)).is_some())
     })
     .await;
 }

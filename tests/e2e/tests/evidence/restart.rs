@@ -33,7 +33,7 @@ async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
         die_for_ms: Some(1),
         ..Fault::default()
     });
-    let knowledge = &fleet.router.app().knowledge;
+    let knowledge = &fleet.router.parts().state.knowledge;
     let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
     until("what the old process held is forgotten", || blocks() == Some(0)).await;
     all_live(&fleet).await;
@@ -66,14 +66,14 @@ async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
     fleet.kill(0).await;
-    let app = Arc::clone(fleet.router.app());
+    let parts = Arc::clone(fleet.router.parts());
     until("its stream to be given up", || {
-        app.knowledge.stored(WorkerId(0)).is_none()
+        parts.state.knowledge.stored(WorkerId(0)).is_none()
     })
     .await;
-    assert!(!app.fleet.workers()[0].is_ready());
+    assert!(!parts.state.fleet.workers()[0].is_ready());
     fleet.engines[0].set_fault(Fault::default());
-    until("it to be back", || app.fleet.workers()[0].is_ready()).await;
+    until("it to be back", || parts.state.fleet.workers()[0].is_ready()).await;
     all_live(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..3 {
@@ -138,7 +138,7 @@ async fn a_restarted_router_knows_the_workers_of_conversations() {
     }
     fleet.at_rest().await;
     fleet = restart(fleet, &path).await;
-    let knowledge = &fleet.router.app().knowledge;
+    let knowledge = &fleet.router.parts().state.knowledge;
     until("the snapshot is restored", || {
         (0..3).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 400
     })
@@ -165,24 +165,27 @@ async fn the_router_serves_while_a_snapshot_is_taken() {
     fleet.turn(&mut talk, &[], &words(2, 50)).await;
     fleet.at_rest().await;
     fleet = restart(fleet, &other).await;
-    let (app, bytes) = (Arc::clone(fleet.router.app()), std::fs::read(&written).unwrap());
+    let (parts, bytes) = (Arc::clone(fleet.router.parts()), std::fs::read(&written).unwrap());
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     // Another snapshot is in progress until the test releases it.
     let reading = tokio::task::spawn_blocking(move || {
-        let under_way = app.snapshot.lock();
+        let under_way = parts.state.snapshot.lock();
         let _ = held.recv();
         drop(under_way);
-        tailroute::snapshot::restore(&app, &bytes).unwrap()
+        state::snapshot::restore(&parts.state, &bytes).unwrap()
     });
-    until("it is under way", || fleet.router.app().snapshot.is_locked()).await;
-    let knowledge = &fleet.router.app().knowledge;
+    until("it is under way", || {
+        fleet.router.parts().state.snapshot.is_locked()
+    })
+    .await;
+    let knowledge = &fleet.router.parts().state.knowledge;
     let first = fleet
         .turn(&mut Conversation::new(&words(5, 100)), &[], &words(6, 20))
         .await;
     fleet.at_rest().await;
     let page = fleet.metrics().await;
     assert_eq!(page.sum("tailroute_requests_total", &[("outcome", "ok")]), 1.0);
-    assert!(fleet.router.app().snapshot.is_locked());
+    assert!(fleet.router.parts().state.snapshot.is_locked());
     let already = knowledge.held(WorkerId(0)).0;
     assert!(already >= first.prompt && already < 300, "{already} of {first:?}");
     drop(go_on);
@@ -234,12 +237,12 @@ async fn a_cache_cleared_while_the_router_was_down_is_known_from_the_replay() {
         assert_eq!(other.status, 200);
         let fleet = up(engines, &path).await;
         all_live(&fleet).await;
-        let app = fleet.router.app();
+        let parts = fleet.router.parts();
         until("the snapshot was read", || {
-            !app.knowledge.contents(&[], 0).prompts.is_empty() && !app.snapshot.is_locked()
+            !parts.state.knowledge.contents(&[], 0).prompts.is_empty() && !parts.state.snapshot.is_locked()
         })
         .await;
-        assert_eq!(app.knowledge.held(WorkerId(0)).0, 0, "dies: {dies}");
+        assert_eq!(parts.state.knowledge.held(WorkerId(0)).0, 0, "dies: {dies}");
         for (at, talk) in (0..).zip(&mut talks) {
             let turned = fleet.turn(talk, &[], &words(200 + at, 50)).await;
             assert_eq!(turned.cached, 0);
@@ -269,7 +272,7 @@ async fn a_damaged_snapshot_is_ignored_and_replaced() {
 
 /// Returns the tokens that the router believes its two workers hold.
 fn held(fleet: &Fleet) -> u64 {
-    let knowledge = &fleet.router.app().knowledge;
+    let knowledge = &fleet.router.parts().state.knowledge;
     (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum()
 }
 

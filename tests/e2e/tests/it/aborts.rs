@@ -33,7 +33,7 @@ async fn a_disconnect_before_or_during_prefill_aborts_the_request() {
         .await;
         let queued = send(&fleet, 2, stream);
         when(engine, |stats| stats.running + stats.waiting == 2).await;
-        assert_eq!(fleet.router.app().in_flight(), 2);
+        assert_eq!(fleet.router.parts().proxy.in_flight(), 2);
 
         queued.abort();
         drop(queued.await);
@@ -87,10 +87,13 @@ async fn an_http2_reset_aborts_only_its_stream() {
     let h2 = H2::connect(fleet.address()).await;
     let body = |seed| ask(&words(seed, 40), json!({ "stream": true })).to_string();
     let (first, second) = (h2.post(CHAT, body(1)).await, h2.post(CHAT, body(2)).await);
-    assert_eq!(fleet.router.app().in_flight(), 2);
+    assert_eq!(fleet.router.parts().proxy.in_flight(), 2);
     drop(first);
     when(&fleet.engines[0], |stats| stats.aborted.total() == 1).await;
-    until("its place is free", || fleet.router.app().in_flight() == 1).await;
+    until("its place is free", || {
+        fleet.router.parts().proxy.in_flight() == 1
+    })
+    .await;
     assert_eq!(fleet.engines[0].stats().running, 1, "the other one goes on");
     drop((second, h2));
     when(&fleet.engines[0], |stats| stats.aborted.total() == 2).await;

@@ -213,15 +213,20 @@ async fn changes_and_rejections_are_audited_with_author_and_reason() {
 async fn changed_tokens_are_reloaded_and_never_dropped_by_an_invalid_file() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
-    let app = fleet.router.app();
-    let mut config = app.config.clone();
+    let parts = fleet.router.parts();
+    let mut config = parts.state.config.clone();
     config.admin.tokens.retain(|token| token.name != "boss");
-    assert!(app.reconfigure(&config).unwrap().needs_restart.is_empty());
+    assert!(
+        tailroute::reload::reconfigure(parts, &config)
+            .unwrap()
+            .needs_restart
+            .is_empty()
+    );
     let boss = bearer("boss");
     let fields = [("authorization", boss.as_str())];
     assert_eq!(ask(&fleet, ("GET", POLICY), &fields, None).await.status, 401);
     config.admin.tokens_file = None;
-    let refused = app.reconfigure(&config).unwrap_err();
+    let refused = tailroute::reload::reconfigure(parts, &config).unwrap_err();
     assert!(refused.to_string().contains("open the admin API"), "{refused}");
     assert_eq!(ask(&fleet, ("GET", POLICY), &[], None).await.status, 401);
 }

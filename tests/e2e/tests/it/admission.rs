@@ -262,7 +262,7 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
         ];
     })
     .await;
-    let (address, app) = (router.address, router.app().clone());
+    let (address, parts) = (router.address, router.parts().clone());
     let send = |name: &'static str, text: String| {
         tokio::spawn(async move {
             let bearer = bearer(name);
@@ -285,7 +285,7 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
     ];
     for (at, (name, text)) in arrivals.into_iter().enumerate() {
         sent.push(send(name, text.to_owned()));
-        until("it waits", || app.admission.gate.counts() == (at + 1, 1)).await;
+        until("it waits", || parts.proxy.admission.gate.counts() == (at + 1, 1)).await;
     }
     let mut order = Vec::new();
     for _ in 0..arrivals.len() {
@@ -299,7 +299,10 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
     for answer in sent {
         assert_eq!(answer.await.unwrap().status, 200);
     }
-    until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
+    until("nobody is inside", || {
+        parts.proxy.admission.gate.counts() == (0, 0)
+    })
+    .await;
     let page = metrics(&router).await;
     assert_eq!(
         page.sum("tailroute_admission_requests_total", &[("outcome", "admitted")]),
@@ -316,7 +319,7 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
         config.admission.queue_timeout = Duration::from_millis(50);
     })
     .await;
-    let (address, app) = (router.address, router.app().clone());
+    let (address, parts) = (router.address, router.parts().clone());
     let body = ask("hi", json!({})).to_string();
     let send = |body: String| async move { client::open(address, "POST", CHAT, &[], body).await };
     let first = tokio::spawn(send(body.clone()));
@@ -327,23 +330,26 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
         (503, "queue_timeout")
     );
     assert_eq!(late.header("retry-after"), Some("1"));
-    let mut settings = (*app.admission.settings()).clone();
+    let mut settings = (*parts.proxy.admission.settings()).clone();
     settings.queue_timeout = Duration::from_secs(3600);
-    let mut config = app.config.clone();
+    let mut config = parts.state.config.clone();
     config.admission = settings;
-    app.admission.reload(&config, app.clock.now());
+    parts.proxy.admission.reload(&config, parts.state.clock.now());
     let leaver = tokio::spawn(send(body.clone()));
-    until("it waits", || app.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
     let full = send(body.clone()).await.unwrap().whole().await;
     assert_eq!(
         (full.status.as_u16(), full.error_code().as_str()),
         (503, "queue_full")
     );
     leaver.abort();
-    until("it left", || app.admission.gate.counts() == (0, 1)).await;
+    until("it left", || parts.proxy.admission.gate.counts() == (0, 1)).await;
     exchange.answer("200 OK", "{}").await;
     assert_eq!(first.await.unwrap().unwrap().whole().await.status, 200);
-    until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
+    until("nobody is inside", || {
+        parts.proxy.admission.gate.counts() == (0, 0)
+    })
+    .await;
 }
 
 /// Shedding of requests that cannot meet their objective:
@@ -386,14 +392,14 @@ async fn overestimated_costs_do_not_shed_requests_forever() {
         config.objective.ttft = Millis(100.0);
     })
     .await;
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     let slow = policy::cost::PrefillCost::linear(0.1, 5_000.0);
     // A request was just admitted, so the next one is rejected by the learned cost.
     assert_eq!(fleet.chat(&[], &ask(&words(0, 10), json!({}))).await.status, 200);
     let mut shed = 0;
     within(async {
         // Only a response can correct the cost.
-        app.fleet.workers()[0].set_cost(slow);
+        parts.state.fleet.workers()[0].set_cost(slow);
         while fleet.chat(&[], &ask(&words(1, 10), json!({}))).await.status != 200 {
             shed += 1;
         }
@@ -413,7 +419,7 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
         config.learning.costs = false;
     })
     .await;
-    let (address, app) = (router.address, router.app().clone());
+    let (address, parts) = (router.address, router.parts().clone());
     let send = |text: String| {
         tokio::spawn(async move {
             let body = ask(&text, json!({ "stream": true })).to_string();
@@ -428,7 +434,7 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
     let first = send(words(1, 20_000));
     let mut exchange = upstream.next().await;
     let second = send(words(2, 10));
-    until("it waits", || app.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
     exchange.begin_events().await;
     exchange
         .chunk(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
@@ -440,5 +446,8 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
         exchange.end().await;
     }
     assert!(first.await.unwrap().clean && second.await.unwrap().clean);
-    until("nobody is inside", || app.admission.gate.counts() == (0, 0)).await;
+    until("nobody is inside", || {
+        parts.proxy.admission.gate.counts() == (0, 0)
+    })
+    .await;
 }

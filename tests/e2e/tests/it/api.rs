@@ -137,7 +137,7 @@ async fn an_unknown_model_is_an_error_that_lists_the_models_in_the_apis_format()
 async fn a_model_with_unready_workers_is_not_unknown() {
     let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
     stage.a.is_well(false);
-    let workers = stage.router.app().fleet.workers();
+    let workers = stage.router.parts().state.fleet.workers();
     tailroute_e2e::wait::until("a is down", || !workers[0].is_ready()).await;
     let body = json!({ "model": "a", "messages": [] }).to_string();
     let answer = client::call(stage.router.address, "POST", CHAT, &[], body).await;
@@ -203,7 +203,7 @@ async fn a_stored_response_is_continued_and_fetched_on_its_worker() {
     for round in 0..4 {
         // A cordoned worker still serves requests that only it can serve.
         let hold = if round == 3 { Hold::Cordoned } else { Hold::None };
-        for worker in stage.router.app().fleet.workers().iter() {
+        for worker in stage.router.parts().state.fleet.workers().iter() {
             worker.set_hold(hold);
         }
         for (id, is_a) in &made {
@@ -350,13 +350,13 @@ async fn options_and_other_server_methods_are_answered() {
         assert_eq!(wire.answer().await.expect(method).status, 405, "{method}");
     }
     let origin = [
-        ("origin", "https://app.test"),
+        ("origin", "https://parts.test"),
         ("access-control-request-method", "POST"),
     ];
     let call = tokio::spawn(async move { client::call(address, "OPTIONS", CHAT, &origin, "").await });
     let mut exchange =
         tokio::select! { exchange = stage.a.next() => exchange, exchange = stage.b.next() => exchange };
-    assert_eq!(exchange.header("origin"), Some("https://app.test"));
+    assert_eq!(exchange.header("origin"), Some("https://parts.test"));
     exchange
         .send(b"HTTP/1.1 204 No Content\r\naccess-control-allow-origin: *\r\nconnection: close\r\n\r\n")
         .await;

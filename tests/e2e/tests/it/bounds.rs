@@ -181,7 +181,7 @@ async fn a_request_that_ends_in_the_queue_is_not_charged() {
         one_at_a_time(config);
     })
     .await;
-    let (address, app) = (router.address, router.app().clone());
+    let (address, parts) = (router.address, router.parts().clone());
     let first = post(address, CHAT, ask("hi", json!({})).to_string());
     let exchange = upstream.next().await;
     let before = left(address).await;
@@ -196,11 +196,11 @@ async fn a_request_that_ends_in_the_queue_is_not_charged() {
     );
     assert_eq!(left(address).await, before, "nothing was sent");
     let leaver = post(address, CHAT, body);
-    until("it waits", || app.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
     assert!(left(address).await < before - 200, "charged while it waits");
     leaver.abort();
-    until("it left", || app.admission.gate.counts() == (0, 1)).await;
-    until("it is back", || app.in_flight() == 1).await;
+    until("it left", || parts.proxy.admission.gate.counts() == (0, 1)).await;
+    until("it is back", || parts.proxy.in_flight() == 1).await;
     assert_eq!(left(address).await, before, "nothing was sent");
     exchange.answer("200 OK", "{}").await;
     assert_eq!(first.await.unwrap().unwrap().whole().await.status, 200);
@@ -225,8 +225,11 @@ async fn a_request_past_its_own_deadline_at_the_worker_is_charged() {
 }
 
 async fn waits(router: &Server, waiting: usize, inside: usize) {
-    let app = router.app();
-    until("it waits", || app.admission.gate.counts() == (waiting, inside)).await;
+    let parts = router.parts();
+    until("it waits", || {
+        parts.proxy.admission.gate.counts() == (waiting, inside)
+    })
+    .await;
 }
 
 #[tokio::test]

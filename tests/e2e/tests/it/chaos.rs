@@ -208,24 +208,24 @@ async fn play(steps: Vec<Step>) {
         engine.set_fault(Fault::default());
         within(engine.stats_when(|stats| stats.running + stats.waiting == 0)).await;
     }
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     until("all are back", || {
-        app.fleet.workers().iter().all(|worker| worker.is_ready())
+        parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })
     .await;
-    let places: Vec<_> = std::iter::repeat_with(|| app.place())
+    let places: Vec<_> = std::iter::repeat_with(|| parts.proxy.place())
         .take(MAX_IN_FLIGHT)
         .collect();
     assert!(places.iter().all(Option::is_some), "no place is lost");
-    assert!(app.place().is_none(), "and none was made up");
+    assert!(parts.proxy.place().is_none(), "and none was made up");
     drop(places);
     for seed in 0..ENGINES as u64 {
         // On a busy machine, a request may exceed these short limits.
         within(async { while post(fleet.address(), seed, json!({})).await.status != 200 {} }).await;
     }
-    let app = Arc::clone(app);
+    let parts = Arc::clone(parts);
     assert_eq!(within(fleet.router.drain()).await, 0);
-    assert_eq!(app.in_flight(), 0);
+    assert_eq!(parts.proxy.in_flight(), 0);
 }
 
 proptest! {

@@ -296,7 +296,7 @@ async fn a_drain_does_not_wait_for_connections_without_a_request() {
     let mut half = TcpStream::connect(address).await.unwrap();
     half.write_all(b"GET / HTTP/1.1\r\nhost").await.unwrap();
     until("the router has read what there is", || {
-        fleet.router.app().in_flight() == 0
+        fleet.router.parts().proxy.in_flight() == 0
     })
     .await;
     let began = Instant::now();

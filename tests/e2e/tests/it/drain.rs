@@ -167,7 +167,7 @@ async fn at_the_drain_limit_remaining_requests_are_cut_and_counted() {
         answer.chunk().await.unwrap().unwrap();
         answers.push(answer);
     }
-    let app = std::sync::Arc::clone(fleet.router.app());
+    let parts = std::sync::Arc::clone(fleet.router.parts());
     assert_eq!(within(fleet.router.drain()).await, 3);
     for answer in answers {
         let answer = answer.whole().await;
@@ -177,7 +177,7 @@ async fn at_the_drain_limit_remaining_requests_are_cut_and_counted() {
         let error: serde_json::Value = serde_json::from_str(last).unwrap();
         assert_eq!(error["error"]["code"], "draining");
     }
-    until("nothing in flight", || app.in_flight() == 0).await;
+    until("nothing in flight", || parts.proxy.in_flight() == 0).await;
     within(fleet.engines[0].stats_when(|stats| stats.aborted.decode == 3)).await;
 }
 

@@ -28,7 +28,7 @@ fn in_turn(config: &mut Config) {
 }
 
 fn worker(fleet: &Fleet, engine: usize) -> Arc<Worker> {
-    Arc::clone(&fleet.router.app().fleet.workers()[engine])
+    Arc::clone(&fleet.router.parts().state.fleet.workers()[engine])
 }
 
 #[tokio::test]
@@ -368,7 +368,10 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     };
     let (answer, mut exchange) = tokio::join!(request, respond);
     upstream.is_well(false);
-    until("it is out of rotation", || !router.app().fleet.any_ready()).await;
+    until("it is out of rotation", || {
+        !router.parts().state.fleet.any_ready()
+    })
+    .await;
     assert_eq!(
         client::call(router.address, "POST", CHAT, &[], body.clone())
             .await
@@ -380,7 +383,7 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     let answer = answer.unwrap().whole().await;
     assert!(answer.clean && answer.body == "data: [DONE]\n\n");
     upstream.is_well(true);
-    until("it is back", || router.app().fleet.any_ready()).await;
+    until("it is back", || router.parts().state.fleet.any_ready()).await;
     at_rest(&router).await;
 }
 
@@ -405,7 +408,7 @@ async fn beyond_the_limit_of_requests_in_flight_the_router_sheds_and_recovers() 
         );
     }
     drop(first);
-    until("a place is free", || fleet.router.app().in_flight() == 1).await;
+    until("a place is free", || fleet.router.parts().proxy.in_flight() == 1).await;
     let third = fleet.open(&[], &body).await;
     assert_eq!(third.status, 200);
     drop((second, third));

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use admin::Admin;
 use bytes::Bytes;
 use config::{Key, Rate};
 use fleet::breaker::BreakerState;
@@ -25,10 +26,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use policy::units::Millis;
 use proptest::prelude::*;
+use proxy::path::arrival::Peer;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
-use tailroute::app::App;
-use tailroute::path::arrival::Peer;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, probe_often, quick};
 use tailroute_e2e::talk::{ask, words};
@@ -93,19 +93,19 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Bomb<B> {
 
 /// Serves the router's request path on its own port. The handling of the n-th request and its response panic after
 /// the n-th of these step counts, in rotation.
-async fn mined(app: Arc<App>, fuses: Vec<(usize, usize)>) -> SocketAddr {
+async fn mined(parts: Arc<Admin>, fuses: Vec<(usize, usize)>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let next = Arc::new(AtomicUsize::new(0));
     let fuses = Arc::new(fuses);
     tokio::spawn(async move {
         while let Ok((stream, from)) = listener.accept().await {
-            let (app, next, fuses) = (Arc::clone(&app), Arc::clone(&next), Arc::clone(&fuses));
-            let peer = Arc::new(Peer::new(&app.config.http, from.ip(), false));
+            let (parts, next, fuses) = (Arc::clone(&parts), Arc::clone(&next), Arc::clone(&fuses));
+            let peer = Arc::new(Peer::new(&parts.state.config.http, from.ip(), false));
             let service = service_fn(move |request: hyper::Request<Incoming>| {
                 let (handling, answering) = fuses[next.fetch_add(1, Ordering::Relaxed) % fuses.len()];
-                let inner = Box::pin(tailroute::path::handle(
-                    Arc::clone(&app),
+                let inner = Box::pin(proxy::path::handle(
+                    Arc::clone(&parts.proxy),
                     Arc::clone(&peer),
                     request,
                 ));
@@ -260,8 +260,8 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         config.keys = vec![Key { tokens, ..key("a") }];
     })
     .await;
-    let app = Arc::clone(fleet.router.app());
-    let mined = mined(Arc::clone(&app), fuses).await;
+    let parts = Arc::clone(fleet.router.parts());
+    let mined = mined(Arc::clone(&parts), fuses).await;
     let mut running = JoinSet::new();
     let turns = steps
         .iter()
@@ -287,40 +287,49 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     }
     // A slot is released slightly before the counts it holds.
     until("nobody waits or is inside", || {
-        app.admission.gate.counts() == (0, 0)
+        parts.proxy.admission.gate.counts() == (0, 0)
     })
     .await;
-    until("every charge is settled", || app.admission.unsettled() == 0).await;
-    let paid = ALLOWANCE - app.admission.left("a", app.clock.now()).unwrap();
+    until("every charge is settled", || {
+        parts.proxy.admission.unsettled() == 0
+    })
+    .await;
+    let paid = ALLOWANCE - parts.proxy.admission.left("a", parts.state.clock.now()).unwrap();
     assert!(
         (0.0..=TURN * turns as f64).contains(&paid),
         "{paid} for {turns} turns"
     );
-    let places: Vec<_> = std::iter::repeat_with(|| app.place()).take(PLACES).collect();
+    let places: Vec<_> = std::iter::repeat_with(|| parts.proxy.place())
+        .take(PLACES)
+        .collect();
     assert!(places.iter().all(Option::is_some), "no place is lost");
-    assert!(app.place().is_none(), "and none was made up");
+    assert!(parts.proxy.place().is_none(), "and none was made up");
     drop(places);
     until("all are back", || {
-        app.fleet.workers().iter().all(|worker| worker.is_ready())
+        parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })
     .await;
     until("no breaker waits for a trial that has ended", || {
-        let now = app.clock.now();
-        app.fleet
+        let now = parts.state.clock.now();
+        parts
+            .state
+            .fleet
             .workers()
             .iter()
             .all(|worker| worker.condition(now).breaker != BreakerState::Open)
     })
     .await;
-    for worker in app.fleet.workers().iter() {
+    for worker in parts.state.fleet.workers().iter() {
         // Admitted and dropped: the next trial is possible.
         for _ in 0..3 {
-            let pass = worker.admit(app.clock.now(), false).expect("it is let through");
-            drop(worker.send(app.clock, None, pass));
+            let pass = worker
+                .admit(parts.state.clock.now(), false)
+                .expect("it is let through");
+            drop(worker.send(parts.state.clock, None, pass));
         }
     }
     assert!(
-        app.retries.lock().left() >= -1e-9,
+        parts.proxy.retries.lock().left() >= -1e-9,
         "the budget is never overdrawn"
     );
     fleet.at_rest().await;

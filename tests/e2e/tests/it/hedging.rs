@@ -79,7 +79,7 @@ async fn a_hedge_answers_when_the_first_worker_fails() {
 
 /// Returns the retry budget that is left.
 fn left(router: &Server) -> f64 {
-    router.app().retries.lock().left()
+    router.parts().proxy.retries.lock().left()
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_hedge_without_a_second_worker_costs_no_budget() {
         config.health.interval = Duration::from_secs(3600);
     })
     .await;
-    let (app, before) = (std::sync::Arc::clone(router.app()), left(&router));
+    let (parts, before) = (std::sync::Arc::clone(router.parts()), left(&router));
     let asking = client::call(router.address, "POST", CHAT, &[], ask("x", json!({})).to_string());
     let respond = async {
         let [one, other] = &mut upstreams;
@@ -100,9 +100,9 @@ async fn a_hedge_without_a_second_worker_costs_no_budget() {
             exchange = one.next() => (exchange, 1),
             exchange = other.next() => (exchange, 0),
         };
-        let second = &app.fleet.workers()[other];
+        let second = &parts.state.fleet.workers()[other];
         until("the other one is down", || {
-            app.note_health(second, Probe::Bad);
+            parts.state.note_health(second, Probe::Bad);
             !second.is_ready()
         })
         .await;
@@ -132,7 +132,8 @@ async fn a_model_with_one_worker_is_not_retried_and_costs_no_budget() {
     let router = route(&[a.address, b.address], |_| {}).await;
     until("the models are known", || {
         router
-            .app()
+            .parts()
+            .state
             .fleet
             .workers()
             .iter()

@@ -26,12 +26,12 @@ fn paced() -> EngineConfig {
 }
 
 fn cost(fleet: &Fleet, worker: usize) -> PrefillCost {
-    fleet.router.app().fleet.workers()[worker].cost()
+    fleet.router.parts().state.fleet.workers()[worker].cost()
 }
 
 /// Waits until the observations of this number of answers are applied.
 async fn learned(fleet: &Fleet, answers: u64) {
-    let costs = &fleet.router.app().feedback.costs;
+    let costs = &fleet.router.parts().state.feedback.costs;
     let workers = fleet.engines.len() as u32;
     let seen = || {
         (0..workers)
@@ -92,7 +92,7 @@ async fn a_cost_is_learned_from_the_engines_counters_without_times() {
         config.health.queue_interval = Some(Duration::from_millis(5));
     })
     .await;
-    let costs = &fleet.router.app().feedback.costs;
+    let costs = &fleet.router.parts().state.feedback.costs;
     let learned = || costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers;
     let mut number = 0;
     while learned() < 150 {
@@ -204,7 +204,7 @@ async fn missing_cached_tokens_count_as_zero_after_a_report() {
         };
         assert_eq!(tokio::join!(request, respond).0.status, 200);
     }
-    let costs = &router.app().feedback.costs;
+    let costs = &router.parts().state.feedback.costs;
     until("all answers are learned from", || {
         costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers == 3
     })
@@ -257,12 +257,12 @@ async fn overhead_beyond_the_engines_times_is_predicted_separately_from_prefill(
     for number in 1..80 {
         late_beside(&mut upstream, &router, number, BESIDE).await;
     }
-    let (costs, worker) = (&router.app().feedback.costs, policy::ids::WorkerId(0));
+    let (costs, worker) = (&router.parts().state.feedback.costs, policy::ids::WorkerId(0));
     until("all answers are learned from", || {
         costs.lock().state(worker).unwrap().answers == 80
     })
     .await;
-    let learned = &router.app().fleet.workers()[0];
+    let learned = &router.parts().state.fleet.workers()[0];
     // Of at least 30 ms, the engine explains 3.
     until("the overhead is published", || {
         learned.with_load(|load| load.overhead.0) > 25.0
@@ -429,10 +429,10 @@ async fn reported_load_of_other_routers_counts_until_it_is_stale() {
         others.push(tokio::spawn(client::open(busy, "POST", CHAT, &[], body)));
     }
     within(fleet.engines[0].stats_when(|stats| stats.waiting == 3)).await;
-    let app = Arc::clone(fleet.router.app());
+    let parts = Arc::clone(fleet.router.parts());
     let wait = |at: usize| {
-        let now = app.clock.now();
-        app.fleet.workers()[at].with_load(|load| load.pending.elsewhere(now))
+        let now = parts.state.clock.now();
+        parts.state.fleet.workers()[at].with_load(|load| load.pending.elsewhere(now))
     };
     until("its own figures are known", || wait(0) > Millis::ZERO).await;
     assert_eq!(wait(1), Millis::ZERO);

@@ -365,10 +365,13 @@ async fn holds(row: &Row, fleet: Fleet) -> Result<(), String> {
     }
     fleet.at_rest().await;
     let page = fleet.metrics().await;
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     let retried = page.sum("tailroute_retries_total", &[]) > 0.0;
     let charged = page.sum("tailroute_breaker_opened_total", &[]) > 0.0;
-    let open = app.fleet.workers()[0].condition(app.clock.now()).breaker != BreakerState::Closed;
+    let open = parts.state.fleet.workers()[0]
+        .condition(parts.state.clock.now())
+        .breaker
+        != BreakerState::Closed;
     let seen = (whole.status.as_u16(), by, end, retried, charged, open);
     let expected = (row.status, row.by, row.end, row.retried, row.charged, row.charged);
     if seen == expected {

@@ -196,12 +196,12 @@ async fn the_override_header_is_ignored_unless_allowed() {
     client::call(fleet.address(), "POST", path, &[(ASK, "turns")], body).await;
     assert!(!leaked(&fleet));
     // The operator allows it while the router serves.
-    let app = fleet.router.app();
-    let mut config = app.config.clone();
+    let parts = fleet.router.parts();
+    let mut config = parts.state.config.clone();
     config.routing.requests.named = true;
-    app.reconfigure(&config).unwrap();
+    tailroute::reload::reconfigure(parts, &config).unwrap();
     assert_eq!(placed(&fleet, &[(ASK, "turns")]).await.0, "round_robin");
-    assert!(app.reloads.lock().needs_restart.is_empty());
+    assert!(parts.state.operator.reloads.lock().needs_restart.is_empty());
 }
 
 #[tokio::test]

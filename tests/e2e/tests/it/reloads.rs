@@ -55,7 +55,7 @@ impl Running {
     fn reload(&self, extra: &str) -> Vec<AuditRecord> {
         let file = self.source.file.as_ref().unwrap();
         std::fs::write(file, format!("{}{extra}", self.worker)).unwrap();
-        reload::reload(self.router.app(), &self.source)
+        reload::reload(self.router.parts(), &self.source)
     }
 
     async fn state(&self) -> Value {
@@ -80,7 +80,7 @@ fn key(name: &str) -> String {
 async fn a_reload_applies_changeable_keys_and_names_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let running = Running::start(&folder.path().join("t.toml"), &key("a")).await;
-    let app = running.router.app();
+    let parts = running.router.parts();
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
     let happened = running.reload(&format!(
         "[routing]\npolicy = \"random\"\n[objective]\nttft_ms = 77\n[limits]\nretries = 0\n{}",
@@ -99,8 +99,11 @@ async fn a_reload_applies_changeable_keys_and_names_the_others() {
         json!({ "added": ["b"], "removed": ["a"], "changed": [] })
     );
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
-    assert_eq!(app.policy.load().settings.policy, config::PolicyName::Random);
-    let live = app.live();
+    assert_eq!(
+        parts.state.policy.load().settings.policy,
+        config::PolicyName::Random
+    );
+    let live = parts.state.live();
     assert_eq!((live.objective.ttft, live.limits.retries), (Millis(77.0), 0));
     let state = running.state().await;
     assert_eq!(
@@ -179,23 +182,29 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
     std::os::unix::fs::symlink("..data/keys.toml", &mounted).unwrap();
     let extra = format!("[admission]\nkeys_file = {:?}\n", mounted.display().to_string());
     let running = Running::start(&folder.path().join("t.toml"), &extra).await;
-    let app = Arc::clone(running.router.app());
+    let parts = Arc::clone(running.router.parts());
     let asked = Arc::new(Notify::new());
     let watching = tokio::spawn(reload::watch(
-        Arc::clone(&app),
+        Arc::clone(&parts),
         running.source.clone(),
         Arc::clone(&asked),
     ));
     asked.notify_one();
-    until("the files are watched", || app.reloads.lock().generation >= 2).await;
+    until("the files are watched", || {
+        parts.state.operator.reloads.lock().generation >= 2
+    })
+    .await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
     version(2, &key("b"));
-    until("the keys are read again", || app.reloads.lock().generation >= 3).await;
+    until("the keys are read again", || {
+        parts.state.operator.reloads.lock().generation >= 3
+    })
+    .await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
-    let before = app.reloads.lock().generation;
+    let before = parts.state.operator.reloads.lock().generation;
     asked.notify_one();
     until("SIGHUP reads it even if nothing changed", || {
-        app.reloads.lock().generation > before
+        parts.state.operator.reloads.lock().generation > before
     })
     .await;
     watching.abort();
@@ -206,24 +215,27 @@ async fn a_file_that_a_reload_adds_is_watched() {
     let folder = tempfile::tempdir().unwrap();
     let (file, keys) = (folder.path().join("t.toml"), folder.path().join("keys.toml"));
     let running = Running::start(&file, "").await;
-    let app = Arc::clone(running.router.app());
+    let parts = Arc::clone(running.router.parts());
     let asked = Arc::new(Notify::new());
     let watching = tokio::spawn(reload::watch(
-        Arc::clone(&app),
+        Arc::clone(&parts),
         running.source.clone(),
         Arc::clone(&asked),
     ));
     asked.notify_one();
-    until("the file is watched", || app.reloads.lock().generation >= 2).await;
+    until("the file is watched", || {
+        parts.state.operator.reloads.lock().generation >= 2
+    })
+    .await;
     std::fs::write(&keys, key("a")).unwrap();
     let extra = format!("[admission]\nkeys_file = {:?}\n", keys.display().to_string());
     std::fs::write(&file, format!("{}{extra}", running.worker)).unwrap();
-    until("the keys are read", || app.admission.has_keys()).await;
+    until("the keys are read", || parts.proxy.admission.has_keys()).await;
     std::fs::write(&keys, key("beta")).unwrap();
     let mut headers = http::HeaderMap::new();
     headers.insert("authorization", bearer("beta").parse().unwrap());
     until("the keys are read again", || {
-        app.admission.identify(&headers).is_ok()
+        parts.proxy.admission.identify(&headers).is_ok()
     })
     .await;
     watching.abort();
@@ -234,7 +246,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     let folder = tempfile::tempdir().unwrap();
     let limited = format!("{}tokens_per_min = 1000\n", key("a"));
     let running = Running::start(&folder.path().join("t.toml"), &limited).await;
-    let admission = &running.router.app().admission;
+    let admission = &running.router.parts().proxy.admission;
     let mut headers = http::HeaderMap::new();
     headers.insert("authorization", bearer("a").parse().unwrap());
     let left = || {
@@ -249,7 +261,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
             .to_owned()
     };
     let caller = admission.identify(&headers).unwrap();
-    let clock = running.router.app().clock;
+    let clock = running.router.parts().state.clock;
     let mut charge = caller.charge(clock, Tokens(600)).unwrap();
     running.reload(&limited);
     assert_eq!(left(), "400");

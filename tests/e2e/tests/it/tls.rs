@@ -313,10 +313,10 @@ async fn with_a_client_ca_only_its_clients_are_accepted() {
     }
     assert_eq!(fleet.received(), [2]);
     // A partly written file does not change that.
-    let app = fleet.router.app();
-    let mut half = app.config.clone();
+    let parts = fleet.router.parts();
+    let mut half = parts.state.config.clone();
     half.tls.server.as_mut().unwrap().client_ca = None;
-    let error = app.reconfigure(&half).unwrap_err();
+    let error = tailroute::reload::reconfigure(parts, &half).unwrap_err();
     assert!(error.to_string().contains("client_ca_file"), "{error}");
 }
 
@@ -336,14 +336,14 @@ async fn a_worker_without_a_tls_handshake_hits_the_connect_timeout() {
 async fn a_renewed_certificate_applies_to_new_connections_and_closes_none() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     let shown = |stream: &TlsStream<TcpStream>| stream.get_ref().1.peer_certificates().unwrap()[0].clone();
     let before = connect(fleet.address(), &authority, None, "http/1.1")
         .await
         .unwrap();
     let old = shown(&before);
     authority.sign().write(folder.path(), "router");
-    app.reconfigure(&app.config).unwrap();
+    tailroute::reload::reconfigure(parts, &parts.state.config).unwrap();
     let after = connect(fleet.address(), &authority, None, "http/1.1")
         .await
         .unwrap();
@@ -358,7 +358,7 @@ async fn a_renewed_certificate_applies_to_new_connections_and_closes_none() {
     // A key that does not match, as in the middle of a renewal, changes nothing.
     let other = authority.sign();
     std::fs::write(folder.path().join("router.crt"), &other.cert).unwrap();
-    let error = app.reconfigure(&app.config).unwrap_err();
+    let error = tailroute::reload::reconfigure(parts, &parts.state.config).unwrap_err();
     assert!(error.to_string().contains("router.crt"), "{error}");
     let still = connect(fleet.address(), &authority, None, "http/1.1")
         .await
@@ -432,9 +432,9 @@ async fn https_workers_are_verified_and_get_the_routers_certificate() {
             let answer = tailroute_e2e::client::call(router.address, "POST", CHAT, &[], body).await;
             assert_eq!(answer.status, 200);
         } else {
-            let app = router.app();
-            until("a probe has failed", || app.clock.now().0 > 200.0).await;
-            assert!(!app.fleet.any_ready());
+            let parts = router.parts();
+            until("a probe has failed", || parts.state.clock.now().0 > 200.0).await;
+            assert!(!parts.state.fleet.any_ready());
             assert_eq!(metrics(&router).await.sum("tailroute_worker_ready", &[]), 0.0);
         }
     }

@@ -407,12 +407,12 @@ async fn a_tls_collector_is_verified_and_gets_reloadable_credentials() {
             }
             sent("tailroute_traces_sent_total", "").await;
             assert_eq!(*received.shown.lock(), ["Bearer first"]);
-            let mut changed = fleet.router.app().config.clone();
+            let mut changed = fleet.router.parts().state.config.clone();
             changed.traces = Some(config::Traces {
                 headers: shows("Bearer second"),
                 ..settings
             });
-            let reconfigured = fleet.router.app().reconfigure(&changed).unwrap();
+            let reconfigured = tailroute::reload::reconfigure(fleet.router.parts(), &changed).unwrap();
             assert!(
                 reconfigured.needs_restart.is_empty(),
                 "{:?}",

@@ -76,8 +76,8 @@ fn text(message: Option<Result<Message, Error>>) -> String {
 async fn messages_pass_both_ways_and_the_tunnel_counts_while_it_is_open() {
     let mut stage = Stage::set(|_| {}).await;
     let (mut client, mut worker) = stage.open().await;
-    assert_eq!(stage.router.app().in_flight(), 1);
-    let workers = stage.router.app().fleet.workers();
+    assert_eq!(stage.router.parts().proxy.in_flight(), 1);
+    let workers = stage.router.parts().state.fleet.workers();
     assert_eq!(workers[0].with_load(|load| load.in_flight), 1);
     let long = "é".repeat(100_000);
     for round in 0..3 {
@@ -162,9 +162,9 @@ async fn goes_away(socket: &mut Socket) {
 async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
     let mut stage = Stage::set(|config| config.limits.drain_timeout = Duration::from_millis(1500)).await;
     let (mut client, mut worker) = stage.open().await;
-    let app = std::sync::Arc::clone(stage.router.app());
+    let parts = std::sync::Arc::clone(stage.router.parts());
     let draining = tokio::spawn(stage.router.drain());
-    until("draining", || app.is_draining()).await;
+    until("draining", || parts.state.is_draining()).await;
     client.send(Message::text("still here")).await.unwrap();
     assert_eq!(text(within(worker.next()).await), "still here");
     goes_away(&mut client).await;

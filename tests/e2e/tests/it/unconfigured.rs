@@ -104,7 +104,7 @@ fn check(given: [Given; WORKERS]) {
 #[tokio::test]
 async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
-    let capacity = fleet.router.app().knowledge.capacity(WorkerId(0));
+    let capacity = fleet.router.parts().state.knowledge.capacity(WorkerId(0));
     assert_eq!(
         capacity.0,
         (BLOCKS - 1) * 16,
@@ -121,9 +121,9 @@ async fn conversations_are_shared_evenly_without_reported_cache_sizes() {
     };
     let fleet = Fleet::start(vec![silent; WORKERS], told_nothing).await;
     check(converse(&fleet).await);
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     let learned: BTreeSet<u64> = (0..WORKERS as u32)
-        .map(|worker| app.knowledge.capacity(WorkerId(worker)).0)
+        .map(|worker| parts.state.knowledge.capacity(WorkerId(worker)).0)
         .collect();
     let real = BLOCKS * 16;
     let near = real * 3 / 4..real * 3 / 2;

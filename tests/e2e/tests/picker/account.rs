@@ -1,8 +1,8 @@
 //! The accounting of a request that a gateway carries: open as long as the gateway carries it, and closed however it
 //! ends.
 
+use picker::wire::BodyMode;
 use serde_json::json;
-use tailroute::picker::wire::BodyMode;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{ask, words};
@@ -13,10 +13,10 @@ use crate::start;
 
 /// Returns the requests in flight: in the router, and on its workers.
 fn in_flight(fleet: &Fleet) -> (usize, u32) {
-    let app = fleet.router.app();
-    let workers = app.fleet.workers();
+    let parts = fleet.router.parts();
+    let workers = parts.state.fleet.workers();
     let on = |worker: &std::sync::Arc<fleet::Worker>| worker.with_load(|load| load.in_flight);
-    (app.in_flight(), workers.iter().map(on).sum())
+    (parts.proxy.in_flight(), workers.iter().map(on).sum())
 }
 
 /// Returns the record of the latest decision.
@@ -43,8 +43,8 @@ async fn a_turn_counts_from_the_pick_until_its_response_has_passed() {
     let first = b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"so\"}}]}\n\n";
     stream.answer_body(first, false);
     stream.goes_on(first).await;
-    let app = fleet.router.app();
-    let workers = app.fleet.workers();
+    let parts = fleet.router.parts();
+    let workers = parts.state.fleet.workers();
     let worker = workers
         .iter()
         .find(|one| one.endpoint == Some(named.endpoints[0]))
@@ -110,13 +110,13 @@ async fn a_disconnect_in_the_queue_leaves_the_queue() {
     .await;
     let (first, _) = gateway.name(&ask("hi", json!({})), None).await;
     let body = ask("there", json!({})).to_string();
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     let waiting = gateway.chat(&[], body.as_bytes(), None).await;
-    until("it waits", || app.admission.gate.counts().0 == 1).await;
+    until("it waits", || parts.proxy.admission.gate.counts().0 == 1).await;
     waiting.ends().await;
-    until("nobody waits", || app.admission.gate.counts().0 == 0).await;
+    until("nobody waits", || parts.proxy.admission.gate.counts().0 == 0).await;
     let mut next = gateway.chat(&[], body.as_bytes(), None).await;
-    until("it waits", || app.admission.gate.counts().0 == 1).await;
+    until("it waits", || parts.proxy.admission.gate.counts().0 == 1).await;
     drop(first);
     next.named().await;
     drop(next);

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use config::Priority;
 use operator::secret::hash;
+use picker::wire::BodyMode;
 use serde_json::{Value, json};
-use tailroute::picker::wire::BodyMode;
 use tailroute_e2e::fleet::quick;
 use tailroute_e2e::talk::ask;
 

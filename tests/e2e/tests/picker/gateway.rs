@@ -8,11 +8,11 @@ use http::uri::PathAndQuery;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::Value as Json;
-use tailroute::picker::wire::{
+use picker::wire::{
     self, AnswerPart, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind,
     Metadata, Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct,
 };
+use serde_json::Value as Json;
 use tailroute_e2e::client::{self, CHAT, Fields};
 use tailroute_e2e::wait::within;
 use tokio::sync::mpsc;

@@ -10,8 +10,8 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use picker::wire;
 use serde_json::json;
-use tailroute::picker::wire;
 use tailroute_e2e::fleet::quick;
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::within;
@@ -75,7 +75,7 @@ async fn an_overlong_message_ends_its_stream_and_declared_lengths_take_no_memory
     let (pieces, answer) = raw.stream().await;
     pieces.send(prefix(u32::MAX)).unwrap();
     assert_eq!(status(answer).await, Code::OutOfRange as i32);
-    let most = fleet.router.app().config.limits.max_body_bytes.get() as u32;
+    let most = fleet.router.parts().state.config.limits.max_body_bytes.get() as u32;
     let before = resident();
     let mut streams = Vec::new();
     for _ in 0..60 {

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
+use picker::wire::{AnswerPart, BodyMode};
 use serde_json::json;
-use tailroute::picker::wire::{AnswerPart, BodyMode};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
@@ -135,7 +135,7 @@ async fn without_an_eligible_listed_endpoint_none_is_named() {
     let elsewhere: SocketAddr = "10.9.9.9:8000".parse().unwrap();
     let all = addresses(&fleet);
     fleet.kill(0).await;
-    let workers = fleet.router.app().fleet.workers();
+    let workers = fleet.router.parts().state.fleet.workers();
     until("the dead engine is noticed", || {
         !workers
             .iter()

@@ -1,9 +1,9 @@
 //! Error responses to clients, and errors for a gateway that is not configured for the picker.
 
 use operator::secret::hash;
+use picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
 use policy::units::Millis;
 use serde_json::json;
-use tailroute::picker::wire::{self, BodyMode, ProcessingRequest, RequestPart};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{quick, stuck_in_prefill};
 use tailroute_e2e::talk::{ask, words};
@@ -102,7 +102,7 @@ async fn a_slow_body_times_out() {
 async fn without_a_ready_worker_the_answer_is_503() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     fleet.kill(0).await;
-    let workers = fleet.router.app().fleet.workers();
+    let workers = fleet.router.parts().state.fleet.workers();
     until("nobody is ready", || !workers[0].is_ready()).await;
     let (status, headers, error) = gateway.chat(&[], &hi(), None).await.immediate().await;
     assert_eq!(

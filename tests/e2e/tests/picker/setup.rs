@@ -15,7 +15,7 @@ async fn a_drain_waits_for_requests_carried_by_gateways() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     let (stream, named) = gateway.name(&ask("hi", json!({ "stream": true })), None).await;
     let port = fleet.router.picker_address.unwrap();
-    let app = fleet.router.app().clone();
+    let parts = fleet.router.parts().clone();
     let draining = tokio::spawn(fleet.router.drain());
     within(async {
         while TcpStream::connect(port).await.is_ok() {
@@ -23,7 +23,7 @@ async fn a_drain_waits_for_requests_carried_by_gateways() {
         }
     })
     .await;
-    assert_eq!(app.in_flight(), 1);
+    assert_eq!(parts.proxy.in_flight(), 1);
     let endpoint = named.endpoints[0];
     let carried = stream.carry(named, endpoint, None).await;
     assert_eq!(carried.status, 200);
@@ -43,11 +43,11 @@ async fn streams_beyond_the_limit_of_a_connection_wait_in_the_gateway() {
         let (gateway, body) = (gateway.clone(), body.clone());
         tokio::spawn(async move { gateway.name(&body, None).await })
     };
-    let app = fleet.router.app();
-    assert_eq!(app.in_flight(), 2);
+    let parts = fleet.router.parts();
+    assert_eq!(parts.proxy.in_flight(), 2);
     drop(first);
     within(third).await.unwrap();
-    assert_eq!(app.in_flight(), 2);
+    assert_eq!(parts.proxy.in_flight(), 2);
 }
 
 #[tokio::test]
@@ -61,5 +61,8 @@ async fn a_silent_connection_times_out() {
     let mut silent = TcpStream::connect(port).await.unwrap();
     let (_stream, _) = Gateway::connect(port).name(&ask("hi", json!({})), None).await;
     assert_eq!(within(silent.read(&mut [0; 8])).await.unwrap(), 0);
-    until("the gateway is served", || fleet.router.app().in_flight() == 1).await;
+    until("the gateway is served", || {
+        fleet.router.parts().proxy.in_flight() == 1
+    })
+    .await;
 }

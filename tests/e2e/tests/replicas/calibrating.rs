@@ -20,7 +20,7 @@ impl Replicas {
     }
 
     fn measured(&self, router: usize) -> Option<f64> {
-        let worker = &self.routers[router].app().fleet.workers()[0];
+        let worker = &self.routers[router].parts().state.fleet.workers()[0];
         worker
             .calibration()
             .map(|measured| measured.cost.alpha_ms_per_token)
@@ -50,7 +50,7 @@ async fn a_calibration_pushed_to_one_router_applies_to_all_and_to_later_ones() {
 
     replicas.nats.kill();
     for router in 0..2 {
-        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        let bus = replicas.routers[router].parts().bus.as_ref().unwrap();
         until("it knows that NATS is gone", || !bus.is_up()).await;
     }
     assert_eq!(

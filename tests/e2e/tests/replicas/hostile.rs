@@ -103,8 +103,8 @@ async fn longest_messages_at_full_speed_neither_exhaust_memory_nor_stop_the_rout
     liar.taken().await;
     let grown = resident_mib().saturating_sub(before);
     assert!(grown < 256, "{grown} MiB");
-    let app = replicas.routers[0].app();
-    assert!(app.bus.as_ref().unwrap().is_up());
+    let parts = replicas.routers[0].parts();
+    assert!(parts.bus.as_ref().unwrap().is_up());
     still_serves(&replicas).await;
 }
 
@@ -112,9 +112,9 @@ async fn longest_messages_at_full_speed_neither_exhaust_memory_nor_stop_the_rout
 #[ignore = "needs nats-server: make test-replicas"]
 async fn a_revision_without_a_successor_is_reported_and_ignored() {
     let replicas = Replicas::start(1, vec![quick()]).await;
-    let app = replicas.routers[0].app();
-    until("the policy is shared", || app.policy.is_shared()).await;
-    let before = app.policy.now().0.settings.clone();
+    let parts = replicas.routers[0].parts();
+    until("the policy is shared", || parts.state.policy.is_shared()).await;
+    let before = parts.state.policy.now().0.settings.clone();
     let mut liar = Liar::connect(&replicas).await;
     for lie in [
         json!({ "lineage": 1, "revision": u64::MAX, "settings": {}, "since_unix_ms": 0, "by": "b", "replica": "r", "reason": null, "source": "put" }).to_string(),
@@ -129,7 +129,7 @@ async fn a_revision_without_a_successor_is_reported_and_ignored() {
             {}
         })
         .await;
-        assert_eq!(app.policy.now().0.settings, before);
+        assert_eq!(parts.state.policy.now().0.settings, before);
         still_serves(&replicas).await;
     }
 }
@@ -171,7 +171,7 @@ async fn an_endless_snapshot_does_not_delay_readiness() {
     });
     let begun = Instant::now();
     let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
-    until("it does not wait", || !late.app().is_joining()).await;
+    until("it does not wait", || !late.parts().is_joining()).await;
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     replicas.routers.push(late);
     let address = replicas.routers[1].address;

@@ -48,12 +48,12 @@ async fn a_new_router_finds_the_cache_of_existing_conversations() {
 #[ignore = "needs nats-server: make test-replicas"]
 async fn a_router_alone_or_without_nats_is_ready_at_once() {
     let mut replicas = Replicas::start(1, vec![quick()]).await;
-    until("it does not wait", || !replicas.routers[0].app().is_joining()).await;
+    until("it does not wait", || !replicas.routers[0].parts().is_joining()).await;
     assert!(replicas.says_of_the_others(0).await["joined"].is_null());
     replicas.nats.kill();
     let begun = Instant::now();
     let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
-    until("it does not wait either", || !late.app().is_joining()).await;
+    until("it does not wait either", || !late.parts().is_joining()).await;
     assert!(begun.elapsed() < WARM_WITHIN, "{:?}", begun.elapsed());
     assert_eq!(metrics(&late).await.sum("tailroute_bus_connected", &[]), 0.0);
 }

@@ -13,7 +13,7 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(6);
 
 impl Replicas {
     fn leaders(&self) -> Vec<usize> {
-        let leads = |router: &usize| self.routers[*router].app().bus.as_ref().unwrap().leads();
+        let leads = |router: &usize| self.routers[*router].parts().bus.as_ref().unwrap().leads();
         (0..self.routers.len()).filter(leads).collect()
     }
 }

@@ -35,7 +35,14 @@ impl Replicas {
     }
 
     pub(crate) fn locality(&self, router: usize) -> f64 {
-        self.routers[router].app().policy.load().settings.weights.locality
+        self.routers[router]
+            .parts()
+            .state
+            .policy
+            .load()
+            .settings
+            .weights
+            .locality
     }
 
     pub(crate) async fn all_have(&self, locality: f64) {
@@ -50,7 +57,7 @@ impl Replicas {
     pub(crate) async fn share_their_policy(&self) {
         for router in &self.routers {
             until("the bucket's policy is in force", || {
-                router.app().policy.is_shared()
+                router.parts().state.policy.is_shared()
             })
             .await;
         }
@@ -151,7 +158,7 @@ async fn without_nats_a_policy_change_is_rejected() {
     replicas.all_have(2.5).await;
     replicas.nats.kill();
     for router in 0..2 {
-        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        let bus = replicas.routers[router].parts().bus.as_ref().unwrap();
         until("it knows that NATS is gone", || !bus.is_up()).await;
         let shown = replicas.policy(router).await;
         let refused = replicas.put(router, &shown, 7.0).await;
@@ -210,7 +217,7 @@ async fn without_jetstream_each_router_has_and_reports_its_own_policy() {
     let nats = Nats::start_with(false).await;
     let replicas = Replicas::start_by(nats, 2, vec![quick()]).await;
     for router in 0..2 {
-        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        let bus = replicas.routers[router].parts().bus.as_ref().unwrap();
         until("it knows that there is no bucket", || bus.has_own_policy()).await;
         let told = replicas.says_of_the_others(router).await;
         assert_eq!(

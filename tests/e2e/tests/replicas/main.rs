@@ -92,7 +92,7 @@ impl Replicas {
     async fn hear_of_each_other(&self) {
         let others = self.routers.len() - 1;
         for router in &self.routers {
-            let bus = router.app().bus.as_ref().unwrap();
+            let bus = router.parts().bus.as_ref().unwrap();
             until("all replicas hear of each other", || {
                 bus.is_up() && bus.peers.count().0 == others
             })
@@ -122,7 +122,7 @@ impl Replicas {
 
     /// Returns the requests of other replicas that this router counts on each engine.
     fn others(&self, router: usize) -> Vec<u32> {
-        let workers = self.routers[router].app().fleet.workers();
+        let workers = self.routers[router].parts().state.fleet.workers();
         workers
             .iter()
             .map(|worker| worker.with_load(|load| load.others))
@@ -215,7 +215,7 @@ async fn a_router_without_nats_serves_alone_and_reports_it() {
     );
     replicas.nats.kill();
     for router in 0..2 {
-        let bus = replicas.routers[router].app().bus.as_ref().unwrap();
+        let bus = replicas.routers[router].parts().bus.as_ref().unwrap();
         until("it knows that NATS is gone", || !bus.is_up()).await;
         let ready = replicas.admin(router, "/readyz").await;
         assert_eq!(ready.status, 200, "{}", ready.text());
@@ -227,7 +227,7 @@ async fn a_router_without_nats_serves_alone_and_reports_it() {
     // Requests of the other replica stop counting, because their ends cannot be reported.
     let _under_way = replicas.sends(0, "while NATS is gone").await;
     until("the other is taken to be gone", || {
-        replicas.routers[1].app().bus.as_ref().unwrap().peers.count() == (0, 0)
+        replicas.routers[1].parts().bus.as_ref().unwrap().peers.count() == (0, 0)
     })
     .await;
 

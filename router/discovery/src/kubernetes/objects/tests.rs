@@ -1,4 +1,4 @@
-//! What objects name.
+//! Tests of the conversion of objects to workers.
 
 use config::{Config, Sources};
 use serde_json::{Value, json};
@@ -32,12 +32,12 @@ fn found<T: Object>(port: &str, objects: &[Value]) -> Found {
     gather(endpoints.iter())
 }
 
-/// A name, an address and whether it is ready.
+/// Name, address and readiness.
 type Taken<'a> = (&'a str, String, bool);
-/// A name, and what is said of it.
+/// Name and reason.
 type NotTaken<'a> = (&'a str, &'a str);
 
-/// Those that are taken, and the others.
+/// Returns the workers and the refused entries.
 fn told(found: &Found) -> (Vec<Taken<'_>>, Vec<NotTaken<'_>>) {
     let taken = found
         .workers
@@ -77,7 +77,7 @@ fn an_endpoint_gets_work_if_it_is_ready_and_serves_and_is_gone_when_it_terminate
             "10.0.0.3",
             json!({ "ready": false, "serving": false, "terminating": false })
         ),
-        // As publishNotReadyAddresses makes them.
+        // As set by `publishNotReadyAddresses`.
         endpoint(
             "published",
             "10.0.0.4",

@@ -1,9 +1,8 @@
-//! Blocks by the wide vectors of x86 (AVX2, AVX-512), where the machine has them.
+//! Blocks by the wide vectors of x86 (AVX2, AVX-512).
 //!
-//! The whole walk through a string is compiled once for each width, so that a block costs no call. This module holds the
-//! only unsafe code of the request path: two calls, each of a function that is compiled for a feature, behind the test
-//! for that very feature. The intrinsics themselves are safe there; bytes become vectors by `bytemuck`, which checks
-//! sizes at compile time.
+//! The whole string walk is compiled once per width, so that a block costs no call. This module holds the only unsafe
+//! code of the request path: two calls of functions with target features, each guarded by detection of these features.
+//! The intrinsics are safe inside such functions, and `bytemuck` checks the sizes of casts at compile time.
 
 #![allow(
     unsafe_code,
@@ -20,7 +19,7 @@ use super::{BYTES, Marks};
 use crate::json::string::Out;
 use crate::json::{Malformed, Scanner};
 
-/// [`Scanner::walk_string`] by the widest vectors there are; `None`, and nothing done, if there are no wide ones.
+/// [`Scanner::walk_string`] with the widest available vectors; `None` if the CPU has no wide vectors.
 #[inline]
 pub(in crate::json) fn walk_string(
     scanner: &mut Scanner<'_>,
@@ -28,7 +27,7 @@ pub(in crate::json) fn walk_string(
     out: &mut impl Out,
 ) -> Option<Result<(), Malformed>> {
     if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi1") {
-        // SAFETY: the machine has both features that the function is compiled for, as was just asked.
+        // SAFETY: the CPU has both features of the function, as checked above.
         Some(unsafe { walk_64(scanner, run, out) })
     } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1") {
         // SAFETY: as above.
@@ -48,7 +47,7 @@ fn walk_32(scanner: &mut Scanner<'_>, run: &mut usize, out: &mut impl Out) -> Re
     scanner.walk_string(run, out, |bytes| marks_32(bytes))
 }
 
-/// All 64 bytes in one vector, each comparison a mask at once.
+/// All 64 bytes in one vector; each comparison yields a mask.
 #[inline]
 #[target_feature(enable = "avx512bw,bmi1")]
 fn marks_64(bytes: &[u8; BYTES]) -> Option<Marks> {
@@ -75,7 +74,7 @@ fn marks_64(bytes: &[u8; BYTES]) -> Option<Marks> {
 fn marks_32(bytes: &[u8; BYTES]) -> Option<Marks> {
     let [low, high]: [__m256i; 2] = bytemuck::cast(*bytes);
     let is = |lane, byte: u8| _mm256_cmpeq_epi8(lane, _mm256_set1_epi8(byte as i8));
-    // Below 0x20: what it is the lesser of already.
+    // Bytes below 0x20: those that equal their minimum with 0x1F.
     let control = |lane| _mm256_cmpeq_epi8(_mm256_min_epu8(lane, _mm256_set1_epi8(0x1F)), lane);
     let or = |a, b| _mm256_or_si256(a, b);
     let bits = |low, high| {
@@ -114,11 +113,11 @@ pub(in crate::json) mod tests {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi1")
     }
 
-    /// What each width that this machine has sees.
+    /// Returns the marks by each width that this CPU supports.
     pub(in crate::json) fn each(bytes: &[u8; BYTES]) -> Vec<Option<Marks>> {
         let mut found = Vec::new();
         if has_32() {
-            // SAFETY: the machine has both features that the function is compiled for, as was just asked.
+            // SAFETY: the CPU has both features of the function, as checked above.
             found.push(unsafe { marks_32(bytes) });
         }
         if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("bmi1") {
@@ -128,13 +127,13 @@ pub(in crate::json) mod tests {
         found
     }
 
-    /// The narrower of the two walks, which a machine that has both never takes.
+    /// The AVX2 walk, which a CPU with AVX-512 does not take otherwise.
     pub(in crate::json) fn narrower(
         scanner: &mut Scanner<'_>,
         run: &mut usize,
         out: &mut impl Out,
     ) -> Option<Result<(), Malformed>> {
-        // SAFETY: as above.
+        // SAFETY: `has_32` checks both features.
         has_32().then(|| unsafe { walk_32(scanner, run, out) })
     }
 }

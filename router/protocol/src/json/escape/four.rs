@@ -1,20 +1,16 @@
-//! Four escapes by number at once: text in a script other than Latin, written in ASCII, is nothing else.
+//! Decodes four numeric escapes at once, for non-Latin text that is escaped to ASCII.
 //!
-//! Four times `\uXXXX` are sixteen hexadecimal digits, a vector of bytes; two shifts make them four numbers, two bytes
-//! each, and four more the three bytes each that UTF-8 has for a number from U+0800 on. One after the other it takes five
-//! times as many instructions.
+//! Four `\uXXXX` have 16 hexadecimal digits, one vector of bytes. Two shifts turn them into four code units, and four
+//! more into the three UTF-8 bytes of each unit from U+0800 on. Single escapes take five times as many instructions.
 
 use wide::{u8x16, u32x4};
 
-/// Bytes of four escapes.
+/// Length of four escapes and of their spelling, and size of the output.
 pub(super) const ESCAPES: usize = 24;
-/// Bytes of their spelling.
 pub(super) const SPELLED: usize = 12;
-/// Bytes written for it.
 pub(super) const ROOM: usize = 16;
 
-/// The spelling of the four escapes that the text begins with; `None` if it does not begin with four, or if one of them
-/// is not spelled in three bytes: a letter of ASCII, or half of a pair.
+/// Spells the four escapes at the start of the text; `None` if there are fewer, or if one has no three-byte spelling.
 #[inline]
 pub(super) fn spelled(text: &[u8]) -> Option<[u8; ROOM]> {
     let (escapes, _) = text.first_chunk::<ESCAPES>()?.as_chunks::<6>();
@@ -26,7 +22,7 @@ pub(super) fn spelled(text: &[u8]) -> Option<[u8; ROOM]> {
         place.copy_from_slice(&escape[2..]);
     }
     let units = numbers(u8x16::from(digits))?;
-    // Below U+0800, and in D800..E000: what lies there or beyond is found by the bits that all of it shares.
+    // Below U+0800, or a surrogate (U+D800 to U+DFFF): both follow from the top five bits.
     let all = |bits: u32| u32x4::splat(bits);
     let small = (units & all(0xF800)).simd_eq(all(0));
     let paired = (units & all(0xF800)).simd_eq(all(0xD800));
@@ -35,12 +31,12 @@ pub(super) fn spelled(text: &[u8]) -> Option<[u8; ROOM]> {
     }
     let spelled: u32x4 =
         all(0x0080_80E0) | units >> 12 | (units & all(0xFC0)) << 2 | (units & all(0x3F)) << 16;
-    // Not by four writes to memory, which one read of them all would wait for.
+    // Combined in registers: four stores followed by one wide load would stall.
     let [a, b, c, d] = spelled.to_array().map(u128::from);
     Some((a | b << 24 | c << 48 | d << 72).to_le_bytes())
 }
 
-/// The numbers that sixteen digits say; `None` if one is none.
+/// Returns four code units from 16 digits; `None` if a digit is invalid.
 #[inline]
 fn numbers(digits: u8x16) -> Option<u32x4> {
     let all = |byte: u8| u8x16::splat(byte);
@@ -52,7 +48,8 @@ fn numbers(digits: u8x16) -> Option<u32x4> {
         return None;
     }
     let values = (decimal & is_decimal) | ((letter + all(10)) & is_letter);
-    // From the first digit, which is the highest but lies lowest: two digits to a byte, then two bytes to a number.
+    // Little-endian: the first digit is the highest but lies lowest. Pairs two digits per byte, then two bytes per
+    // unit.
     let values: [u32; 4] = bytemuck::cast(values.to_array());
     let values = u32x4::from(values);
     let bytes = values << 4 | values >> 8;

@@ -28,7 +28,7 @@ async fn the_document_describes_every_operation_and_all_references_resolve() {
             }
         }
     }
-    let operations = tailroute::admin::operations();
+    let operations = admin::operations();
     assert_eq!(ids.len(), operations.len());
     for operation in &operations {
         assert!(ids.iter().any(|id| id == operation.id), "{}", operation.id);

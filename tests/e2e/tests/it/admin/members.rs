@@ -46,9 +46,13 @@ async fn one() -> Fleet {
 }
 
 async fn ready(fleet: &Fleet, name: &str) {
-    let app = fleet.router.app();
+    let parts = fleet.router.parts();
     until("it to be ready", || {
-        app.fleet.find(name).is_some_and(|worker| worker.is_ready())
+        parts
+            .state
+            .fleet
+            .find(name)
+            .is_some_and(|worker| worker.is_ready())
     })
     .await;
 }
@@ -58,8 +62,8 @@ fn ask_for(text: &str) -> Value {
 }
 
 async fn until_gone(fleet: &Fleet, name: &str) {
-    let app = fleet.router.app();
-    until("it to be gone", || app.fleet.find(name).is_none()).await;
+    let parts = fleet.router.parts();
+    until("it to be gone", || parts.state.fleet.find(name).is_none()).await;
 }
 
 #[tokio::test]
@@ -74,15 +78,15 @@ async fn an_added_worker_gets_turns_and_its_cache_is_tracked() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     fleet.engines.push(late);
     ready(&fleet, "late").await;
-    let app = fleet.router.app().clone();
-    let worker = app.fleet.find("late").unwrap();
+    let parts = fleet.router.parts().clone();
+    let worker = parts.state.fleet.find("late").unwrap();
     // Of two turns, one goes to it.
     for seed in 0..2 {
         let answer = fleet.chat(&[], &ask_for(&words(seed, 300))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     assert!(
-        app.knowledge.held(worker.id).0 >= 256,
+        parts.state.knowledge.held(worker.id).0 >= 256,
         "its mirror is of its own slot"
     );
     let page = fleet.metrics().await;
@@ -108,13 +112,16 @@ async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
         config.workers[1].name = "leaves".to_owned();
     })
     .await;
-    let app = fleet.router.app();
-    let worker = app.fleet.find("leaves").unwrap();
+    let parts = fleet.router.parts();
+    let worker = parts.state.fleet.find("leaves").unwrap();
     let ask_it = ask_for(&words(1, 300));
     for _ in 0..4 {
         fleet.chat(&[], &ask_it).await;
     }
-    assert!(app.knowledge.held(worker.id).0 > 0, "it holds what it served");
+    assert!(
+        parts.state.knowledge.held(worker.id).0 > 0,
+        "it holds what it served"
+    );
     // A slow stream is in progress on it.
     let slow = talk::ask("hi", json!({ "stream": true, "max_tokens": 1000 }));
     let mut answer = fleet.open(&[], &slow).await;
@@ -135,7 +142,7 @@ async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
         "what was under way ends whole"
     );
     until_gone(&fleet, "leaves").await;
-    assert_eq!(app.knowledge.held(worker.id).0, 0);
+    assert_eq!(parts.state.knowledge.held(worker.id).0, 0);
     assert_eq!(names(&fleet).await, ["stays"]);
     let again = remove(&fleet, "leaves").await;
     assert_eq!(
@@ -164,7 +171,7 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
             (409, "conflict")
         );
         ready(&fleet, "late").await;
-        let worker = fleet.router.app().fleet.find("late").unwrap();
+        let worker = fleet.router.parts().state.fleet.find("late").unwrap();
         assert_eq!(remove(&fleet, "late").await.status, 200);
         assert!(worker.set_hold(fleet::hold::Hold::None).is_none());
         until_gone(&fleet, "late").await;

@@ -80,7 +80,14 @@ async fn a_preview_replays_captured_turns_under_both_policies() {
 #[tokio::test]
 async fn one_preview_at_a_time() {
     let fleet = Fleet::of(1).await;
-    let _other = fleet.router.app().operator.previews.try_acquire().unwrap();
+    let _other = fleet
+        .router
+        .parts()
+        .state
+        .operator
+        .previews
+        .try_acquire()
+        .unwrap();
     let body = json!({ "settings": settings(&fleet, "random").await });
     let busy = ask(&fleet, ("POST", PREVIEW), &[], Some(&body)).await;
     assert_eq!((busy.status.as_u16(), problem(&busy).as_str()), (429, "busy"));

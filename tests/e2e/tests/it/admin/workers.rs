@@ -103,7 +103,7 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
     let draining = post(&fleet, &name(&fleet, 0), "drain").await;
     assert_eq!(draining.json()["state"], "draining");
     drop(answer);
-    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
     until("nothing is left", || worker.with_load(|load| load.in_flight == 0)).await;
     let drained = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
     assert_eq!(
@@ -115,7 +115,7 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
 #[tokio::test]
 async fn an_alpha_override_holds_until_it_is_reverted() {
     let fleet = Fleet::of(1).await;
-    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
     let path = format!("{WORKERS}/{}/alpha", name(&fleet, 0));
     let set = async |more: Value| {
         let mut body = json!({ "alpha_ms_per_token": 0.7, "reason": "half of it is off" });
@@ -151,7 +151,7 @@ async fn an_alpha_override_holds_until_it_is_reverted() {
 #[tokio::test]
 async fn learning_restarts_from_a_calibration() {
     let fleet = Fleet::of(2).await;
-    let worker = fleet.router.app().fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
     until("it is known what it serves", || {
         worker.serves("another") == Some(false)
     })
@@ -177,8 +177,14 @@ async fn learning_restarts_from_a_calibration() {
         "{}",
         answer.text()
     );
-    let app = fleet.router.app();
-    let state = app.feedback.costs.lock().state(policy::ids::WorkerId(0)).unwrap();
+    let parts = fleet.router.parts();
+    let state = parts
+        .state
+        .feedback
+        .costs
+        .lock()
+        .state(policy::ids::WorkerId(0))
+        .unwrap();
     assert!(
         (state.cost.beta_ms / 7.5 - 1.0).abs() < 1e-9 && state.answers == 0,
         "{state:?}"
@@ -199,7 +205,7 @@ async fn learning_restarts_from_a_calibration() {
     );
     let foreign = put(json!({ "model": "another" })).await;
     assert_eq!(foreign.status, 409, "{}", foreign.text());
-    assert!((app.fleet.workers()[0].cost().alpha_ms_per_token / 0.35 - 1.0).abs() < 1e-9);
+    assert!((parts.state.fleet.workers()[0].cost().alpha_ms_per_token / 0.35 - 1.0).abs() < 1e-9);
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ async fn a_worker_with_an_expired_certificate_gets_no_requests() {
     let body = ask("hi", json!({})).to_string();
     let answer = tailroute_e2e::client::call(router.address, "POST", CHAT, &[], body).await;
     assert_eq!(answer.status, 503);
-    assert!(!router.app().fleet.any_ready());
+    assert!(!router.parts().state.fleet.any_ready());
     assert_eq!(engine.stats().received, 0);
 }
 
@@ -55,14 +55,14 @@ async fn a_worker_with_an_expired_certificate_gets_no_requests() {
 async fn frequent_certificate_reloads_close_no_connection() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let fleet = Fleet::start(vec![quick()], encrypted(folder.path(), &authority)).await;
-    let (app, address) = (Arc::clone(fleet.router.app()), fleet.address());
+    let (parts, address) = (Arc::clone(fleet.router.parts()), fleet.address());
     let begun = Instant::now();
     let mut asked = 0;
     while begun.elapsed() < Duration::from_millis(500) || asked < 20 {
         let connecting = connect(address, &authority, None, "h2");
         let swapping = async {
             authority.sign().write(folder.path(), "router");
-            app.reconfigure(&app.config).unwrap();
+            tailroute::reload::reconfigure(&parts, &parts.state.config).unwrap();
         };
         let (stream, ()) = tokio::join!(connecting, swapping);
         assert_eq!(status(stream).await, Some(200));

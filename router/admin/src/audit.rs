@@ -1,0 +1,62 @@
+//! The audit log.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use config::Role;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use operator::audit::Entry;
+
+/// How many are wanted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Newest {
+    /// Most entries of the answer.
+    #[schemars(range(min = 1, max = 1000))]
+    pub(super) limit: usize,
+}
+
+impl Default for Newest {
+    fn default() -> Self {
+        Self { limit: 100 }
+    }
+}
+
+/// The audit log's newest entries.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Log {
+    /// Newest first.
+    entries: Vec<Arc<Entry>>,
+    /// Entries that could not be written to the file.
+    write_failures: u64,
+    /// Refused requests that were left out, because there were too many of a name.
+    refused_left_out: u64,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Log, _, _>(
+            "audit.list",
+            (Method::GET, "/admin/v1/audit"),
+            Role::Read,
+            "Changes that were made or refused, newest first: who, when, why, before, after",
+            list,
+        )
+        .query::<Newest>(),
+    ]
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    let query: Newest = call.query()?;
+    let audit = &call.admin.state.operator.audit;
+    Reply::json(&Log {
+        entries: audit.newest(query.limit),
+        write_failures: audit.failures(),
+        refused_left_out: audit.left_out(),
+    })
+}

@@ -1,0 +1,101 @@
+//! A worker's measured cost, as `gpu-bench --push` sends it to a running router.
+
+use axum::http::Method;
+use config::Role;
+use policy::cost::PrefillCost;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::workers::{NAME, Shown, named, shown};
+use fleet::hold::Measured;
+use replicas::calibrations::Calibration;
+
+/// What was measured.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Calibrate {
+    /// α: milliseconds per uncached token.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
+    alpha_ms_per_token: f64,
+    /// β: milliseconds that every prompt takes.
+    #[schemars(range(min = 0, max = 1e9))]
+    beta_ms: f64,
+    /// γ: milliseconds per (uncached token × context token).
+    #[schemars(range(min = 0, max = 1e3))]
+    gamma_ms_per_token2: f64,
+    /// Milliseconds that a prompt takes at the least; 0 where no floor was found.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1e9))]
+    floor_ms: f64,
+    /// The model that was measured: the worker has to serve it, if it is known what it serves.
+    #[serde(default)]
+    #[schemars(length(max = 500))]
+    model: Option<String>,
+    /// When, in seconds since 1970.
+    measured_at_unix_s: u64,
+    /// Share of the variance that these numbers explain.
+    #[schemars(range(min = 0, max = 1))]
+    r_squared: f64,
+    /// For the audit log.
+    #[schemars(length(min = 1, max = 500))]
+    reason: String,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Shown, _, _>(
+            "workers.calibrate",
+            (Method::PUT, "/admin/v1/workers/{name}/calibration"),
+            Role::Operate,
+            "Restart a worker's learned cost from a calibration, on all replicas; kept until the router stops, or in the fleet's bucket; the file is not changed",
+            calibrate,
+        )
+        .parameter("name", NAME)
+        .body::<Calibrate>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn calibrate(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let asked: Calibrate = call.body()?;
+    if let Some(model) = &asked.model
+        && worker.serves(model) == Some(false)
+    {
+        return Err(Problem::conflict(format!(
+            "the worker does not serve the calibrated model {model:?}; is this the calibration of another worker?"
+        )));
+    }
+    let before = worker.cost();
+    let cost = PrefillCost {
+        alpha_ms_per_token: asked.alpha_ms_per_token,
+        beta_ms: asked.beta_ms,
+        gamma_ms_per_token2: asked.gamma_ms_per_token2,
+        floor_ms: asked.floor_ms,
+    };
+    call.admin.state.calibrate(
+        &worker,
+        Measured {
+            cost,
+            at_unix_s: asked.measured_at_unix_s,
+            r_squared: asked.r_squared,
+        },
+    );
+    if let Some(bus) = &call.admin.bus {
+        let told = Calibration {
+            alpha_ms_per_token: asked.alpha_ms_per_token,
+            beta_ms: asked.beta_ms,
+            gamma_ms_per_token2: asked.gamma_ms_per_token2,
+            floor_ms: asked.floor_ms,
+            measured_at_unix_s: asked.measured_at_unix_s,
+            r_squared: asked.r_squared,
+            by: call.who.name.to_string(),
+            reason: asked.reason,
+        };
+        bus.calibrated(worker.name(), told);
+    }
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &cost))
+}

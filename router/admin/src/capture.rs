@@ -1,0 +1,159 @@
+//! The newest turns in memory, on which new weights can be evaluated.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Method;
+use bytes::Bytes;
+use config::Role;
+use futures_util::stream;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::reason::{Because, Reason};
+use crate::Admin;
+use operator::recent::DEFAULT_BYTES;
+
+/// Bytes per piece of the streamed response.
+const PART_BYTES: usize = 64 * 1024;
+
+/// What is captured.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Status {
+    /// Whether turns are added.
+    running: bool,
+    /// Turns that are held.
+    turns: usize,
+    /// Bytes that they take.
+    bytes: usize,
+    /// Most bytes that they may take; then the oldest go.
+    max_bytes: usize,
+    /// When it was started, in milliseconds since 1970.
+    since_unix_ms: Option<u64>,
+    /// Turns that were left out, because they are too long for so few bytes.
+    left_out: u64,
+}
+
+/// The beginning of a capture.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Start {
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
+    /// Most bytes that the turns may take; 16 MiB unless given.
+    #[serde(default)]
+    #[schemars(range(min = 65_536, max = 268_435_456))]
+    max_bytes: Option<u32>,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Status, _, _>(
+            "capture.get",
+            (Method::GET, "/admin/v1/capture"),
+            Role::Read,
+            "Whether turns are captured in memory, and how many are stored",
+            |call: Call| async move { Reply::json(&status(&call.admin)) },
+        ),
+        Operation::new::<Status, _, _>(
+            "capture.start",
+            (Method::POST, "/admin/v1/capture/start"),
+            Role::Operate,
+            "Start capturing turns in memory: lengths and counts, no text; discards the previous capture",
+            start,
+        )
+        .body::<Start>(),
+        Operation::new::<Status, _, _>(
+            "capture.stop",
+            (Method::POST, "/admin/v1/capture/stop"),
+            Role::Operate,
+            "Stop the capture; stored turns are kept",
+            stop,
+        )
+        .body::<Because>()
+        .fails(&[409]),
+        Operation::new::<String, _, _>(
+            "capture.turns",
+            (Method::GET, "/admin/v1/capture/turns"),
+            Role::Read,
+            "The captured turns, as a trace for `tailroute replay`",
+            turns,
+        )
+        .of_type("application/x-ndjson")
+        .fails(&[409, 429]),
+    ]
+}
+
+fn status(admin: &Admin) -> Status {
+    let now = admin.state.operator.recent.now();
+    let (turns, bytes) = now.as_ref().map_or((0, 0), |running| running.memory.size());
+    Status {
+        running: now.as_ref().is_some_and(|running| running.is_running()),
+        turns,
+        bytes,
+        max_bytes: now.as_ref().map_or(DEFAULT_BYTES, |running| running.max_bytes),
+        since_unix_ms: now.as_ref().map(|running| running.since_unix_ms),
+        left_out: now.as_ref().map_or(0, |running| running.memory.left_out()),
+    }
+}
+
+async fn start(call: Call) -> Result<Reply, Problem> {
+    let asked: Start = call.body()?;
+    let before = status(&call.admin);
+    let bytes = asked.max_bytes.map_or(DEFAULT_BYTES, |bytes| bytes as usize);
+    call.admin
+        .state
+        .operator
+        .recent
+        .start(bytes, &call.admin.state.metrics.captured());
+    let after = status(&call.admin);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn stop(call: Call) -> Result<Reply, Problem> {
+    let _: Because = call.body()?;
+    let before = status(&call.admin);
+    if !call.admin.state.operator.recent.stop() {
+        return Err(Problem::conflict("no capture is running"));
+    }
+    let after = status(&call.admin);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn turns(call: Call) -> Result<Reply, Problem> {
+    match call.admin.state.operator.recent.now() {
+        Some(running) => {
+            let place = Arc::clone(&call.admin.state.operator.turns).try_acquire_owned();
+            let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;
+            let memory = running.memory.clone();
+            // The permit moves into the task: a client that disconnects frees it only when the task is done.
+            let (turns, place) = written(move || (memory.newest(usize::MAX), place)).await?;
+            let turns = Bytes::from(turns);
+            let parts = stream::unfold((turns, place), |(mut turns, place)| async move {
+                let part = turns.split_to(PART_BYTES.min(turns.len()));
+                (!part.is_empty()).then_some((Ok::<_, Infallible>(part), (turns, place)))
+            });
+            Ok(Reply::of_type("application/x-ndjson", Body::from_stream(parts)))
+        }
+        None => Err(none_captured()),
+    }
+}
+
+/// Serialises turns on a blocking thread.
+pub(super) async fn written<T: Send + 'static>(
+    write: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let written = tokio::task::spawn_blocking(write).await;
+    written.map_err(|error| Problem::internal(format!("cannot write the turns: {error}")))
+}
+
+pub(super) fn none_captured() -> Problem {
+    Problem::conflict(
+        "no turns were captured: `POST /admin/v1/capture/start` (`tailroute ctl capture start`), and wait for traffic",
+    )
+}

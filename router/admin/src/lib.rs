@@ -1,0 +1,160 @@
+//! The admin port, separate from the data port: metrics, explanations of routing, and changes at runtime.
+//!
+//! Every response except metrics and health comes from a table of operations ([`operation::Operation`]): method,
+//! path, required role, and the schemas of request and response. The table drives routes, authorisation,
+//! validation, the audit log, metrics and the OpenAPI document, so they cannot disagree. Each resource has a file
+//! with its operations and their handlers; [`operations`] lists them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`status`] | metrics, health, `slo`, `config` |
+//! | [`decisions`] | recent routing decisions and the causes of missed objectives |
+//! | [`index`] | which workers cache which prefixes |
+//! | [`session`] | the caller and its role |
+//! | [`policy`] | the policy in force, its history, changes, rollback |
+//! | [`preview`] | another policy on captured turns, or in the shadow of the live one |
+//! | [`capture`] | the newest turns |
+//! | [`workers`] | each worker, its overrides and its α |
+//! | [`keys`] | the remaining budget of each API key, and its reset |
+//! | [`members`] | workers that join and leave |
+//! | [`discovery`] | the sources of workers |
+//! | [`audit`] | the audit log |
+//! | [`events`] | changes, as a stream of server-sent events |
+//! | [`openapi`] | the OpenAPI document |
+//! | [`console`] | the web console |
+//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | shared by all operations |
+
+pub mod audit;
+pub mod calibration;
+pub mod call;
+pub mod capture;
+pub mod console;
+pub mod decisions;
+pub mod discovery;
+pub mod events;
+pub mod index;
+pub mod keys;
+pub mod log;
+pub mod members;
+pub mod openapi;
+pub mod operation;
+pub mod policy;
+pub mod preview;
+pub mod problem;
+pub mod reason;
+pub mod serve;
+pub mod session;
+pub mod slo;
+pub mod status;
+pub mod workers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+
+use self::operation::Operation;
+use self::problem::Problem;
+use metrics::Gauges;
+use proxy::Proxy;
+use replicas::Bus;
+use state::State;
+
+/// The parts that the admin API shows and changes.
+#[derive(Debug)]
+pub struct Admin {
+    /// The state that every part shares.
+    pub state: Arc<State>,
+    /// The request path.
+    pub proxy: Arc<Proxy>,
+    /// The exchange with other replicas, if configured.
+    pub bus: Option<Arc<Bus>>,
+}
+
+impl Admin {
+    /// Returns whether the router has just started and waits for the state of other replicas.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let bus = self.bus.as_ref();
+        bus.is_some_and(|bus| bus.is_joining(self.state.clock.now()))
+    }
+
+    /// Returns the gauges of the metrics page.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let bus = self.bus.as_ref().map(|bus| bus.gauges());
+        self.state.gauges(self.proxy.admission.gate.counts(), bus)
+    }
+}
+
+/// Returns every operation of the admin port, in the order of the OpenAPI document.
+#[must_use]
+pub fn operations() -> Vec<Operation> {
+    [
+        status::operations(),
+        session::operations(),
+        decisions::operations(),
+        index::operations(),
+        log::operations(),
+        policy::operations(),
+        preview::operations(),
+        capture::operations(),
+        workers::operations(),
+        calibration::operations(),
+        members::operations(),
+        keys::operations(),
+        discovery::operations(),
+        audit::operations(),
+        events::operations(),
+        openapi::operations(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Returns the routes of the admin port.
+pub fn router(admin: &Arc<Admin>) -> Router {
+    let mut paths: BTreeMap<&'static str, Vec<Arc<Operation>>> = BTreeMap::new();
+    for operation in operations() {
+        paths.entry(operation.path).or_default().push(Arc::new(operation));
+    }
+    let mut router = console::routes(status::health(Router::new(), admin));
+    for (path, operations) in paths {
+        router = router.route(path, methods(admin, &operations));
+    }
+    router.fallback(|| async { Problem::not_found("there is nothing at this path").into_response() })
+}
+
+/// Returns the routes of one path. Other methods get 405 with the allowed ones.
+fn methods(admin: &Arc<Admin>, operations: &[Arc<Operation>]) -> MethodRouter {
+    let mut methods = MethodRouter::new();
+    let mut allowed: Vec<&str> = Vec::new();
+    for operation in operations {
+        let Ok(filter) = MethodFilter::try_from(operation.method.clone()) else {
+            continue;
+        };
+        allowed.push(operation.method.as_str());
+        if operation.method == Method::GET {
+            allowed.push("HEAD");
+        }
+        let (admin, operation) = (Arc::clone(admin), Arc::clone(operation));
+        methods = methods.merge(on(filter, move |request: Request| {
+            call::answer(Arc::clone(&admin), Arc::clone(&operation), request)
+        }));
+    }
+    let allowed = allowed.join(", ");
+    methods.fallback(move || async move { not_allowed(&allowed) })
+}
+
+fn not_allowed(allowed: &str) -> Response {
+    let mut response = Problem::method_not_allowed(allowed).into_response();
+    if let Ok(allowed) = HeaderValue::from_str(allowed) {
+        response.headers_mut().insert(header::ALLOW, allowed);
+    }
+    response
+}

@@ -1,0 +1,79 @@
+//! Workers that join and leave the fleet.
+
+use axum::http::Method;
+use config::{Role, WorkerDocument};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::reason::{Because, Reason};
+use super::workers::{NAME, Shown, named, shown};
+use fleet::JoinError;
+
+/// A worker that is to join.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Join {
+    /// The worker, with the keys of `[[workers]]` but those that name files, and `ranks`.
+    worker: WorkerDocument,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<Shown, _, _>(
+            "workers.add",
+            (Method::POST, "/admin/v1/workers"),
+            Role::Admin,
+            "Add a worker to the fleet until it is removed or the router stops; the file is not changed",
+            add,
+        )
+        .body::<Join>()
+        .fails(&[409]),
+        Operation::new::<Shown, _, _>(
+            "workers.remove",
+            (Method::POST, "/admin/v1/workers/{name}/remove"),
+            Role::Admin,
+            "Drain a worker and remove it from the fleet",
+            remove,
+        )
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn add(call: Call) -> Result<Reply, Problem> {
+    let asked: Join = call.body()?;
+    let spec = asked
+        .worker
+        .check()
+        .map_err(|problems| Problem::invalid(&problems))?;
+    let worker = call.admin.state.join(spec).map_err(|error| match error {
+        JoinError::NameTaken => Problem::conflict(format!("{error}; give this one another `name`")),
+        JoinError::Leaving | JoinError::Full => Problem::conflict(error.to_string()),
+    })?;
+    let shown = shown(&call.admin, &worker);
+    Ok(Reply::json(&shown)?
+        .changed(&None::<Shown>, &shown)
+        .target(worker.name()))
+}
+
+async fn remove(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    if worker.source.finds() {
+        return Err(Problem::conflict(format!(
+            "it was discovered by {}, which would add it again: remove it there, or drain it here",
+            worker.source.as_str()
+        )));
+    }
+    let Some(before) = call.admin.state.leave(&worker) else {
+        return Err(Problem::conflict("it is already leaving the fleet"));
+    };
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &worker.hold()))
+}

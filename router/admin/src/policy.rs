@@ -1,0 +1,265 @@
+//! The policy in force: read, change and rollback.
+
+use std::sync::Arc;
+
+use axum::http::{HeaderMap, Method, header};
+use config::{PolicyDocument, Role};
+use policy::route::Settings;
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::audit::Newest;
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::reason::Reason;
+use crate::Admin;
+use config::OF_HEADER;
+use operator::revisions::{Change, Pending, Revision, Source, Stale};
+use replicas::bucket::BucketError;
+use replicas::live_policy::ChangeError;
+
+/// Longest `revert_after_s`: a week.
+const LONGEST_S: f64 = 604_800.0;
+
+/// The policy in force.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Shown {
+    #[serde(flatten)]
+    now: Arc<Revision>,
+    /// Its entity tag, for If-Match.
+    etag: String,
+    /// Whether this is what `[routing]` of the configuration says, which a restart begins with.
+    as_configured: bool,
+    /// The classes whose turns may have settings of their own (`classes`); `header` is of turns that bring their objective
+    /// along.
+    turn_classes: Vec<String>,
+    /// When it ends by itself, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reverts: Option<Reverts>,
+}
+
+/// The end of a change that is for a time.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reverts {
+    /// In so many seconds.
+    in_s: f64,
+    /// To the settings of this revision.
+    to_revision: u64,
+}
+
+/// A new policy.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Put {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Why, for the audit log.
+    reason: Reason,
+    /// For so many seconds only; then what was in force before comes back.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
+    revert_after_s: Option<f64>,
+}
+
+/// The way back.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Rollback {
+    /// To the settings of this revision; left out, of the one before.
+    #[serde(default)]
+    to_revision: Option<u64>,
+    /// Why, for the audit log.
+    reason: Reason,
+}
+
+/// Revisions.
+#[derive(Debug, Serialize, JsonSchema)]
+struct History {
+    /// Newest first; the first is in force.
+    revisions: Vec<Arc<Revision>>,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    const POLICY: &str = "/admin/v1/policy";
+    const TAG: &str = "The revision's entity tag";
+    vec![
+        Operation::new::<Shown, _, _>(
+            "policy.get",
+            (Method::GET, POLICY),
+            Role::Read,
+            "The policy in force with all of its weights",
+            |call: Call| async move { shown(&call.admin, call.admin.state.policy.now()) },
+        )
+        .carries("etag", TAG),
+        Operation::new::<Shown, _, _>(
+            "policy.put",
+            (Method::PUT, POLICY),
+            Role::Admin,
+            "Change the policy, effective from the next request",
+            put,
+        )
+        .reads(
+            "if-match",
+            "The entity tag of the revision that is changed, or *",
+            true,
+        )
+        .body::<Put>()
+        .carries("etag", TAG)
+        .fails(&[412, 428, 503]),
+        Operation::new::<History, _, _>(
+            "policy.history",
+            (Method::GET, "/admin/v1/policy/history"),
+            Role::Read,
+            "Earlier policies, newest first",
+            history,
+        )
+        .query::<Newest>(),
+        Operation::new::<Shown, _, _>(
+            "policy.rollback",
+            (Method::POST, "/admin/v1/policy/rollback"),
+            Role::Admin,
+            "Restore the settings of an earlier revision exactly",
+            rollback,
+        )
+        .reads(
+            "if-match",
+            "The entity tag of the revision that is in force, or *",
+            false,
+        )
+        .body::<Rollback>()
+        .carries("etag", TAG)
+        .fails(&[409, 412, 503]),
+    ]
+}
+
+fn shown(admin: &Admin, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<Reply, Problem> {
+    let etag = admin.state.policy.tag(now.revision);
+    let reverts = pending.map(|pending| Reverts {
+        in_s: ((pending.due - admin.state.clock.now()).0 / 1e3).max(0.0),
+        to_revision: pending.to.revision,
+    });
+    let live = admin.state.live();
+    let classes = live.objective.classes.iter().map(|class| class.name.clone());
+    let shown = Shown {
+        turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
+        as_configured: now.settings == admin.state.policy.configured(),
+        etag: etag.clone(),
+        reverts,
+        now,
+    };
+    Ok(Reply::json(&shown)?.with(header::ETAG, &etag))
+}
+
+async fn put(call: Call) -> Result<Reply, Problem> {
+    let admin = &call.admin;
+    let put: Put = call.body()?;
+    let expected = expected(admin, &call.headers)?.ok_or_else(Problem::precondition_required)?;
+    let change = Change {
+        settings: settings(admin, &put.settings)?,
+        by: call.who.name.to_string(),
+        reason: Some(put.reason.0),
+        source: Source::Put,
+        revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
+    };
+    change_policy(admin, change, expected).await
+}
+
+/// Converts a document to settings and checks it against the configured classes.
+pub(super) fn settings(admin: &Admin, document: &PolicyDocument) -> Result<Settings, Problem> {
+    let live = admin.state.live();
+    let settings = document.settings("settings", &live.objective.classes);
+    settings.map_err(|problems| Problem::invalid(&problems))
+}
+
+async fn rollback(call: Call) -> Result<Reply, Problem> {
+    let admin = &call.admin;
+    let asked: Rollback = call.body()?;
+    let expected = expected(admin, &call.headers)?;
+    let (now, _) = admin.state.policy.now();
+    // Without If-Match, the revision read here is the expected one.
+    let expected = expected.flatten().unwrap_or(now.revision);
+    // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
+    let changed = if expected == 0 { now.revision } else { expected };
+    let number = asked.to_revision.unwrap_or(changed.saturating_sub(1));
+    let Some(to) = admin.state.policy.find(number) else {
+        return Err(match asked.to_revision {
+            None => Problem::conflict("there is no revision before this one"),
+            Some(_) => Problem::invalid_field(
+                "to_revision",
+                format!("revision {number} is not in the history; `history` lists the available ones"),
+            ),
+        });
+    };
+    let change = Change {
+        settings: to.settings.clone(),
+        by: call.who.name.to_string(),
+        reason: Some(asked.reason.0),
+        source: Source::Rollback,
+        revert_after: None,
+    };
+    change_policy(admin, change, Some(expected)).await
+}
+
+async fn change_policy(admin: &Admin, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
+    let stale = |revision| {
+        Problem::precondition_failed(format!(
+            "revision {revision} is now in force: GET it and check whether the change is still wanted"
+        ))
+    };
+    let made = match &admin.bus {
+        None => admin
+            .state
+            .change_policy(change, expected)
+            .map_err(|Stale(revision)| stale(revision))?,
+        Some(bus) => {
+            let made = bus.change_policy(&admin.state, &change, expected).await;
+            made.map_err(|error| match error {
+                ChangeError::Stale(revision) => stale(revision),
+                ChangeError::Unwritten(why @ BucketError::Long(_)) => {
+                    Problem::invalid_field("settings", why.to_string())
+                }
+                ChangeError::Gone(_) | ChangeError::Unread(_) | ChangeError::Unwritten(_) => {
+                    Problem::unavailable(error.to_string())
+                }
+            })?
+        }
+    };
+    // Shows the revision as this change made it, regardless of later changes.
+    Ok(shown(admin, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
+}
+
+/// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.
+fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
+    let mut named = None;
+    let (now, _) = admin.state.policy.now();
+    for value in headers.get_all(header::IF_MATCH) {
+        let value = value
+            .to_str()
+            .map_err(|_| Problem::malformed("If-Match is not a list of entity tags"))?;
+        for tag in value.split(',').map(str::trim) {
+            if tag == "*" {
+                return Ok(Some(None));
+            }
+            // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
+            let number = admin
+                .state
+                .policy
+                .number(tag)
+                .filter(|number| *number >= now.revision);
+            let number = number.unwrap_or(0);
+            if number == now.revision || named != Some(now.revision) {
+                named = named.filter(|_| number != now.revision).max(Some(number));
+            }
+        }
+    }
+    Ok(named.map(Some))
+}
+
+async fn history(call: Call) -> Result<Reply, Problem> {
+    let query: Newest = call.query()?;
+    let mut revisions = call.admin.state.policy.history();
+    revisions.truncate(query.limit);
+    Reply::json(&History { revisions })
+}

@@ -1,0 +1,206 @@
+//! Previews of another policy: on captured turns, or in the shadow of the live policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use config::{PolicyDocument, Role};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use super::call::{Call, Reply};
+use super::capture::{none_captured, written};
+use super::operation::Operation;
+use super::policy::settings;
+use super::problem::Problem;
+use super::reason::{Because, Reason};
+use crate::Admin;
+use operator::shadow::{Shadow, Tally};
+use replay::{self, PreviewError};
+
+/// Default number of turns.
+const DEFAULT_TURNS: usize = 5_000;
+/// Most scores that a preview computes: turns × workers.
+const MAX_SCORES: usize = 10_000_000;
+/// Time limit of a preview.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Niceness of the preview's thread.
+const NICE: i32 = 10;
+/// Fewest turns for a meaningful result.
+const FEWEST_TURNS: usize = 20;
+
+/// A policy to be tried.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Try {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Play so many of the newest turns; 5,000 unless given.
+    #[serde(default)]
+    #[schemars(range(min = 20, max = 50_000))]
+    turns: Option<u32>,
+}
+
+/// A policy that follows the live traffic.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Follow {
+    /// All of it.
+    settings: PolicyDocument,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
+}
+
+/// What a shadow policy has seen.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Shadowed {
+    /// Whether one follows the traffic.
+    running: bool,
+    /// It.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<PolicyDocument>")]
+    settings: Option<policy::route::Settings>,
+    /// Since when, in milliseconds since 1970.
+    since_unix_ms: Option<u64>,
+    /// What it would have done.
+    tally: Tally,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    const SHADOW: &str = "/admin/v1/policy/shadow";
+    vec![
+        Operation::new::<Map<String, Value>, _, _>(
+            "policy.preview",
+            (Method::POST, "/admin/v1/policy/preview"),
+            Role::Operate,
+            "Replay the captured turns under the policy in force and under another: percentiles, classes, the turns that change most",
+            preview,
+        )
+        .body::<Try>()
+        .unaudited()
+        .fails(&[409, 429, 503]),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow",
+            (Method::GET, SHADOW),
+            Role::Read,
+            "What the shadow policy would have done with the live traffic",
+            |call: Call| async move { Reply::json(&shadowed(&call.admin)) },
+        ),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow_put",
+            (Method::PUT, SHADOW),
+            Role::Operate,
+            "Evaluate a policy on live traffic without routing by it",
+            follow,
+        )
+        .body::<Follow>(),
+        Operation::new::<Shadowed, _, _>(
+            "policy.shadow_stop",
+            (Method::POST, "/admin/v1/policy/shadow/stop"),
+            Role::Operate,
+            "Stop the shadow policy",
+            unfollow,
+        )
+        .body::<Because>()
+        .fails(&[409]),
+    ]
+}
+
+async fn preview(call: Call) -> Result<Reply, Problem> {
+    let asked: Try = call.body()?;
+    let admin = &call.admin;
+    let proposed = settings(admin, &asked.settings)?;
+    let Ok(turn) = Arc::clone(&admin.state.operator.previews).try_acquire_owned() else {
+        return Err(Problem::busy(
+            "another preview is running; try again when it is done",
+        ));
+    };
+    let running = admin.state.operator.recent.now().ok_or_else(none_captured)?;
+    let (held, _) = running.memory.size();
+    if held < FEWEST_TURNS {
+        return Err(Problem::conflict(format!(
+            "only {held} turns are captured; a preview needs at least {FEWEST_TURNS}"
+        )));
+    }
+    let fleet = replay::Fleet::live(&admin.state)
+        .ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
+    let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
+    let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
+    let memory = running.memory.clone();
+    let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
+    let settings = [admin.state.policy.load().settings.clone(), proposed];
+    let (answer, played) = oneshot::channel();
+    // A separate thread of low priority, away from those that serve requests. Its work is bounded in turns,
+    // workers and time.
+    let thread = std::thread::Builder::new()
+        .name("preview".to_owned())
+        .spawn(move || {
+            let _ = rustix::process::setpriority_process(None, NICE);
+            let played = replay::preview(&trace, &fleet, settings, LIMIT);
+            drop(turn);
+            let _ = answer.send(played);
+        });
+    thread.map_err(|error| Problem::unavailable(format!("cannot start a thread for it: {error}")))?;
+    match played.await {
+        Ok(played) => Reply::json(&played.map_err(|error| not_played(&error, turns))?),
+        Err(_) => Err(Problem::internal("the preview did not finish")),
+    }
+}
+
+fn not_played(error: &PreviewError, turns: usize) -> Problem {
+    match error {
+        PreviewError::TooLong(_) => Problem::conflict(format!(
+            "{error}: {turns} turns are too many for the time limit; request fewer (`turns`)"
+        )),
+        PreviewError::Unwritable(error) => Problem::internal(error.to_string()),
+        PreviewError::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
+        PreviewError::Unplayable(why) => Problem::conflict(format!("{error}: {why}")),
+    }
+}
+
+fn shadowed(admin: &Admin) -> Shadowed {
+    let shadow = admin.state.operator.shadow.load_full();
+    Shadowed {
+        running: shadow.is_some(),
+        settings: shadow.as_ref().map(|shadow| shadow.settings.clone()),
+        since_unix_ms: shadow.as_ref().map(|shadow| shadow.since_unix_ms),
+        tally: shadow.map_or_else(Tally::default, |shadow| shadow.tally()),
+    }
+}
+
+async fn follow(call: Call) -> Result<Reply, Problem> {
+    let asked: Follow = call.body()?;
+    let before = shadowed(&call.admin);
+    let shadow = Shadow::new(settings(&call.admin, &asked.settings)?);
+    call.admin.state.operator.shadow.store(Some(Arc::new(shadow)));
+    let after = shadowed(&call.admin);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+async fn unfollow(call: Call) -> Result<Reply, Problem> {
+    let _: Because = call.body()?;
+    let before = shadowed(&call.admin);
+    if call.admin.state.operator.shadow.swap(None).is_none() {
+        return Err(Problem::conflict("there is no shadow policy"));
+    }
+    let after = shadowed(&call.admin);
+    Ok(Reply::json(&after)?.changed(&before, &after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_in_vain_is_told_what_to_ask_for() {
+        let problem = not_played(&PreviewError::TooLong(LIMIT), 50_000);
+        assert_eq!(problem.status(), 409);
+        assert_eq!(
+            problem.detail,
+            "it was cut off after 20 s: 50000 turns are too many for the time limit; request fewer (`turns`)"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! State of the feedback loop as reported by the state API: the values in force, their reasons and errors.
+
+use policy::units::Millis;
+use serde::Serialize;
+
+use fleet::hints::SentObjective;
+use learning::feedback::{ClassState, CostState, TailState, Trimmed};
+use state::State;
+
+/// State of the objectives and of what follows from them: `GET /state/v1/slo`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SloState {
+    /// Objective, and the share of turns that has to meet it.
+    pub objective: ObjectiveState,
+    /// Value of the ends of silent conversations.
+    pub tail: TailState,
+    /// Most recent trims, the newest first.
+    pub given_up: Vec<Trimmed>,
+    /// State of each worker.
+    pub workers: Vec<WorkerState>,
+    /// Expected behaviour of conversations over all traffic.
+    pub habits: ClassState,
+    /// The same by class, for the classes without an API key.
+    pub classes: Vec<ClassState>,
+    /// Conversations remembered.
+    pub conversations: usize,
+    /// Observations dropped because the queue was full.
+    pub lessons_dropped: u64,
+}
+
+/// The objective, and how it is met.
+#[derive(Clone, Debug, Serialize)]
+pub struct ObjectiveState {
+    /// Share of turns that has to meet the objective.
+    pub share: f64,
+    /// Turns by source of their objective.
+    pub classes: Vec<ObjectiveClass>,
+}
+
+/// One source of objectives.
+#[derive(Clone, Debug, Serialize)]
+pub struct ObjectiveClass {
+    /// `default`, `header`, or a configured name.
+    pub class: String,
+    /// Time to first token to be met, if the class has a fixed one.
+    pub ttft_ms: Option<f64>,
+    /// Turns since start that met it.
+    pub met: u64,
+    /// Turns since start that missed it.
+    pub missed: u64,
+}
+
+/// State of the feedback loop for one worker.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerState {
+    /// Name of the worker.
+    pub name: String,
+    /// Hint dialect found so far; `none` if the worker takes no hints.
+    pub dialect: &'static str,
+    /// Learned prefill cost.
+    #[serde(flatten)]
+    pub cost: Option<CostState>,
+    /// ρ: utilisation.
+    pub utilisation: f64,
+    /// Predicted wait.
+    pub wait_ms: f64,
+    /// ξ_w: uncached tokens that fit in the configured objective.
+    pub xi_tokens: f64,
+    /// Silent conversations on the worker.
+    pub silent: usize,
+    /// Hints sent to the worker, if it takes any.
+    pub told: Option<SentObjective>,
+}
+
+/// Returns the current state of the feedback loop.
+#[must_use]
+pub fn explain(state: &State) -> SloState {
+    let (habits, classes, conversations) = {
+        let conversations = state.feedback.conversations.lock();
+        let habits = &conversations.habits;
+        let all = ClassState::of(None, habits.all());
+        (all, ClassState::keyless(habits), conversations.len())
+    };
+    SloState {
+        objective: objective(state),
+        tail: TailState::of(&state.feedback, state.config.hints.enabled),
+        given_up: state.feedback.recent.all(),
+        workers: workers(state),
+        habits,
+        classes,
+        conversations,
+        lessons_dropped: state.feedback.dropped(),
+    }
+}
+
+fn objective(state: &State) -> ObjectiveState {
+    let live = state.live();
+    let objective = &live.objective;
+    let class = |class: &str, ttft_ms| {
+        let (met, missed) = state.metrics.slo_turns(class);
+        ObjectiveClass {
+            class: class.to_owned(),
+            ttft_ms,
+            met,
+            missed,
+        }
+    };
+    let fixed = [class("default", Some(objective.ttft.0)), class("header", None)];
+    let named = objective
+        .classes
+        .iter()
+        .map(|named| class(&named.name, Some(named.ttft.0)));
+    ObjectiveState {
+        share: objective.share,
+        classes: fixed.into_iter().chain(named).collect(),
+    }
+}
+
+fn workers(state: &State) -> Vec<WorkerState> {
+    let now = state.clock.now();
+    let objective = state.live().objective.ttft;
+    let worker_state = |worker: &std::sync::Arc<fleet::Worker>| {
+        let (cost, wait, utilisation) =
+            worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
+        let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);
+        WorkerState {
+            name: worker.name().to_owned(),
+            dialect: worker.dialect().name(),
+            cost: state.feedback.costs.lock().state(worker.id),
+            utilisation,
+            wait_ms: wait.0,
+            xi_tokens: xi.min(1e9),
+            silent: state.feedback.tail.lock().silent_on(worker.id),
+            told: worker.hints.told(),
+        }
+    };
+    state.fleet.present().iter().map(worker_state).collect()
+}

@@ -1,0 +1,147 @@
+//! Metrics, health, objectives and configuration.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use config::Role;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::{Call, Reply, local_only};
+use super::operation::Operation;
+use super::problem::Problem;
+use crate::Admin;
+use crate::slo::explain;
+use fleet::hold::Hold;
+use metrics::Format;
+use operator::reloads::ReloadState;
+use replicas::BusState;
+
+/// Adds the routes of probes and scrapers, which have no token or one for metrics only.
+pub(super) fn health(router: Router, admin: &Arc<Admin>) -> Router {
+    let metrics = Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(Arc::clone(admin));
+    router.merge(metrics).merge(probes(admin))
+}
+
+/// Returns the routes of probes.
+pub(super) fn probes(admin: &Arc<Admin>) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "alive\n" }))
+        .route("/readyz", get(readyz))
+        .with_state(Arc::clone(admin))
+}
+
+/// Other replicas.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Replicas {
+    /// Whether `[fleet]` names a NATS server. Without one this router knows of no other.
+    configured: bool,
+    #[serde(flatten)]
+    bus: Option<BusState>,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
+            "slo.get",
+            (Method::GET, "/admin/v1/slo"),
+            Role::Read,
+            "The latency objectives, how they are met, and how much of the free tail is used for them",
+            |call: Call| async move { Reply::json(&explain(&call.admin.state)) },
+        ),
+        Operation::new::<ReloadState, _, _>(
+            "config.get",
+            (Method::GET, "/admin/v1/config"),
+            Role::Read,
+            "The configuration in force, and the errors of the last one that was read",
+            |call: Call| async move { Reply::json(&*call.admin.state.operator.reloads.lock()) },
+        ),
+        Operation::new::<Replicas, _, _>(
+            "replicas.get",
+            (Method::GET, "/admin/v1/replicas"),
+            Role::Read,
+            "The other replicas of this router, and the state of the NATS connection",
+            |call: Call| async move {
+                let (bus, now) = (&call.admin.bus, call.admin.state.clock.now());
+                Reply::json(&Replicas {
+                    configured: bus.is_some(),
+                    bus: bus.as_ref().map(|bus| bus.state(now)),
+                })
+            },
+        ),
+    ]
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
+    if let Err(problem) = may_scrape(&admin, &headers) {
+        admin
+            .state
+            .metrics
+            .admin_request("metrics", problem.status().as_u16());
+        return problem.into_response();
+    }
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
+    let format = Format::accepted(accept.unwrap_or_default());
+    match admin.state.metrics.render(&admin.gauges(), format) {
+        Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+fn may_scrape(admin: &Admin, headers: &HeaderMap) -> Result<(), Problem> {
+    let tokens = admin.state.operator.tokens.load();
+    if !tokens.is_required() {
+        return local_only(headers);
+    }
+    if !tokens.opens_metrics() && tokens.identify(headers).is_none() {
+        return Err(Problem::unauthorized());
+    }
+    Ok(())
+}
+
+/// Ready when a worker is ready, the state of other replicas is loaded, and the router is not draining.
+async fn readyz(State(admin): State<Arc<Admin>>) -> (StatusCode, String) {
+    if admin.state.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
+    } else if admin.is_joining() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "joining: loading the index of another replica\n".to_owned(),
+        )
+    } else if admin.state.fleet.any_ready() {
+        (StatusCode::OK, "ready\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", why_none(&admin)))
+    }
+}
+
+/// Explains why no worker can get work, for example because all of them are cordoned or draining.
+fn why_none(admin: &Admin) -> String {
+    if admin.state.config.discovery.is_on() && admin.state.fleet.present().is_empty() {
+        return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();
+    }
+    let holds: Vec<Hold> = admin
+        .state
+        .fleet
+        .workers()
+        .iter()
+        .map(|worker| worker.hold())
+        .collect();
+    let count = |hold| holds.iter().filter(|held| **held == hold).count();
+    let (cordoned, draining) = (count(Hold::Cordoned), count(Hold::Draining));
+    match cordoned + draining {
+        0 => "no worker is ready".to_owned(),
+        held if held == holds.len() => {
+            format!("all workers are held ({cordoned} cordoned, {draining} draining)")
+        }
+        _ => format!("no worker is ready ({cordoned} cordoned, {draining} draining)"),
+    }
+}

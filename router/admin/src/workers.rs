@@ -1,0 +1,394 @@
+//! Workers: their state and the operator's overrides.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use config::Role;
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+use super::reason::{Because, Reason};
+use crate::Admin;
+use fleet::Worker;
+use fleet::hold::{Hold, PinnedAlpha};
+use fleet::source::Source;
+
+/// Description of the path parameter.
+pub(super) const NAME: &str = "The worker's name, as the list gives it";
+/// Longest time for which an α can be set: a week.
+const LONGEST_S: f64 = 604_800.0;
+
+/// Which part of the list is wanted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Part {
+    /// Most workers of the answer.
+    #[schemars(range(min = 1, max = 1000))]
+    limit: usize,
+    /// Workers to pass over.
+    #[schemars(range(max = 1_000_000))]
+    offset: usize,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self {
+            limit: 200,
+            offset: 0,
+        }
+    }
+}
+
+/// Workers.
+#[derive(Debug, Serialize, JsonSchema)]
+struct List {
+    /// As many as were asked for, in the order of the configuration.
+    workers: Vec<Shown>,
+    /// All that there are.
+    total: usize,
+}
+
+/// What is done with a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// It is given work.
+    Ready,
+    /// Its probes fail.
+    Unwell,
+    /// The source that named it says that it is not ready.
+    NotReady,
+    /// Somebody has cordoned it.
+    Cordoned,
+    /// Somebody drains it, and it has not ended yet what it had.
+    Draining,
+    /// It was drained, and has nothing left.
+    Drained,
+    /// It is to leave the fleet when it has ended what it had.
+    Leaving,
+}
+
+/// A worker.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Shown {
+    /// Its name.
+    name: String,
+    /// Its address.
+    url: String,
+    /// Who named it.
+    source: Source,
+    /// What is done with it.
+    state: State,
+    /// Whether its probes find it well.
+    well: bool,
+    /// What its breaker lets through: `closed` (everything), `half_open` (one request), `open` (nothing).
+    breaker: &'static str,
+    /// Requests sent and not finished.
+    in_flight: u32,
+    /// Predicted time before a request sent now would start its prefill.
+    wait_ms: f64,
+    /// ρ: prefill work routed to it, as a share of its time.
+    utilisation: f64,
+    /// What its prefill is taken to cost.
+    cost: Cost,
+    /// What was learned of that, where somebody has set another α.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alpha_set: Option<AlphaSet>,
+    /// What somebody has measured of it and told the router while it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibrated: Option<Calibrated>,
+    /// ξ: uncached tokens that fit in the configured objective.
+    xi_tokens: f64,
+    /// Conversations that are silent on it.
+    silent: u64,
+    /// Its cache, in tokens.
+    capacity_tokens: u64,
+    /// Tokens believed to be in it.
+    held_tokens: u64,
+    /// Whether its cache events are followed.
+    events_live: bool,
+    /// How it is told things.
+    dialect: &'static str,
+    /// Whether it takes hints beside its requests.
+    hears_hints: bool,
+    /// Hints that wait for it.
+    hints_waiting: usize,
+    /// The budget that it was told last, if any.
+    told: Option<Budget>,
+    /// Models that it serves, as far as that is known; the first 32.
+    models: Vec<String>,
+}
+
+/// What a first token costs: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, u uncached and h cached tokens.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+struct Cost {
+    /// α.
+    alpha_ms_per_token: f64,
+    /// β.
+    beta_ms: f64,
+    /// γ.
+    gamma_ms_per_token2: f64,
+    /// What a prefill takes at the least; 0 where no floor is known.
+    floor_ms: f64,
+    /// What first tokens take beside queue and prefill, where the engine tells those; else it is in β.
+    overhead_ms: f64,
+    /// Mean absolute error of predicting a prefill with it.
+    error_ms: f64,
+}
+
+/// An α that somebody has set.
+#[derive(Debug, Serialize, JsonSchema)]
+struct AlphaSet {
+    /// The α that was learned, and will be taken again.
+    learned_alpha_ms_per_token: f64,
+    /// In so many seconds, if it ends by itself.
+    reverts_in_s: Option<f64>,
+}
+
+/// A measurement that learning has begun with.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Calibrated {
+    /// α, as it was measured.
+    alpha_ms_per_token: f64,
+    /// β.
+    beta_ms: f64,
+    /// γ.
+    gamma_ms_per_token2: f64,
+    /// What a prefill takes at the least; 0 where no floor was found.
+    floor_ms: f64,
+    /// When, in seconds since 1970.
+    measured_at_unix_s: u64,
+    /// Share of the variance that these numbers explain.
+    r_squared: f64,
+}
+
+/// A budget for requests that carry none.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Budget {
+    /// ξ.
+    xi_tokens: f64,
+    /// Q̂.
+    next_prompt_tokens: u64,
+}
+
+/// Another α.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SetAlpha {
+    /// Milliseconds per uncached token.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
+    alpha_ms_per_token: f64,
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
+    /// For so many seconds only; then what was learned is taken again.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
+    revert_after_s: Option<f64>,
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    let hold = |id, path, summary, hold| {
+        Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {
+            set_hold(call, hold)
+        })
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409])
+    };
+    vec![
+        Operation::new::<List, _, _>(
+            "workers.list",
+            (Method::GET, "/admin/v1/workers"),
+            Role::Read,
+            "The workers: state, load, cost, cache, breaker, hints",
+            list,
+        )
+        .query::<Part>(),
+        Operation::new::<Shown, _, _>(
+            "workers.get",
+            (Method::GET, "/admin/v1/workers/{name}"),
+            Role::Read,
+            "One worker",
+            |call: Call| async move { Reply::json(&shown_by_name(&call)?) },
+        )
+        .parameter("name", NAME)
+        .fails(&[404]),
+        hold(
+            "workers.cordon",
+            "/admin/v1/workers/{name}/cordon",
+            "Send a worker only turns that no other worker can serve",
+            Hold::Cordoned,
+        ),
+        hold(
+            "workers.uncordon",
+            "/admin/v1/workers/{name}/uncordon",
+            "Send a worker turns again, after a cordon or a drain",
+            Hold::None,
+        ),
+        hold(
+            "workers.drain",
+            "/admin/v1/workers/{name}/drain",
+            "Send a worker no turns; it is `drained` once its turns have finished",
+            Hold::Draining,
+        ),
+        Operation::new::<Shown, _, _>(
+            "workers.alpha",
+            (Method::PUT, "/admin/v1/workers/{name}/alpha"),
+            Role::Operate,
+            "Override a worker's learned α, permanently or for a limited time",
+            set_alpha,
+        )
+        .parameter("name", NAME)
+        .body::<SetAlpha>()
+        .fails(&[404]),
+        Operation::new::<Shown, _, _>(
+            "workers.alpha_revert",
+            (Method::POST, "/admin/v1/workers/{name}/alpha/revert"),
+            Role::Operate,
+            "Use a worker's learned α again",
+            revert_alpha,
+        )
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409]),
+    ]
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    let part: Part = call.query()?;
+    let admin = &call.admin;
+    let workers = admin.state.fleet.present();
+    let part = workers.iter().skip(part.offset).take(part.limit);
+    Reply::json(&List {
+        workers: part.map(|worker| shown(admin, worker)).collect(),
+        total: workers.len(),
+    })
+}
+
+pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
+    let name = call.parameter("name");
+    call.admin.state.fleet.find(name).ok_or_else(|| {
+        let workers = call.admin.state.fleet.present();
+        let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
+        Problem::not_found(format!(
+            "no worker has this name; there are {}: {}{}",
+            workers.len(),
+            some.join(", "),
+            if workers.len() > some.len() { ", …" } else { "" }
+        ))
+    })
+}
+
+fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
+    let worker = named(call)?;
+    Ok(shown(&call.admin, &worker))
+}
+
+pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
+    let gauges = admin.state.worker_gauges(worker);
+    let state = match (worker.hold(), worker.is_well()) {
+        (Hold::Leaving | Hold::Gone, _) => State::Leaving,
+        (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
+        (Hold::Draining, _) => State::Draining,
+        (Hold::Cordoned, _) => State::Cordoned,
+        (Hold::None, _) if !worker.is_offered() => State::NotReady,
+        (Hold::None, true) => State::Ready,
+        (Hold::None, false) => State::Unwell,
+    };
+    let now = admin.state.clock.now();
+    let learned = worker.with_load(|load| load.learned);
+    let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
+        learned_alpha_ms_per_token: learned.alpha_ms_per_token,
+        reverts_in_s: pinned.until.map(|until| ((until - now).0 / 1e3).max(0.0)),
+    });
+    Shown {
+        name: worker.name().to_owned(),
+        url: worker.spec.url.to_string(),
+        source: worker.source,
+        state,
+        well: worker.is_well(),
+        breaker: gauges.breaker.as_str(),
+        in_flight: gauges.in_flight,
+        wait_ms: gauges.wait.0,
+        utilisation: gauges.utilisation,
+        cost: Cost {
+            alpha_ms_per_token: gauges.cost.alpha_ms_per_token,
+            beta_ms: gauges.cost.beta_ms,
+            gamma_ms_per_token2: gauges.cost.gamma_ms_per_token2,
+            floor_ms: gauges.cost.floor_ms,
+            overhead_ms: gauges.overhead.0,
+            error_ms: gauges.cost_error.0,
+        },
+        alpha_set,
+        calibrated: worker.calibration().map(|measured| Calibrated {
+            alpha_ms_per_token: measured.cost.alpha_ms_per_token,
+            beta_ms: measured.cost.beta_ms,
+            gamma_ms_per_token2: measured.cost.gamma_ms_per_token2,
+            floor_ms: measured.cost.floor_ms,
+            measured_at_unix_s: measured.at_unix_s,
+            r_squared: measured.r_squared,
+        }),
+        xi_tokens: gauges.xi_tokens,
+        silent: gauges.silent,
+        capacity_tokens: admin.state.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
+        held_tokens: gauges.resident.0,
+        events_live: gauges.kv_live,
+        dialect: worker.dialect().name(),
+        hears_hints: worker.hears_hints(),
+        hints_waiting: worker.hints.waiting(),
+        told: worker.hints.told().map(|told| Budget {
+            xi_tokens: told.xi_tokens,
+            next_prompt_tokens: told.next_prompt_tokens,
+        }),
+        models: models(worker),
+    }
+}
+
+fn models(worker: &Worker) -> Vec<String> {
+    if !worker.spec.models.is_empty() {
+        return worker.spec.models.iter().take(32).cloned().collect();
+    }
+    let listed = worker.models();
+    let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
+    let names = listed.iter().filter_map(|card| card["id"].as_str());
+    names.take(32).map(str::to_owned).collect()
+}
+
+async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    let Some(before) = worker.set_hold(hold) else {
+        return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
+    };
+    call.admin.state.worker_changed(&worker);
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &hold))
+}
+
+async fn set_alpha(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let asked: SetAlpha = call.body()?;
+    let before = worker.cost().alpha_ms_per_token;
+    worker.pin_alpha(Some(PinnedAlpha {
+        alpha_ms_per_token: asked.alpha_ms_per_token,
+        until: asked
+            .revert_after_s
+            .map(|seconds| call.admin.state.clock.now() + Millis(seconds * 1e3)),
+    }));
+    call.admin.state.operator.alphas_set.notify_one();
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &asked.alpha_ms_per_token))
+}
+
+async fn revert_alpha(call: Call) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let _: Because = call.body()?;
+    let Some(before) = worker.pin_alpha(None) else {
+        return Err(Problem::conflict("this worker's α is not overridden"));
+    };
+    let after = worker.cost().alpha_ms_per_token;
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before.alpha_ms_per_token, &after))
+}

@@ -1,0 +1,311 @@
+//! Follows one worker's stream of cache events.
+//!
+//! Messages are processed as they arrive. Nothing is queued here, so a router that falls behind makes the
+//! publisher drop events, which shows as a gap. Lost batches are requested on a second socket (`replay`). Once a
+//! second the same request is sent without a gap: it detects a silent loss at the end of a burst, a lost
+//! publisher, and a new process.
+//!
+//! If lost batches cannot be replayed (no endpoint, no answer, or too short a log), all knowledge of the cache is
+//! dropped and learned again from the next batch on. The stream never continues as if nothing was lost.
+//!
+//! A stream ends if its connection breaks, its publisher exceeds a bound, or its worker is not ready. It restarts
+//! after a pause: a tenth of a second at first, doubled with each short-lived stream, half a minute at most. A worker
+//! that comes back is followed from its first turns on, at its current endpoint.
+
+mod cut;
+mod replay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use policy::evidence::{Event, Sequence, Verdict, WorkerEvidence};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+use xxhash_rust::xxh3::xxh3_64;
+
+use self::replay::Replay;
+use super::source::{Finder, Source};
+use super::wire::{self, Batch};
+use super::zmtp::{Connection, Role, ZmtpError};
+use fleet::Worker;
+use state::State;
+
+/// Interval of the requests that detect silent losses.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Pause before asking a worker without events again, and the longest pause after a broken stream. A stream that
+/// lasted this long restarts with a short pause.
+const RETRY: Duration = Duration::from_secs(30);
+/// The shortest pause after a broken stream.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+
+/// The age of a batch relative to the mirror.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    /// Made after everything applied before it, so newer than the mirror.
+    Since,
+    /// Of unknown age: the mirror, restored from a snapshot or updated by responses, may be newer.
+    Before,
+}
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error(transparent)]
+    Zmtp(#[from] ZmtpError),
+    #[error("timed out waiting for a response")]
+    Timeout(#[from] tokio::time::error::Elapsed),
+    #[error("the worker is not ready")]
+    Away,
+    #[error("a message of {0} frames without a sequence number")]
+    Frames(usize),
+    #[error("it carries events of ranks {0} and {1}: set `ranks`")]
+    Ranks(u32, u32),
+}
+
+impl StreamError {
+    /// Returns whether the stream ends even if only a replay failed: the publisher cannot be trusted.
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Ranks(..)) || self.breach().is_some_and(|breach| breach != "unfinished")
+    }
+
+    fn breach(&self) -> Option<&'static str> {
+        match self {
+            Self::Zmtp(error) => error.breach(),
+            _ => None,
+        }
+    }
+}
+
+/// Follows a worker's events forever.
+pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
+    let mut wait = FIRST_RETRY;
+    // Kept across connections: a replay on the next one shows whether the process is the same.
+    let mut sequence = Sequence::new();
+    let mut finder = Finder::default();
+    loop {
+        while !worker.is_well() {
+            tokio::time::sleep(FIRST_RETRY).await;
+        }
+        let Some(source) = finder.find(&state, &worker).await else {
+            tokio::time::sleep(RETRY).await;
+            continue;
+        };
+        let mut stream = Stream {
+            state: &state,
+            worker: &worker,
+            sequence: &mut sequence,
+            replay: Replay::new(source.replay.clone()),
+            limit: state.live().limits.max_kv_message_bytes.get(),
+            rank: None,
+        };
+        let began = Instant::now();
+        let Err(error) = stream.run(&source).await;
+        let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
+        warn!(worker = worker.name(), endpoint = source.endpoint, %error, "cache event connection lost; using the mirror");
+        if began.elapsed() >= RETRY || matches!(error, StreamError::Away) {
+            wait = FIRST_RETRY;
+        }
+        state.knowledge.evidence_paused(worker.id);
+        state.evidence_lost(&worker, &error);
+        sequence.reconnected();
+        if !can_resume {
+            // Events may have been missed.
+            state.metrics.kv_stream(worker.name(), "forget");
+            // The old state is freed here, without the lock.
+            drop(state.knowledge.evidence(worker.id, WorkerEvidence::forget));
+            sequence = Sequence::new();
+        }
+        if let Some(breach) = error.breach() {
+            state.metrics.kv_stream(worker.name(), breach);
+        }
+        state.metrics.kv_stream(worker.name(), "lost");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RETRY);
+    }
+}
+
+struct Stream<'a> {
+    state: &'a State,
+    worker: &'a Worker,
+    sequence: &'a mut Sequence,
+    replay: Replay,
+    /// Longest message in bytes.
+    limit: usize,
+    /// The rank of the received events, if the worker's rank is not configured.
+    rank: Option<u32>,
+}
+
+impl Stream<'_> {
+    async fn run(&mut self, source: &Source) -> Result<std::convert::Infallible, StreamError> {
+        let mut subscription = Connection::connect(&source.endpoint, Role::Sub, self.limit).await?;
+        subscription.subscribe(source.topic.as_bytes()).await?;
+        self.catch_up().await?;
+        self.state.knowledge.evidence_live(self.worker.id);
+        self.state.evidence_live(self.worker);
+        info!(
+            worker = self.worker.name(),
+            endpoint = source.endpoint,
+            "following its cache events"
+        );
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
+        heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = subscription.recv() => self.live(&message?).await?,
+                _ = heartbeat.tick() => {
+                    if !self.worker.is_well() {
+                        return Err(StreamError::Away);
+                    }
+                    self.catch_up().await?;
+                }
+            }
+        }
+    }
+
+    /// Handles a message of the subscription.
+    async fn live(&mut self, message: &[Bytes]) -> Result<(), StreamError> {
+        let (number, payload) = parts(message)?;
+        let name = self.worker.name();
+        let behind = number.saturating_sub(self.sequence.next());
+        self.state.metrics.kv_behind(name, behind);
+        match self.sequence.live(number) {
+            Verdict::Apply => self.apply(number, &payload, Made::Since).await?,
+            Verdict::Duplicate => self.state.metrics.kv_stream(name, "duplicate"),
+            Verdict::Gap { from } => {
+                debug!(worker = name, from, number, "cache events missing");
+                self.state.metrics.kv_stream(name, "gap");
+                self.catch_up().await?;
+                if self.sequence.live(number) == Verdict::Apply {
+                    self.apply(number, &payload, Made::Since).await?;
+                } else if self.sequence.next() <= number {
+                    // The lost batches cannot be replayed: continue from here without the earlier state.
+                    self.lost(number);
+                    self.apply(number, &payload, Made::Since).await?;
+                }
+            }
+            Verdict::Restarted => {
+                self.restarted();
+                self.catch_up().await?;
+                if number == self.sequence.next() {
+                    self.apply(number, &payload, Made::Since).await?;
+                }
+            }
+        }
+        self.state.metrics.kv_behind(name, 0);
+        Ok(())
+    }
+
+    /// Applies the next batch.
+    async fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
+        let mut events = Vec::new();
+        let read = wire::decode(payload, |event| events.push(event));
+        self.sequence.applied(xxh3_64(payload));
+        match read {
+            Ok(batch) => {
+                if self.is_own(batch)? {
+                    self.take(&events, made).await;
+                    // A process begins with an empty cache.
+                    if number == 0 || events.contains(&Event::Cleared) {
+                        self.emptied(batch, made);
+                    }
+                }
+                if let Some(at_s) = batch.at_s {
+                    self.state.metrics.kv_lag(self.worker.name(), at_s);
+                }
+            }
+            Err(error) => {
+                let name = self.worker.name();
+                warn!(worker = name, %error, "cannot parse a batch of cache events: cache state dropped; relearning");
+                self.state.metrics.kv_stream(name, "unreadable");
+                self.forget();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a batch belongs to this worker. Several ranks may share a publisher.
+    fn is_own(&mut self, batch: Batch) -> Result<bool, StreamError> {
+        let Some(rank) = batch.rank else {
+            return Ok(true);
+        };
+        match self.worker.spec.rank {
+            Some(own) => Ok(rank == own),
+            None => match self.rank.replace(rank) {
+                Some(other) if other != rank => Err(StreamError::Ranks(other, rank)),
+                _ => Ok(true),
+            },
+        }
+    }
+
+    async fn take(&self, events: &[Event], made: Made) {
+        let (knowledge, worker) = (&self.state.knowledge, self.worker.id);
+        self.state.metrics.kv_events(self.worker.name(), events);
+        if made == Made::Since && events.contains(&Event::Cleared) {
+            knowledge.cleared(worker);
+        }
+        for (at, some) in cut::batches(events).enumerate() {
+            // A long batch shares its thread with requests.
+            if at > 0 {
+                tokio::task::yield_now().await;
+            }
+            knowledge.evidence(worker, |evidence| {
+                for (event, part) in some {
+                    evidence.apply_part(event, part);
+                }
+            });
+        }
+    }
+
+    /// Clears the mirror as of this batch.
+    fn emptied(&self, batch: Batch, made: Made) {
+        if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
+            let (knowledge, at_ms) = (&self.state.knowledge, (at_s * 1e3) as u64);
+            match made {
+                Made::Before => knowledge.emptied(self.worker.id, at_ms),
+                Made::Since => knowledge.emptied_live(self.worker.id, at_ms),
+            }
+        }
+    }
+
+    /// Clears the mirror for a new process of the worker.
+    fn restarted(&mut self) {
+        info!(
+            worker = self.worker.name(),
+            "the cache event stream restarted: cache state dropped; relearning"
+        );
+        self.state.metrics.kv_stream(self.worker.name(), "restart");
+        self.state.knowledge.forget(self.worker.id);
+        self.forget();
+        self.sequence.begin_at(0);
+    }
+
+    /// Drops the state after a permanent loss of events.
+    fn lost(&mut self, number: u64) {
+        info!(
+            worker = self.worker.name(),
+            "cache events are lost for good: cache state dropped; relearning"
+        );
+        self.forget();
+        self.sequence.begin_at(number);
+    }
+
+    fn forget(&self) {
+        self.state.metrics.kv_stream(self.worker.name(), "forget");
+        // The old state is freed here, without the lock.
+        drop(
+            self.state
+                .knowledge
+                .evidence(self.worker.id, WorkerEvidence::forget),
+        );
+    }
+}
+
+/// Returns the number and the payload: the last two frames.
+fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), StreamError> {
+    let [.., number, payload] = frames else {
+        return Err(StreamError::Frames(frames.len()));
+    };
+    let number = <[u8; 8]>::try_from(&number[..]).map_err(|_| StreamError::Frames(frames.len()))?;
+    Ok((u64::from_be_bytes(number), payload.clone()))
+}

@@ -1,0 +1,25 @@
+//! The outcome of the configuration's reloads.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Result of the last reload.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ReloadState {
+    /// Number of configurations applied, including the first.
+    pub generation: u64,
+    /// Why the last one read was refused; `null` if it was applied.
+    pub refused: Option<String>,
+    /// Changed sections that need a restart.
+    pub needs_restart: Vec<&'static str>,
+}
+
+impl Default for ReloadState {
+    fn default() -> Self {
+        Self {
+            generation: 1,
+            refused: None,
+            needs_restart: Vec::new(),
+        }
+    }
+}

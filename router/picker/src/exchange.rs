@@ -1,0 +1,425 @@
+//! The exchange with a gateway about one request: its head and body, then the response's head and body.
+//!
+//! The gateway's configuration (`processing_mode`), sent in its first message, determines how bodies come:
+//!
+//! | `request_body_mode` | how a worker is named |
+//! |---|---|
+//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered after the body; then both are sent together |
+//! | `BUFFERED` | the head is answered at once, and the worker is named in the answer to the body |
+//! | any other | only for requests without a body, or whose body is not parsed |
+//!
+//! The response is observed and relayed. The gateway may close or reset its stream at any time: this drops the future,
+//! which ends the request's accounting.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request};
+use policy::units::Millis;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tonic::Status;
+use tracing::{debug, warn};
+
+use super::inbox::Inbox;
+use super::pick::{self, Pick};
+use super::served::Served;
+use super::wire::{
+    AnswerPart, BodyMode, HeaderMutation, HttpBody, PartResponse, ProcessingRequest, ProcessingResponse,
+    RequestPart, TrailersResponse,
+};
+use super::{answers, head};
+use protocol::error::ApiError;
+use protocol::routes::{Family, Route};
+use proxy::Proxy;
+use proxy::admission::keys::Caller;
+use proxy::path;
+use proxy::path::admit::{self, Received};
+use proxy::path::among::Among;
+use proxy::path::arrival::Arrival;
+use proxy::path::context::RequestContext;
+use proxy::path::deadline::Deadline;
+use tailroute_http::unread::Unread;
+use telemetry::traces::{Stage, Trace};
+
+/// A message to a gateway, with the memory reservation of the message that it came from.
+pub(super) type Going = (ProcessingResponse, Option<Unread>);
+pub(super) type Outgoing = mpsc::Sender<Going>;
+
+/// Why no worker is named.
+enum No {
+    /// The client gets an error.
+    Refused(ApiError),
+    /// The gateway's configuration does not support the request.
+    Protocol(Status),
+    /// The gateway closed the stream.
+    Gone,
+}
+
+impl From<ApiError> for No {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// How bodies are sent.
+#[derive(Clone, Copy, Debug)]
+struct Modes {
+    request: BodyMode,
+    response: BodyMode,
+}
+
+impl Modes {
+    /// Returns the modes of the first message. A gateway that sends none is built for endpoint pickers.
+    fn of(first: &ProcessingRequest) -> Self {
+        let duplex = BodyMode::FullDuplexStreamed;
+        first.protocol_config.map_or(
+            Self {
+                request: duplex,
+                response: duplex,
+            },
+            |config| Self {
+                request: config.request_body_mode(),
+                response: config.response_body_mode(),
+            },
+        )
+    }
+}
+
+/// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
+/// support the request.
+pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
+    let limits = proxy.state.live().limits.clone();
+    let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
+        proxy.state.metrics.picked("protocol");
+        return Err(Status::deadline_exceeded(
+            "no request headers came in limits.header_timeout_s",
+        ));
+    };
+    let Some(mut first) = first? else {
+        return Ok(());
+    };
+    let head = match first.request.take() {
+        Some(RequestPart::RequestHeaders(head)) if !first.observability_mode => head,
+        _ => {
+            proxy.state.metrics.picked("protocol");
+            return Err(Status::failed_precondition(
+                "expected request headers first, with processing_mode.request_header_mode: SEND and no observability_mode",
+            ));
+        }
+    };
+    let talk = Exchange {
+        proxy: &proxy,
+        modes: Modes::of(&first),
+        out: &out,
+    };
+    let mut request = match head::request(&head, limits.max_header_bytes.get()) {
+        Ok(request) => request,
+        Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
+    };
+    let given = request.headers().clone();
+    let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
+    let route = admit::route(&proxy, &request);
+    let asked = Asked {
+        caller: proxy.admission.identify(request.headers()),
+        family: Family::of(request.uri().path()),
+        endpoint: admit::endpoint(&route),
+        started: proxy.state.clock.now(),
+        among: head::among(&first),
+        has_body: !head.end_of_stream,
+        given,
+        trace,
+    };
+    // Decoded messages take more memory than the request made from them.
+    drop((first, head, inbox.take_room()));
+    asked.trace.asked(request.method(), asked.endpoint);
+    let talking = async {
+        match talk.ask(&mut inbox, (request, route), &asked).await {
+            Ok(served) => {
+                proxy.state.metrics.picked("picked");
+                talk.until_it_ends(&mut inbox, served, &asked).await
+            }
+            Err(no) => talk.no(no, &asked).await,
+        }
+    };
+    whose.within(talking).await
+}
+
+/// The parsed head of a request.
+struct Asked {
+    caller: Result<Caller, ApiError>,
+    family: Family,
+    /// The endpoint's name in metrics.
+    endpoint: &'static str,
+    started: Millis,
+    among: Among,
+    has_body: bool,
+    /// The headers as sent by the gateway.
+    given: HeaderMap,
+    trace: Trace,
+}
+
+impl Asked {
+    /// Returns the rate limit headers for its client.
+    fn limits(&self, proxy: &Proxy) -> HeaderMap {
+        let mut marks = HeaderMap::new();
+        if let Ok(caller) = &self.caller {
+            caller.mark(&mut marks, proxy.state.clock.now());
+        }
+        marks
+    }
+}
+
+struct Exchange<'a> {
+    proxy: &'a Arc<Proxy>,
+    modes: Modes,
+    out: &'a Outgoing,
+}
+
+impl Exchange<'_> {
+    async fn send(&self, told: ProcessingResponse) -> Result<(), No> {
+        self.out.send((told, None)).await.map_err(|_| No::Gone)
+    }
+
+    /// Handles a request without a worker.
+    async fn no(&self, no: No, asked: &Asked) -> Result<(), Status> {
+        match no {
+            No::Gone => {
+                self.proxy.state.metrics.picked("gone");
+                Ok(())
+            }
+            No::Protocol(status) => {
+                self.proxy.state.metrics.picked("protocol");
+                warn!(
+                    status = status.message(),
+                    "the gateway's configuration is unsupported"
+                );
+                Err(status)
+            }
+            No::Refused(error) => {
+                let counted = (asked.endpoint, asked.started);
+                path::refused(self.proxy, &asked.caller, counted, &error);
+                let code = HeaderValue::from_static(error.code());
+                asked.trace.answered(error.status(), Some(&code));
+                debug!(%error, "refused");
+                self.refuse((&error, asked.family, asked.limits(self.proxy)))
+                    .await
+            }
+        }
+    }
+
+    /// Lets the gateway send an error to the client, which ends the exchange.
+    async fn refuse(&self, (error, family, marks): (&ApiError, Family, HeaderMap)) -> Result<(), Status> {
+        self.proxy.state.metrics.picked(match error.status().as_u16() {
+            429 => "shed",
+            500.. => "unavailable",
+            _ => "refused",
+        });
+        // The gateway may have closed the stream.
+        let _ = self
+            .out
+            .send((answers::refused(error, family, &marks), None))
+            .await;
+        Ok(())
+    }
+
+    /// Picks a worker and names it.
+    async fn ask(
+        &self,
+        inbox: &mut Inbox,
+        (mut request, route): (Request<()>, Result<Route, ApiError>),
+        asked: &Asked,
+    ) -> Result<Served, No> {
+        let proxy = self.proxy;
+        let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
+        let context = RequestContext {
+            proxy,
+            caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            endpoint: asked.endpoint,
+            started: asked.started,
+            deadline,
+            trace: &asked.trace,
+        };
+        let route = path::enter(&context, request.headers_mut(), route)?;
+        let (parts, ()) = request.into_parts();
+        let is_read = asked.has_body && pick::needs_body(&route);
+        let picking = async {
+            let (body, room, by_trailers) = if is_read {
+                let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
+                (bytes, Some(room), by_trailers)
+            } else {
+                (Bytes::new(), None, false)
+            };
+            let picked = tokio::select! {
+                biased;
+                picked = pick::pick(&context, &route, &parts, body.clone(), asked.among.clone()) => picked?,
+                () = inbox.hung_up() => return Err(No::Gone),
+            };
+            Ok((picked, body, room, by_trailers))
+        };
+        let (picked, body, room, by_trailers) = tokio::select! {
+            biased;
+            picked = picking => picked?,
+            () = deadline.head_passed() => return Err(deadline.exceeded().into()),
+            () = proxy.when_cut_off() => return Err(ApiError::Draining.into()),
+        };
+        let changes = answers::changes(&asked.given, &picked.headers);
+        if is_read {
+            self.name(picked, changes, (&body, room), by_trailers).await
+        } else {
+            let told = answers::picked(AnswerPart::RequestHeaders, &picked.endpoints, changes, None);
+            self.send(told).await?;
+            Ok(picked.served)
+        }
+    }
+
+    /// Reads the whole body. Returns it, and whether trailers ended it.
+    async fn read(
+        &self,
+        inbox: &mut Inbox,
+        parts: &http::request::Parts,
+        trace: &Trace,
+    ) -> Result<(Received, bool), No> {
+        let is_buffered = match self.modes.request {
+            BodyMode::FullDuplexStreamed => false,
+            BodyMode::Buffered => true,
+            other => {
+                let what = format!(
+                    "processing_mode.request_body_mode is {other:?}; expected FULL_DUPLEX_STREAMED or BUFFERED"
+                );
+                return Err(No::Protocol(Status::failed_precondition(what)));
+            }
+        };
+        if is_buffered {
+            self.send(answers::go_on(AnswerPart::RequestHeaders)).await?;
+        }
+        let _receiving = trace.begin(Stage::Receive);
+        let mut body = inbox.body(is_buffered);
+        let read = admit::read_body(self.proxy, parts, &mut body).await?;
+        Ok((read, body.ended_by_trailers))
+    }
+
+    /// Names the worker in the answer to the body, and relays the body.
+    async fn name(
+        &self,
+        pick: Pick,
+        changes: HeaderMutation,
+        (given, room): (&Bytes, Option<Unread>),
+        by_trailers: bool,
+    ) -> Result<Served, No> {
+        let Pick {
+            endpoints,
+            body,
+            served,
+            ..
+        } = pick;
+        if self.modes.request == BodyMode::Buffered {
+            let other = (body != *given).then_some(body);
+            let picked = answers::picked(AnswerPart::RequestBody, &endpoints, changes, other);
+            self.out.send((picked, room)).await.map_err(|_| No::Gone)?;
+            return Ok(served);
+        }
+        let picked = answers::picked(AnswerPart::RequestHeaders, &endpoints, changes, None);
+        self.send(picked).await?;
+        for piece in answers::pieces(body, !by_trailers) {
+            self.send(piece).await?;
+        }
+        if by_trailers {
+            self.send(trailers(AnswerPart::RequestTrailers)).await?;
+        }
+        Ok(served)
+    }
+
+    /// Relays and observes everything until the end.
+    async fn until_it_ends(
+        &self,
+        inbox: &mut Inbox,
+        mut served: Served,
+        asked: &Asked,
+    ) -> Result<(), Status> {
+        let mut has_head = false;
+        while let Some(message) = inbox.next().await? {
+            has_head |= matches!(message.request, Some(RequestPart::ResponseHeaders(_)));
+            if let Some(RequestPart::RequestBody(piece)) = &message.request
+                && let Err(error) = served.asks(&piece.body)
+            {
+                return self.no(error.into(), asked).await;
+            }
+            if let Some(told) = self.passes(message, &mut served, asked)?
+                && self.out.send((told, inbox.take_room())).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+        if has_head && self.modes.response == BodyMode::None {
+            // Assumed complete: the gateway closes its stream in the same way when its client has disconnected.
+            served.ended(true);
+        }
+        Ok(())
+    }
+
+    /// Observes a part of the request or its response. Returns the answer to it.
+    fn passes(
+        &self,
+        message: ProcessingRequest,
+        served: &mut Served,
+        asked: &Asked,
+    ) -> Result<Option<ProcessingResponse>, Status> {
+        let by = head::served(&message);
+        let told = match message.request {
+            None => return Ok(None),
+            Some(RequestPart::RequestHeaders(_)) => {
+                return Err(Status::invalid_argument("a second head of the request came"));
+            }
+            Some(RequestPart::RequestBody(piece)) => {
+                goes_on(AnswerPart::RequestBody, self.modes.request, piece)
+            }
+            Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
+            Some(RequestPart::ResponseHeaders(head)) => {
+                let (status, kinds) = head::response(&head);
+                let mut marks = asked.limits(self.proxy);
+                let comes_whole = matches!(
+                    self.modes.response,
+                    BodyMode::Buffered | BodyMode::BufferedPartial
+                );
+                marks.extend(served.head((status, &kinds), by, comes_whole));
+                asked.trace.answered(status, None);
+                if head.end_of_stream {
+                    served.ended(false);
+                }
+                answers::answered(&head::routers_own(&head), &marks)
+            }
+            Some(RequestPart::ResponseBody(piece)) => {
+                served.body(&piece.body);
+                if piece.end_of_stream {
+                    served.ended(false);
+                }
+                goes_on(AnswerPart::ResponseBody, self.modes.response, piece)
+            }
+            Some(RequestPart::ResponseTrailers(_)) => {
+                served.ended(false);
+                trailers(AnswerPart::ResponseTrailers)
+            }
+        };
+        Ok(Some(told))
+    }
+}
+
+fn goes_on(
+    of: impl FnOnce(PartResponse) -> AnswerPart,
+    mode: BodyMode,
+    piece: HttpBody,
+) -> ProcessingResponse {
+    if mode == BodyMode::FullDuplexStreamed {
+        answers::piece(of, piece.body, piece.end_of_stream)
+    } else {
+        answers::go_on(of)
+    }
+}
+
+fn trailers(of: impl FnOnce(TrailersResponse) -> AnswerPart) -> ProcessingResponse {
+    ProcessingResponse {
+        response: Some(of(TrailersResponse {})),
+        dynamic_metadata: None,
+    }
+}

@@ -1,0 +1,179 @@
+//! Picks the worker for a request with the stages of the data path.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::request::Parts;
+use policy::route::Terms;
+use tracing::warn;
+
+use super::served::{Carried, Relayed, Served};
+use fleet::Worker;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::routes::{Endpoint, Route};
+use proxy::Proxy;
+use proxy::path::among::Among;
+use proxy::path::context::RequestContext;
+use proxy::path::flight::{Flight, Outcome};
+use proxy::path::forward::{self, Wanted, pass, turn_request};
+use proxy::path::inspect::Inspector;
+use proxy::path::retry::Charged;
+use proxy::path::select::Choice;
+use proxy::path::{self, models};
+
+pub(super) struct Pick {
+    /// The best endpoint, followed by fallbacks in order.
+    pub(super) endpoints: Vec<SocketAddr>,
+    /// The request headers for the worker.
+    pub(super) headers: HeaderMap,
+    /// The body for the worker.
+    pub(super) body: Bytes,
+    /// The state for the rest of the exchange.
+    pub(super) served: Served,
+}
+
+pub(super) fn needs_body(route: &Route) -> bool {
+    matches!(route, Route::Turn(_) | Route::Upload(_))
+}
+
+/// Picks a worker for a request. The body must be complete if it [is needed](needs_body). Fails if the request is
+/// rejected or no worker is available.
+pub(super) async fn pick(
+    context: &RequestContext<'_>,
+    route: &Route,
+    head: &Parts,
+    body: Bytes,
+    among: Among,
+) -> Result<Pick, ApiError> {
+    match route {
+        Route::Turn(endpoint) => turn(context, *endpoint, head, body, among).await,
+        _ => other(context, route, head, body, among),
+    }
+}
+
+async fn turn(
+    context: &RequestContext<'_>,
+    endpoint: Endpoint,
+    head: &Parts,
+    body: Bytes,
+    among: Among,
+) -> Result<Pick, ApiError> {
+    let proxy = context.proxy;
+    let mut place = context.place()?;
+    let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
+    let (choice, pass) = forward::select_admitted(proxy, &turn, &mut Vec::new())?;
+    let charged = Charged::default();
+    // First: the flight guards the breaker's pass.
+    let mut flight = Flight::start(proxy, &turn, &choice, pass, Arc::clone(&charged));
+    flight.is_out();
+    let request = match turn_request(proxy, head, body, &turn, &choice) {
+        Ok(request) => request,
+        Err(error) => {
+            warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
+            flight.end(Outcome::NotReached);
+            return Err(ApiError::WorkerFailed);
+        }
+    };
+    let (mut parts, body) = request.into_parts();
+    let span = context.trace.attempt(&choice, &mut parts.headers);
+    flight.traced(span.note());
+    place.sent();
+    let endpoints = endpoints(proxy, &choice);
+    let carried = Carried::new(proxy, turn, &choice, ((flight, span), charged), place);
+    Ok(Pick {
+        endpoints,
+        headers: parts.headers,
+        body,
+        served: Served::Turn(Box::new(carried)),
+    })
+}
+
+/// Returns the chosen worker's endpoint, followed by those of workers that can take the identical request, in order
+/// of score.
+fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
+    let most = 1 + proxy
+        .state
+        .config
+        .endpoint_picker
+        .as_ref()
+        .map_or(0, |picker| picker.fallbacks);
+    let mut endpoints: Vec<SocketAddr> = choice.worker.endpoint.into_iter().collect();
+    if most <= endpoints.len() {
+        return endpoints;
+    }
+    let workers = proxy.state.fleet.workers();
+    let mut others: Vec<&Terms> = choice.decision.terms.iter().collect();
+    others.retain(|terms| terms.ready && terms.worker != choice.worker.id);
+    others.sort_by(|a, b| {
+        let by_time = || a.predicted_ttft().0.total_cmp(&b.predicted_ttft().0);
+        a.score.total_cmp(&b.score).then_with(by_time)
+    });
+    for terms in others {
+        let Some(worker) = workers.get(terms.worker.index()) else {
+            continue;
+        };
+        let Some(endpoint) = worker.endpoint.filter(|_| stands_in(worker, &choice.worker)) else {
+            continue;
+        };
+        if endpoints.len() < most && !endpoints.contains(&endpoint) {
+            endpoints.push(endpoint);
+        }
+    }
+    endpoints
+}
+
+/// Returns whether a request prepared for `picked` is valid for this worker too: the gateway sends the same request
+/// to both.
+fn stands_in(worker: &Worker, picked: &Worker) -> bool {
+    let (spec, other) = (&worker.spec, &picked.spec);
+    spec.rank == other.rank
+        && spec.api_key == other.api_key
+        && spec.priority == other.priority
+        && worker.dialect().name() == picked.dialect().name()
+}
+
+/// Picks a worker for a request that is not parsed.
+fn other(
+    context: &RequestContext<'_>,
+    route: &Route,
+    head: &Parts,
+    body: Bytes,
+    among: Among,
+) -> Result<Pick, ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let mut wanted = Wanted {
+        among: Some(among),
+        ..Wanted::default()
+    };
+    // The remaining body is inspected as it passes.
+    let mut inspector = Inspector::new(proxy, &head.headers);
+    inspector.push(&body)?;
+    match route {
+        Route::Kept(id) => wanted.home = path::keeper(proxy, id, caller)?,
+        Route::Model(name) => wanted.model = Some(name.clone()),
+        Route::Upload(_) => wanted.model = inspector.model(),
+        _ => {}
+    }
+    if let Some(model) = &wanted.model {
+        models::check(proxy, model)?;
+    }
+    let place = context.place()?;
+    let in_flight =
+        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let worker = in_flight.worker();
+    Ok(Pick {
+        endpoints: worker.endpoint.into_iter().collect(),
+        headers: headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec),
+        body,
+        served: Served::Other(Box::new(Relayed::new(
+            proxy,
+            in_flight,
+            place,
+            (context.started, context.endpoint),
+            inspector,
+        ))),
+    })
+}

@@ -1,0 +1,270 @@
+//! The endpoint picker's port: HTTP/2 connections of gateways, with a stream of messages per request.
+//!
+//! Connections, streams per connection, message sizes and pending output per stream are bounded. A stream is handled by
+//! a task of hyper's, and ends with it. At the connection limit, a connection without streams is closed for a new one.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use config::EndpointPicker;
+use futures_util::{FutureExt as _, Stream};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tonic::{Status, Streaming};
+use tracing::{debug, warn};
+
+use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
+use super::exchange::{Going, talk};
+use super::inbox::Inbox;
+use super::wire::{PATH, ProcessingResponse};
+use metrics::Open;
+use proxy::Proxy;
+use server::Phase;
+use server::client_io::ClientIo;
+use server::connections::{ConnectionPermit, Connections};
+use server::progress::{OpenRequest, Progress};
+use server::socket::{Socket, Tcp};
+use state::supervise::{Task, until_done};
+
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Interval of HTTP/2 keep-alive pings.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Pending messages to a gateway, per request.
+const WAITING: usize = 4;
+/// Longest head of a stream.
+const MAX_HEAD_BYTES: u32 = 64 * 1024;
+
+/// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
+pub async fn run(
+    proxy: Arc<Proxy>,
+    settings: EndpointPicker,
+    listener: TcpListener,
+    phase: watch::Receiver<Phase>,
+) {
+    let (of, port) = (Arc::clone(&proxy), Arc::new((settings, listener)));
+    let accepting = move || accept(Arc::clone(&of), Arc::clone(&port), phase.clone());
+    until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
+}
+
+async fn accept(
+    proxy: Arc<Proxy>,
+    port: Arc<(EndpointPicker, TcpListener)>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let (settings, listener) = &*port;
+    let connections = Connections::new(settings.max_connections);
+    let phases = phase.clone();
+    let begin = |stream: TcpStream, place| {
+        tokio::spawn(connection(
+            Arc::clone(&proxy),
+            settings.clone(),
+            (stream, place),
+            phases.clone(),
+        ));
+    };
+    loop {
+        let accepted = async {
+            let (stream, from) = listener.accept().await?;
+            let progress = Arc::new(Progress::default());
+            let place = connections.place(from.ip(), &progress).await;
+            Ok::<_, io::Error>((stream, (place, progress)))
+        };
+        let accepted = tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
+            accepted = accepted => accepted,
+        };
+        match accepted {
+            Ok((stream, place)) => begin(stream, place),
+            Err(error) => {
+                warn!(%error, "cannot accept connections on the endpoint picker's port");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    // Clients in the backlog are connected already and would be reset with the socket.
+    while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
+        let progress = Arc::new(Progress::default());
+        let Some(place) = connections.try_place(from.ip(), &progress) else {
+            return;
+        };
+        begin(stream, (place, progress));
+    }
+}
+
+async fn connection(
+    proxy: Arc<Proxy>,
+    settings: EndpointPicker,
+    (stream, (place, progress)): (TcpStream, (ConnectionPermit, Arc<Progress>)),
+    mut phase: watch::Receiver<Phase>,
+) {
+    // Messages are small, and the gateway waits for each.
+    let _ = stream.set_nodelay(true);
+    let opened = tokio::select! {
+        opened = open(&proxy, &settings, stream) => opened,
+        () = progress.has_to_give_way() => None,
+    };
+    let Some(socket) = opened else {
+        return;
+    };
+    let patience = proxy.state.live().limits.idle_timeout;
+    let io = TokioIo::new(ClientIo::of_other_port(socket, (place, &progress), patience));
+    let asked = Arc::clone(&progress);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let processor = Processor(Arc::clone(&proxy), Arc::new(asked.request_began()));
+        async move { Ok::<_, Infallible>(answer(processor, request).await) }
+    });
+    let server = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(settings.max_streams)
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .keep_alive_interval(KEEP_ALIVE)
+        .serve_connection(io, service);
+    let mut server = pin!(server);
+    let mut seen = Phase::Serving;
+    loop {
+        tokio::select! {
+            biased;
+            ended = server.as_mut() => {
+                if let Err(error) = ended {
+                    debug!(%error, "gateway connection failed");
+                }
+                return;
+            }
+            now = phase.wait_for(|phase| *phase > seen) => {
+                seen = now.map_or(Phase::Cut, |now| *now);
+                if seen == Phase::Cut {
+                    return;
+                }
+                server.as_mut().graceful_shutdown();
+            }
+            () = progress.has_to_give_way() => {
+                debug!("closed an idle gateway connection to make room");
+                return;
+            }
+        }
+    }
+}
+
+/// Performs the TLS handshake, if TLS is on, and waits for the first byte, so that a silent connection takes no slot.
+async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
+    let limit = proxy.state.config.limits.header_timeout;
+    let opening = async {
+        match proxy.state.tls.acceptor().filter(|_| settings.tls) {
+            None => stream.peek(&mut [0]).await.map(|_| Socket::plain(stream)),
+            Some(acceptor) => acceptor.accept(Tcp::new(stream)).await.map(Socket::encrypted),
+        }
+    };
+    match tokio::time::timeout(limit, opening).await {
+        Ok(Ok(socket)) => return Some(socket),
+        Ok(Err(error)) => debug!(%error, "gateway handshake failed"),
+        Err(_) => debug!("gateway handshake timed out"),
+    }
+    if settings.tls {
+        proxy.state.metrics.no_tls();
+    }
+    None
+}
+
+async fn answer(processor: Processor, request: Request<Incoming>) -> http::Response<tonic::body::Body> {
+    if request.uri().path() != PATH {
+        return Status::unimplemented("only the external processor is served here").into_http();
+    }
+    let most = processor
+        .0
+        .state
+        .live()
+        .limits
+        .max_body_bytes
+        .get()
+        .saturating_add(2 * MOST_BESIDE_BODIES);
+    let request = request.map(|body| Counted::new(body, processor.0.state.unread()));
+    tonic::server::Grpc::new(BoundedCodec)
+        .max_decoding_message_size(most)
+        .streaming(processor, request)
+        .await
+}
+
+/// `ExternalProcessor`
+struct Processor(Arc<Proxy>, Arc<OpenRequest>);
+
+impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Processor {
+    type Response = tonic::Response<Conversation>;
+    type Error = Status;
+    type Future = std::future::Ready<Result<Self::Response, Status>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: tonic::Request<Streaming<SizedMessage>>) -> Self::Future {
+        let conversation = Conversation::new(&self.0, Arc::clone(&self.1), request.into_inner());
+        std::future::ready(Ok(tonic::Response::new(conversation)))
+    }
+}
+
+type ExchangeFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
+
+/// The response stream of one request. The exchange advances as the stream is polled, and ends when the stream is
+/// dropped.
+struct Conversation {
+    talking: Option<ExchangeFuture>,
+    told: mpsc::Receiver<Going>,
+    failed: Option<Status>,
+    _open: Open,
+    _under_way: Arc<OpenRequest>,
+}
+
+impl Conversation {
+    fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
+        let (out, told) = mpsc::channel(WAITING);
+        Self {
+            talking: Some(Box::pin(talk(
+                Arc::clone(proxy),
+                Inbox::new(proxy, incoming),
+                out,
+            ))),
+            told,
+            failed: None,
+            _open: proxy.state.metrics.picker_opened(),
+            _under_way: under_way,
+        }
+    }
+}
+
+impl Stream for Conversation {
+    type Item = Result<ProcessingResponse, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            // Pending output is sent before the exchange advances.
+            if let Poll::Ready(Some((told, _))) = this.told.poll_recv(cx) {
+                return Poll::Ready(Some(Ok(told)));
+            }
+            let Some(talking) = &mut this.talking else {
+                return Poll::Ready(this.failed.take().map(Err));
+            };
+            match talking.as_mut().poll(cx) {
+                Poll::Ready(ended) => {
+                    this.talking = None;
+                    this.failed = ended.err();
+                }
+                Poll::Pending => match this.told.poll_recv(cx) {
+                    Poll::Ready(Some((told, _))) => return Poll::Ready(Some(Ok(told))),
+                    _ => return Poll::Pending,
+                },
+            }
+        }
+    }
+}

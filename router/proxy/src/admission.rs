@@ -1,0 +1,113 @@
+//! Authentication, rate limits and the admission queue.
+//!
+//! A request passes three checks, in this order:
+//!
+//! 1. [`keys`] finds the API key by its SHA-256. While none is configured, all callers are the same anonymous one, and
+//!    the checks below cost nothing.
+//! 2. [`limits`] charges token buckets: one of requests before the body is read, and one of tokens after that, by the
+//!    prompt's estimate, corrected by the engine's counts.
+//! 3. [`gate`] lets a request through at once while the engines have room. They have none while they hold as many
+//!    requests as `max_concurrent_per_worker` allows per ready worker, or while even the least busy worker's predicted
+//!    wait exceeds `max_wait_ms`. Then the request waits in the router, where the queue can be ordered: by priority,
+//!    fairly between keys, and without requests that would be late.
+//!
+//! Engines' own queues are first come, first served and do not distinguish keys, and once such a queue is longer than
+//! the objective, every turn that leaves it is late: the fleet is fully loaded and serves no turn in time. A queue that
+//! sheds late turns keeps the share of turns served in time at the fleet's capacity
+//! ([docs/admission.md](../../../docs/admission.md) has the figures).
+
+pub mod gate;
+pub mod keys;
+pub mod limits;
+pub mod tenants;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use policy::units::Millis;
+
+use self::gate::Gate;
+use self::keys::{Caller, Keyring};
+use self::limits::Left;
+use operator::tokens::Named;
+use protocol::error::ApiError;
+
+/// Keys, settings and gate in force.
+#[derive(Debug)]
+pub struct Admission {
+    keyring: ArcSwap<Keyring>,
+    settings: ArcSwap<config::Admission>,
+    /// Gate and queue in front of the engines.
+    pub gate: Gate,
+}
+
+impl Admission {
+    /// Creates admission from a configuration.
+    #[must_use]
+    pub fn new(config: &config::Config, now: Millis) -> Self {
+        Self {
+            keyring: ArcSwap::from_pointee(Keyring::new(config, &Keyring::default(), now)),
+            gate: Gate::new(config.admission.max_queue.get()),
+            settings: ArcSwap::from_pointee(config.admission.clone()),
+        }
+    }
+
+    /// Applies another configuration. Remaining keys keep their usage, and waiting requests keep waiting.
+    pub fn reload(&self, config: &config::Config, now: Millis) {
+        let old = self.keyring.load();
+        self.keyring.store(Arc::new(Keyring::new(config, &old, now)));
+        self.gate.set_capacity(config.admission.max_queue.get());
+        self.settings.store(Arc::new(config.admission.clone()));
+    }
+
+    /// Returns the settings in force.
+    #[must_use]
+    pub fn settings(&self) -> Arc<config::Admission> {
+        self.settings.load_full()
+    }
+
+    /// Returns whether callers have keys. Keys are not forwarded to workers.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.keyring.load().is_required()
+    }
+
+    /// Returns the keys by name, to detect changes.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        self.keyring.load().named()
+    }
+
+    /// Returns the number of charges to keys that are not settled yet.
+    #[must_use]
+    pub fn unsettled(&self) -> usize {
+        self.keyring.load().unsettled()
+    }
+
+    /// Returns the remaining tokens of this key; `None` if it is unknown or unlimited.
+    #[must_use]
+    pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
+        self.keyring.load().left(name, now)
+    }
+
+    /// Returns the remaining requests and tokens of each key, by name.
+    #[must_use]
+    pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
+        self.keyring.load().left_of_all(now)
+    }
+
+    /// Resets the usage of this key. Returns its remainder before and after; `None` if it is unknown.
+    #[must_use]
+    pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
+        self.keyring.load().reset(name, now)
+    }
+
+    /// Identifies the caller of a request.
+    ///
+    /// # Errors
+    /// [`ApiError::Unauthorized`] if keys are required and the request has no valid one.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        self.keyring.load().identify(headers)
+    }
+}

@@ -1,0 +1,484 @@
+//! The gate between the router and the engines, and the queue in front of it.
+//!
+//! There is one queue per model, since busy workers of one model are no reason to hold another model's turns; the limit
+//! on waiting requests covers all of them. A model that every worker serves shares the queue of requests that name
+//! none. The number admitted is bounded by the requests that the model's workers have, of any model: a worker that
+//! serves two models, or one under two names, has no room for twice as many. Queues with room take turns.
+//!
+//! An admitted request that is not sent yet is invisible in predicted waits. So while the wait is the bound, no more of
+//! those are admitted than there are workers with a short enough wait.
+//!
+//! Shed turns yield no observations, so an overestimated cost would shed every turn and never be corrected. If nothing
+//! was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of its prediction.
+//!
+//! Room appears when a request ends, when a prefill ends, and as time passes. The first admits the next request at
+//! once; for the others [`keep_moving`] polls every few milliseconds while requests wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use policy::admission::{FairQueue, Flow, Ticket};
+use policy::units::Millis;
+use tokio::sync::{Notify, oneshot};
+
+use crate::Proxy;
+use fleet::Worker;
+use fleet::clock;
+use fleet::hold::Hold;
+use protocol::error::ApiError;
+
+/// Interval of polling while requests wait.
+const STEP: Duration = Duration::from_millis(2);
+
+/// Time without an admitted turn after which an idle worker gets a turn that is predicted to be late.
+const PROBE_AFTER: Millis = Millis(500.0);
+/// Queue of requests that name no model.
+const NO_MODEL: &str = "";
+/// Models whose last admission is tracked.
+const MAX_MODELS: usize = 256;
+
+/// The gate.
+#[derive(Debug)]
+pub struct Gate {
+    pools: Mutex<Pools>,
+    somebody_waits: Notify,
+}
+
+#[derive(Debug)]
+struct Pools {
+    of: HashMap<Arc<str>, Pool>,
+    /// Time of the last admission, by model.
+    let_in_at: HashMap<Arc<str>, Millis>,
+    waiting: usize,
+    capacity: usize,
+    /// Number of passes over the queues, which rotates the first one.
+    looks: usize,
+}
+
+/// Admitted and waiting requests of one model.
+#[derive(Debug)]
+struct Pool {
+    queue: FairQueue<Waiter>,
+    /// Admitted and not ended.
+    inside: usize,
+    /// Admitted and not sent to a worker yet.
+    unsent: usize,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    tell: oneshot::Sender<Result<Permit, ApiError>>,
+    shed: Option<Shed>,
+}
+
+/// When a turn is too late to be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Shed {
+    /// When its first token is due.
+    pub due: Millis,
+    /// Its shortest predicted prefill over the workers.
+    pub prefill: Millis,
+}
+
+/// A request for admission.
+#[derive(Debug)]
+pub struct Ask {
+    /// Model; empty if the request names none.
+    pub model: Arc<str>,
+    /// Flow in the fair queue, shared by requests of the same key.
+    pub flow: Flow,
+    /// Weight and priority.
+    pub standing: (f64, i32),
+    /// Work, in the unit that all requests use.
+    pub cost: f64,
+    /// When the request is too late, if late turns are shed.
+    pub shed: Option<Shed>,
+    /// Longest wait.
+    pub patience: Duration,
+}
+
+/// An admitted request. Dropping it admits the next one.
+#[derive(Debug)]
+pub struct Permit {
+    proxy: Arc<Proxy>,
+    model: Arc<str>,
+    sent: bool,
+}
+
+impl Permit {
+    /// Records that the request was sent to a worker, where its work is visible.
+    pub fn sent(&mut self) {
+        if !std::mem::replace(&mut self.sent, true) {
+            self.proxy
+                .admission
+                .gate
+                .change(&self.proxy, &self.model, |pool| {
+                    pool.unsent = pool.unsent.saturating_sub(1);
+                });
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let unsent = usize::from(!self.sent);
+        self.proxy
+            .admission
+            .gate
+            .change(&self.proxy, &self.model, |pool| {
+                pool.inside = pool.inside.saturating_sub(1);
+                pool.unsent = pool.unsent.saturating_sub(unsent);
+            });
+    }
+}
+
+/// A waiting request. Dropping it leaves the queue.
+struct Queued<'a> {
+    gate: &'a Gate,
+    model: Arc<str>,
+    ticket: Ticket,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let mut pools = self.gate.pools.lock();
+        let Some(pool) = pools.of.get_mut(&self.model) else {
+            return;
+        };
+        if pool.queue.remove(self.ticket).is_some() {
+            pools.waiting -= 1;
+            pools.forget_if_idle(&self.model);
+        }
+    }
+}
+
+/// Room for a model's requests.
+struct Room {
+    /// Largest number of admitted requests; `None` for no limit.
+    inside: Option<usize>,
+    /// Requests of any model on its ready workers.
+    busy: usize,
+    /// Largest number of unsent requests; `None` for no limit.
+    unsent: Option<usize>,
+    /// Shortest predicted wait of a ready worker.
+    wait: Millis,
+    idle: bool,
+}
+
+impl Room {
+    fn of(proxy: &Proxy, model: &str) -> Self {
+        let settings = proxy.admission.settings.load();
+        let now = proxy.state.clock.now();
+        let (mut ready, mut quick, mut wait, mut idle, mut busy) = (0, 0, f64::INFINITY, false, 0);
+        for worker in proxy.state.fleet.workers().iter() {
+            if !worker.is_ready() || (!model.is_empty() && worker.serves(model) == Some(false)) {
+                continue;
+            }
+            let (its, in_flight) = worker.with_load(|load| (load.pending.wait(now).0, load.in_flight));
+            ready += 1;
+            idle |= in_flight == 0;
+            busy += in_flight as usize;
+            quick += usize::from(settings.max_wait.is_none_or(|most| its <= most.0));
+            wait = wait.min(its);
+        }
+        if ready == 0 {
+            // Without ready workers the request is admitted and fails at once.
+            return Self {
+                inside: None,
+                busy,
+                unsent: None,
+                wait: Millis::ZERO,
+                idle: true,
+            };
+        }
+        Self {
+            inside: settings
+                .max_concurrent_per_worker
+                .map(|each| (each.get() as usize).saturating_mul(ready)),
+            busy,
+            unsent: settings.max_wait.map(|_| quick),
+            wait: Millis(wait),
+            idle,
+        }
+    }
+
+    /// Returns whether one more may be admitted, given `others` unsent requests of other models, which may go to the
+    /// same workers.
+    fn admits(&self, pool: &Pool, others: usize) -> bool {
+        self.inside
+            .is_none_or(|most| pool.inside < most && self.busy + pool.unsent + others < most)
+            && self.unsent.is_none_or(|most| pool.unsent < most)
+    }
+
+    fn is_too_late(&self, shed: Shed, now: Millis) -> bool {
+        now + self.wait + shed.prefill > shed.due
+    }
+}
+
+impl Pools {
+    /// Returns whether a turn that is predicted to be late is admitted to verify the prediction.
+    fn is_due(&self, model: &str, room: &Room, now: Millis) -> bool {
+        let long_ago = |at: &Millis| now.saturating_sub(*at).0 >= PROBE_AFTER.0;
+        room.idle && self.let_in_at.get(model).is_none_or(long_ago)
+    }
+
+    /// Records the admission of a turn.
+    fn note(&mut self, model: &Arc<str>, now: Millis) {
+        if self.let_in_at.len() >= MAX_MODELS && !self.let_in_at.contains_key(model) {
+            self.let_in_at.clear();
+        }
+        self.let_in_at.insert(Arc::clone(model), now);
+    }
+
+    fn unsent_beside(&self, model: &str) -> usize {
+        let others = self.of.iter().filter(|(name, _)| &***name != model);
+        others.map(|(_, pool)| pool.unsent).sum()
+    }
+
+    /// Returns the models with waiting requests, starting with another one each time, so that none takes all the room.
+    fn in_turn(&mut self) -> Vec<Arc<str>> {
+        let waiting = self.of.iter().filter(|(_, pool)| !pool.queue.is_empty());
+        let mut models: Vec<Arc<str>> = waiting.map(|(model, _)| Arc::clone(model)).collect();
+        models.sort_unstable();
+        self.looks = self.looks.wrapping_add(1);
+        let first = self.looks.checked_rem(models.len()).unwrap_or(0);
+        models.rotate_left(first);
+        models
+    }
+
+    fn forget_if_idle(&mut self, model: &str) {
+        if self
+            .of
+            .get(model)
+            .is_some_and(|pool| pool.inside == 0 && pool.queue.is_empty())
+        {
+            self.of.remove(model);
+        }
+    }
+}
+
+impl Gate {
+    /// Creates a gate with room for `capacity` waiting requests.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            pools: Mutex::new(Pools {
+                of: HashMap::new(),
+                let_in_at: HashMap::new(),
+                waiting: 0,
+                capacity,
+                looks: 0,
+            }),
+            somebody_waits: Notify::new(),
+        }
+    }
+
+    /// Sets the limit on waiting requests.
+    pub fn set_capacity(&self, capacity: usize) {
+        self.pools.lock().capacity = capacity;
+    }
+
+    /// Returns the numbers of waiting and of admitted requests.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let pools = self.pools.lock();
+        (pools.waiting, pools.of.values().map(|pool| pool.inside).sum())
+    }
+
+    /// Waits until a request is admitted. `None` if nothing limits admission.
+    ///
+    /// # Errors
+    /// Fails if too many requests wait, the wait exceeds its limit, or the turn would be late.
+    pub async fn enter(proxy: &Arc<Proxy>, ask: Ask) -> Result<Option<Permit>, ApiError> {
+        let gate = &proxy.admission.gate;
+        let (patience, sheds) = (ask.patience, ask.shed.is_some());
+        let (queued, mut told) = match gate.join(proxy, ask)? {
+            Joined::Free => return Ok(None),
+            Joined::Inside(permit) => return Ok(Some(permit)),
+            Joined::Waits(queued, told) => (queued, told),
+        };
+        gate.somebody_waits.notify_one();
+        match tokio::time::timeout(patience, &mut told).await {
+            Ok(Ok(answer)) => answer.map(Some),
+            // The sender is never dropped without a result.
+            Ok(Err(_)) => Err(ApiError::Overloaded),
+            Err(_) => {
+                drop(queued);
+                // The request may have been admitted just now.
+                match told.try_recv() {
+                    Ok(answer) => answer.map(Some),
+                    Err(_) if sheds && patience < proxy.admission.settings.load().queue_timeout => {
+                        Err(ApiError::ObjectiveOutOfReach)
+                    }
+                    Err(_) => Err(ApiError::QueueTimeout(patience)),
+                }
+            }
+        }
+    }
+
+    fn join<'a>(&'a self, proxy: &Arc<Proxy>, ask: Ask) -> Result<Joined<'a>, ApiError> {
+        let settings = proxy.admission.settings.load();
+        let bounded = settings.max_concurrent_per_worker.is_some() || settings.max_wait.is_some();
+        if !bounded && ask.shed.is_none() {
+            return Ok(Joined::Free);
+        }
+        let now = proxy.state.clock.now();
+        // The load of the workers is valid only while no other request can be admitted.
+        let mut pools = self.pools.lock();
+        let room = Room::of(proxy, &ask.model);
+        let others = pools.unsent_beside(&ask.model);
+        if ask.shed.is_some_and(|shed| room.is_too_late(shed, now)) && !pools.is_due(&ask.model, &room, now) {
+            return Err(ApiError::ObjectiveOutOfReach);
+        }
+        if !bounded {
+            pools.note(&ask.model, now);
+            return Ok(Joined::Free);
+        }
+        let (waiting, capacity) = (pools.waiting, pools.capacity);
+        let pool = pools.of.entry(Arc::clone(&ask.model)).or_insert_with(|| Pool {
+            queue: FairQueue::new(usize::MAX),
+            inside: 0,
+            unsent: 0,
+        });
+        if pool.queue.is_empty() && room.admits(pool, others) {
+            let permit = pool.admit(proxy, &ask.model);
+            pools.note(&ask.model, now);
+            return Ok(Joined::Inside(permit));
+        }
+        if waiting >= capacity {
+            return Err(ApiError::QueueFull);
+        }
+        let (tell, told) = oneshot::channel();
+        let (weight, priority) = ask.standing;
+        let waiter = Waiter { tell, shed: ask.shed };
+        let pushed = pool.queue.push(ask.flow, priority, weight, ask.cost, waiter);
+        let ticket = pushed.map_err(|_| ApiError::QueueFull)?;
+        pools.waiting += 1;
+        let queued = Queued {
+            gate: self,
+            model: ask.model,
+            ticket,
+        };
+        Ok(Joined::Waits(queued, told))
+    }
+
+    /// Applies a change to a model's pool, then admits requests for which there is room.
+    fn change(&self, proxy: &Arc<Proxy>, model: &str, change: impl FnOnce(&mut Pool)) {
+        let mut pools = self.pools.lock();
+        if let Some(pool) = pools.of.get_mut(model) {
+            change(pool);
+        }
+        let mut refused = Vec::new();
+        for model in pools.in_turn() {
+            refused.extend(pools.let_in(proxy, &model));
+            pools.forget_if_idle(&model);
+        }
+        pools.forget_if_idle(model);
+        drop(pools);
+        // A permit whose request was dropped is released outside the lock.
+        drop(refused);
+    }
+
+    /// Admits what it can from every queue. Returns whether requests still wait.
+    fn move_on(&self, proxy: &Arc<Proxy>) -> bool {
+        self.change(proxy, NO_MODEL, |_| {});
+        self.pools.lock().waiting > 0
+    }
+}
+
+enum Joined<'a> {
+    /// Nothing limits admission.
+    Free,
+    Inside(Permit),
+    Waits(Queued<'a>, oneshot::Receiver<Result<Permit, ApiError>>),
+}
+
+impl Pool {
+    fn admit(&mut self, proxy: &Arc<Proxy>, model: &Arc<str>) -> Permit {
+        self.inside += 1;
+        self.unsent += 1;
+        Permit {
+            proxy: Arc::clone(proxy),
+            model: Arc::clone(model),
+            sent: false,
+        }
+    }
+}
+
+impl Pools {
+    /// Admits requests for which there is room, and sheds those that would be late. Returns undeliverable results.
+    fn let_in(&mut self, proxy: &Arc<Proxy>, model: &Arc<str>) -> Vec<Result<Permit, ApiError>> {
+        let mut refused = Vec::new();
+        if self.of.get(model).is_none_or(|pool| pool.queue.is_empty()) {
+            return refused;
+        }
+        let room = Room::of(proxy, model);
+        let now = proxy.state.clock.now();
+        let mut is_due = self.is_due(model, &room, now);
+        let others = self.unsent_beside(model);
+        let Some(pool) = self.of.get_mut(model) else {
+            return refused;
+        };
+        let mut let_in = false;
+        while let Some((ticket, head)) = pool.queue.peek() {
+            let late = !is_due && head.shed.is_some_and(|shed| room.is_too_late(shed, now));
+            if !late && !room.admits(pool, others) {
+                break;
+            }
+            // A request that was shed or dropped costs its key no share.
+            let gone = late || head.tell.is_closed();
+            let waiter = if gone {
+                pool.queue.remove(ticket)
+            } else {
+                pool.queue.pop()
+            };
+            self.waiting -= 1;
+            let Some(waiter) = waiter.filter(|waiter| !waiter.tell.is_closed()) else {
+                continue;
+            };
+            let answer = if late {
+                Err(ApiError::ObjectiveOutOfReach)
+            } else {
+                (is_due, let_in) = (false, true);
+                Ok(pool.admit(proxy, model))
+            };
+            refused.extend(waiter.tell.send(answer).err());
+        }
+        if let_in {
+            self.note(model, now);
+        }
+        refused
+    }
+}
+
+/// Returns the model whose queue a request for this one uses: that of unnamed requests, if every worker serves it.
+#[must_use]
+pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
+    let workers = proxy.state.fleet.workers();
+    let present = |worker: &&Arc<Worker>| worker.hold() != Hold::Gone;
+    let everybodys = workers
+        .iter()
+        .filter(present)
+        .all(|worker| worker.serves(model) != Some(false));
+    if everybodys { NO_MODEL } else { model }
+}
+
+/// Admits requests for which room appears as time passes.
+pub async fn keep_moving(proxy: Arc<Proxy>) {
+    loop {
+        proxy.admission.gate.somebody_waits.notified().await;
+        while proxy.admission.gate.move_on(&proxy) {
+            tokio::time::sleep(STEP).await;
+        }
+    }
+}
+
+/// Returns the longest wait of a request.
+#[must_use]
+pub fn patience(proxy: &Proxy, shed: Option<Shed>) -> Duration {
+    let settings = proxy.admission.settings.load();
+    let own = shed.map(|shed| clock::duration(shed.due - proxy.state.clock.now()));
+    own.map_or(settings.queue_timeout, |own| own.min(settings.queue_timeout))
+}

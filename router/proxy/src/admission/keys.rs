@@ -1,0 +1,185 @@
+//! API keys, found by their hash and compared in constant time.
+//!
+//! Only SHA-256 digests are in memory and on disk. A plain hash suffices because keys are 256 random bits, which cannot
+//! be guessed, so salt or a slow hash would add nothing. The map is keyed by the process's own random seed, and the
+//! comparison after it takes constant time, so that timing reveals nothing about a key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_lc_rs::rand;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use policy::admission::Flow;
+use policy::units::Millis;
+
+use super::limits::{Left, Used};
+use protocol::headers::X_API_KEY;
+use protocol::tenant::{Tenant, hex};
+
+use super::tenants;
+use operator::secret::{Sealed, bearer, hash};
+use operator::tokens::Named;
+use protocol::error::ApiError;
+
+/// Prefix of keys made by the router, which secret scanners recognise.
+const PREFIX: &str = "tr-";
+const KEY_BYTES: usize = 32;
+/// Name of callers without keys.
+const ANONYMOUS: &str = "anonymous";
+
+/// Keys in force.
+#[derive(Debug, Default)]
+pub struct Keyring {
+    required: bool,
+    keys: HashMap<Sealed, Arc<Key>>,
+}
+
+/// A key and its usage.
+#[derive(Debug)]
+pub struct Key {
+    /// Configuration of the key.
+    pub spec: config::Key,
+    tenant: Arc<Tenant>,
+    /// Shared with the key of the same name across reloads, so that charges in progress are settled with the key in
+    /// force.
+    pub(super) used: Arc<Mutex<Used>>,
+}
+
+/// Caller of a request.
+#[derive(Clone, Debug)]
+pub struct Caller(pub(super) Option<Arc<Key>>);
+
+impl Keyring {
+    /// Reads the keys of a configuration; those of the same name keep their usage in `old`.
+    #[must_use]
+    pub fn new(config: &config::Config, old: &Self, now: Millis) -> Self {
+        let tenants = tenants::all(config);
+        let key = |spec: &config::Key| {
+            let before = old.keys.values().find(|key| key.spec.name == spec.name);
+            let used = match before {
+                Some(key) => Arc::clone(&key.used),
+                None => Arc::default(),
+            };
+            used.lock().reshape(spec, now);
+            let (spec, tenant) = (spec.clone(), Arc::clone(tenants.get(&*spec.tenant)?));
+            Some((Sealed(spec.digest), Arc::new(Key { spec, tenant, used })))
+        };
+        Self {
+            required: config.requires_keys(),
+            keys: config.keys.iter().filter_map(key).collect(),
+        }
+    }
+
+    pub(super) fn unsettled(&self) -> usize {
+        self.keys.values().map(|key| key.used.lock().unsettled()).sum()
+    }
+
+    pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
+        let key = self.keys.values().find(|key| key.spec.name == name)?;
+        key.used.lock().tokens_left(now)
+    }
+
+    pub(super) fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
+        let left = |key: &Arc<Key>| (key.spec.name.clone(), key.used.lock().left(now));
+        let mut all: Vec<_> = self.keys.values().map(left).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    pub(super) fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
+        let key = self.keys.values().find(|key| key.spec.name == name)?;
+        let mut used = key.used.lock();
+        let before = used.left(now);
+        used.reset(now);
+        Some([before, used.left(now)])
+    }
+
+    /// Returns the keys by name, with their digests, to detect changes.
+    #[must_use]
+    pub fn named(&self) -> Named {
+        let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
+        self.keys.values().map(named).collect()
+    }
+
+    /// Returns whether a key is required.
+    #[must_use]
+    pub fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// Identifies the caller of a request.
+    ///
+    /// # Errors
+    /// [`ApiError::Unauthorized`] if a key is required and the request has no valid one.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if !self.required {
+            return Ok(Caller(None));
+        }
+        let shown = shown(headers).ok_or(ApiError::Unauthorized)?;
+        let found = self.keys.get(&Sealed(hash(shown)));
+        let key = found.ok_or(ApiError::Unauthorized)?;
+        Ok(Caller(Some(Arc::clone(key))))
+    }
+}
+
+impl Caller {
+    /// Returns the caller used without keys.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self(None)
+    }
+
+    /// Returns the name in metrics and logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or(ANONYMOUS, |key| &key.spec.name)
+    }
+
+    /// Returns the tenant, whose keys share cached prefixes and conversations; `None` if there are no tenants.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&Tenant> {
+        self.0.as_ref().map(|key| &*key.tenant)
+    }
+
+    /// Returns the seed for hashes of names that the tenant uses; 0 if there are no tenants.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.tenant().map_or(0, Tenant::seed)
+    }
+
+    /// Returns whether the caller may request explanations of routing decisions.
+    #[must_use]
+    pub fn may_ask_why(&self) -> bool {
+        self.0.as_ref().is_some_and(|key| key.spec.explain)
+    }
+
+    /// Returns the caller's flow in the fair queue.
+    #[must_use]
+    pub fn flow(&self) -> Flow {
+        // By name and not by address, so that a reload does not give a key a second flow.
+        Flow(xxhash_rust::xxh3::xxh3_64(self.name().as_bytes()))
+    }
+
+    /// Returns weight and priority.
+    #[must_use]
+    pub fn standing(&self) -> (f64, i32) {
+        self.0
+            .as_ref()
+            .map_or((1.0, 0), |key| (key.spec.weight, key.spec.priority))
+    }
+}
+
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
+}
+
+/// Generates a new key.
+///
+/// # Errors
+/// Fails if the system has no randomness.
+pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
+    let mut bytes = [0; KEY_BYTES];
+    rand::fill(&mut bytes)?;
+    Ok(format!("{PREFIX}{}", hex(&bytes)))
+}

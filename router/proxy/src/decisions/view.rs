@@ -1,0 +1,319 @@
+//! The public form of a decision: `GET /admin/v1/decisions`, and `x-tailroute-explain` in a response.
+
+use http::HeaderValue;
+use policy::route::{Costs, Decision, Overridden, PolicyName, Reason, Terms};
+use policy::slo::{Cause, Parts};
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::slot::{Came, Row, Slot};
+use crate::Proxy;
+
+/// Workers whose terms fit into a response header.
+const IN_HEADER: usize = 8;
+
+/// A page of decisions.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Page {
+    /// Returns the trims, the newest first.
+    pub decisions: Vec<Explained>,
+    /// Value of `before` for the next page; `null` if there is none.
+    pub next: Option<u64>,
+    /// Largest number of decisions kept.
+    pub capacity: usize,
+}
+
+/// One decision.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Explained {
+    /// `x-tailroute-decision` of the response.
+    pub decision: u64,
+    /// `x-request-id`.
+    pub request: String,
+    /// Id of the trace, as in exemplars.
+    pub trace: Option<String>,
+    /// Time at which the request's last byte arrived, in milliseconds since 1970.
+    pub arrived_unix_ms: f64,
+    /// Time from then until the turn was sent to this worker.
+    pub held_ms: f64,
+    /// Hash of the conversation's name.
+    pub conversation: Option<String>,
+    /// Requested model.
+    pub model: String,
+    /// Class of the objective.
+    pub class: String,
+    /// Objective for the time to first token.
+    pub objective_ms: f64,
+    /// Tokens of the prompt, counted or estimated.
+    pub prompt_tokens: u64,
+    /// Policy that made the decision.
+    #[schemars(with = "String")]
+    pub policy: PolicyName,
+    /// Overrides of the policy that applied, if any.
+    pub overridden: Option<OverriddenBy>,
+    /// Rule of the policy that decided.
+    #[schemars(with = "String")]
+    pub reason: Reason,
+    /// Chosen worker.
+    pub worker: String,
+    /// Terms of each worker: the chosen one, then the others that could be chosen, the best first.
+    pub terms: Vec<WorkerTerms>,
+    /// Summary of the workers whose terms were not kept.
+    pub left_out: Option<LeftOut>,
+    /// Second best worker.
+    pub runner_up: Option<RunnerUp>,
+    /// Outcome of the decision.
+    pub outcome: Option<Outcome>,
+}
+
+/// Overrides of the policy that applied to a decision.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct OverriddenBy {
+    /// Class whose override applied.
+    pub class: Option<String>,
+    /// Override in the request, as written.
+    pub request: Option<String>,
+}
+
+/// Terms of one worker.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[allow(missing_docs, reason = "as in `policy::route::Terms`")]
+pub struct WorkerTerms {
+    pub worker: String,
+    pub ready: bool,
+    pub cached_tokens: u32,
+    pub uncached_tokens: u32,
+    #[serde(flatten)]
+    pub costs: Costs<f64>,
+    /// Value that the policy minimised; `null` for a worker that it would not use.
+    pub score: Option<f64>,
+    pub predicted_ttft_ms: f64,
+}
+
+/// Summary of the workers whose terms were not kept.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct LeftOut {
+    /// Number of workers.
+    pub workers: u32,
+    /// Number of workers among them that could have been chosen.
+    pub ready: u32,
+    /// The worker among them that holds most of the prompt.
+    pub holder: Option<String>,
+    /// Tokens that it holds.
+    pub holder_cached_tokens: u32,
+}
+
+/// The worker that would have been chosen without the chosen one.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct RunnerUp {
+    /// Name of the label.
+    pub worker: String,
+    /// Its score less that of the chosen worker: the saving by the policy's own measure.
+    pub score_more: f64,
+    /// Predicted time to first token on it.
+    pub predicted_ttft_ms: f64,
+    /// Predicted less actual time to first token: below zero, this worker might have been faster.
+    pub than_actual_ms: Option<f64>,
+}
+
+/// Outcome of a decision.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Outcome {
+    /// How the attempt ended; `answering` while it is running.
+    pub state: &'static str,
+    /// Time from the turn's arrival to the end of the response.
+    pub took_ms: Option<f64>,
+    /// Time from the turn's arrival to the first token.
+    pub ttft_ms: Option<f64>,
+    /// Time to first token less the time held in the router and the prediction.
+    pub ttft_error_ms: Option<f64>,
+    /// Whether it met its objective.
+    pub met: Option<bool>,
+    /// Cause of a missed objective.
+    #[schemars(with = "Option<String>")]
+    pub cause: Option<Cause>,
+    /// Components of the time to first token.
+    #[schemars(with = "Option<std::collections::BTreeMap<String, f64>>")]
+    pub parts: Option<Parts>,
+    /// Prompt tokens, as the worker counted them.
+    pub prompt_tokens: Option<u64>,
+    /// Response tokens.
+    pub completion_tokens: Option<u64>,
+    /// Prompt tokens found in the worker's cache.
+    pub cached_tokens: Option<u64>,
+    /// Computed tokens that another worker held.
+    pub avoidable_elsewhere_tokens: u64,
+    /// Computed tokens that were predicted to be cached here.
+    pub avoidable_mistaken_tokens: u64,
+}
+
+fn round(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+/// Returns the name of the worker that had the slot at that time.
+fn name(proxy: &Proxy, worker: u32, then: Millis) -> String {
+    let workers = proxy.state.fleet.workers();
+    let found = workers.get(worker as usize).filter(|known| known.joined <= then);
+    found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
+}
+
+impl WorkerTerms {
+    fn of(name: String, row: &Row) -> Self {
+        let ms = |value: f32| round(f64::from(value));
+        Self {
+            worker: name,
+            ready: row.ready,
+            cached_tokens: row.cached,
+            uncached_tokens: row.uncached,
+            costs: row.costs.map(ms),
+            score: row.score.is_finite().then(|| ms(row.score)),
+            predicted_ttft_ms: ms(row.predicted_ttft_ms()),
+        }
+    }
+}
+
+impl Explained {
+    /// Returns the public form of a recorded decision.
+    #[must_use]
+    pub fn of(proxy: &Proxy, slot: &Slot) -> Self {
+        let rest = slot.rest;
+        let chosen = slot.chosen();
+        Self {
+            decision: slot.sequence,
+            request: slot.request.text(),
+            trace: slot.trace.map(|trace| trace.as_str().to_owned()),
+            arrived_unix_ms: round(proxy.state.clock.unix_ms(slot.arrived)),
+            held_ms: round(slot.held.0),
+            conversation: slot.conversation.map(|key| format!("{key:016x}")),
+            model: slot.model.text(),
+            class: slot.class.text(),
+            objective_ms: slot.objective.0,
+            prompt_tokens: slot.prompt.0,
+            policy: slot.policy,
+            overridden: OverriddenBy::of(slot),
+            reason: slot.reason,
+            worker: chosen.map_or_else(String::new, |row| name(proxy, row.worker, slot.arrived)),
+            terms: slot
+                .rows()
+                .iter()
+                .map(|row| WorkerTerms::of(name(proxy, row.worker, slot.arrived), row))
+                .collect(),
+            left_out: (rest.workers > 0).then(|| LeftOut {
+                workers: rest.workers,
+                ready: rest.ready,
+                holder: rest.holder.map(|(worker, _)| name(proxy, worker, slot.arrived)),
+                holder_cached_tokens: rest.holder.map_or(0, |(_, tokens)| tokens),
+            }),
+            runner_up: chosen.zip(slot.runner_up()).map(|(chosen, second)| {
+                let predicted = f64::from(second.predicted_ttft_ms());
+                RunnerUp {
+                    worker: name(proxy, second.worker, slot.arrived),
+                    score_more: round(f64::from(second.score) - f64::from(chosen.score)),
+                    predicted_ttft_ms: round(predicted),
+                    // A prediction begins when the turn is sent.
+                    than_actual_ms: slot.came.ttft.map(|ttft| round(slot.held.0 + predicted - ttft.0)),
+                }
+            }),
+            outcome: Outcome::of(slot),
+        }
+    }
+}
+
+impl OverriddenBy {
+    fn of(slot: &Slot) -> Option<Self> {
+        let Overridden { class, request } = slot.overridden;
+        (class || request).then(|| Self {
+            class: class.then(|| slot.class.text()),
+            request: request.then(|| slot.asked.text()),
+        })
+    }
+}
+
+impl Outcome {
+    fn of(slot: &Slot) -> Option<Self> {
+        let Came {
+            outcome,
+            took,
+            ttft,
+            counted,
+            cached,
+            parts,
+            cause,
+            avoidable: [elsewhere, mistaken],
+        } = slot.came;
+        if outcome.is_none() && ttft.is_none() {
+            return None;
+        }
+        let predicted = slot
+            .chosen()
+            .map_or(0.0, |row| f64::from(row.predicted_ttft_ms()));
+        Some(Self {
+            state: outcome.unwrap_or("answering"),
+            took_ms: outcome.map(|_| round(took.0)),
+            ttft_ms: ttft.map(|ttft| round(ttft.0)),
+            ttft_error_ms: ttft.map(|ttft| round(ttft.0 - slot.held.0 - predicted)),
+            met: ttft.map(|_| !slot.is_late()),
+            cause,
+            parts: parts.map(rounded),
+            prompt_tokens: counted.map(|[prompt, _]| prompt),
+            completion_tokens: counted.map(|[_, completion]| completion),
+            cached_tokens: cached,
+            avoidable_elsewhere_tokens: elsewhere,
+            avoidable_mistaken_tokens: mistaken,
+        })
+    }
+}
+
+fn rounded(parts: Parts) -> Parts {
+    Parts {
+        queue_ms: round(parts.queue_ms),
+        miss_ms: round(parts.miss_ms),
+        engine_ms: round(parts.engine_ms),
+        network_ms: round(parts.network_ms),
+        prompt_ms: round(parts.prompt_ms),
+        whole_ms: round(parts.whole_ms),
+    }
+}
+
+/// Content of the response header.
+#[derive(Serialize)]
+struct InHeader<'a> {
+    decision: u64,
+    policy: PolicyName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overridden: Option<Overridden>,
+    reason: Reason,
+    worker: &'a str,
+    /// Total number of workers.
+    workers: usize,
+    terms: Vec<WorkerTerms>,
+}
+
+/// Returns the `x-tailroute-explain` header: the terms of the decision as one line of JSON, the chosen worker's first.
+#[must_use]
+pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
+    let now = proxy.state.clock.now();
+    let rank = |terms: &&Terms| (!terms.ready, terms.score);
+    let mut others: Vec<&Terms> = decision.terms.iter().collect();
+    others.retain(|terms| terms.worker != decision.chosen().worker);
+    others.sort_by(|a, b| {
+        let (a, b) = (rank(a), rank(b));
+        a.0.cmp(&b.0).then_with(|| a.1.total_cmp(&b.1))
+    });
+    let shown = std::iter::once(decision.chosen()).chain(others).take(IN_HEADER);
+    let terms: Vec<WorkerTerms> = shown
+        .map(|terms| WorkerTerms::of(name(proxy, terms.worker.0, now), &Row::of(terms)))
+        .collect();
+    let said = InHeader {
+        decision: decision.sequence,
+        policy: decision.policy,
+        overridden: Some(decision.overridden).filter(|by| by.class || by.request),
+        reason: decision.reason,
+        worker: terms.first().map_or("", |terms| &terms.worker),
+        workers: decision.terms.len(),
+        terms: terms.clone(),
+    };
+    HeaderValue::try_from(serde_json::to_string(&said).ok()?).ok()
+}

@@ -1,0 +1,193 @@
+//! The request path: from a client's connection to the worker and back.
+//!
+//! | module | |
+//! |---|---|
+//! | [`accept`] | the data port |
+//! | [`path`] | the stages of a request |
+//! | [`admission`] | API keys, rate limits and the queue in front of the workers |
+//! | [`decisions`] | recent routing decisions, for explanations |
+
+pub mod accept;
+pub mod admission;
+pub mod decisions;
+pub mod path;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use fleet::Worker;
+use fleet::retry_budget::RetryBudget;
+use http::Request;
+use parking_lot::Mutex;
+use state::State;
+use state::turn_reports::TurnReports;
+use tailroute_http::body;
+use tailroute_http::upstream::Reply;
+use telemetry::capture::{Capture, CaptureError};
+use telemetry::context::Ids;
+use telemetry::traces::{ExporterError, Traces};
+use tokio::sync::watch;
+
+use self::admission::Admission;
+use self::admission::gate::Permit;
+use self::admission::limits::Charge;
+use self::decisions::Decisions;
+use self::path::stored::Stored;
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Proxy {
+    /// The state that every part shares.
+    pub state: Arc<State>,
+    /// Keys, limits and queue.
+    pub admission: Admission,
+    /// Budget of retries.
+    pub retries: Mutex<RetryBudget>,
+    /// The worker that keeps each response.
+    pub stored: Stored,
+    /// Request ids.
+    pub ids: Ids,
+    /// Recent decisions.
+    pub decisions: Decisions,
+    /// The capture of turns, if configured.
+    pub capture: Option<Capture>,
+    /// Traces of requests, if configured.
+    pub traces: Option<Arc<Traces>>,
+    /// Other replicas to report turns to, if configured.
+    pub replicas: Option<Arc<dyn TurnReports>>,
+    sequence: AtomicU64,
+    in_flight: AtomicUsize,
+    cut: watch::Sender<bool>,
+}
+
+/// Why the request path cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The exporter of traces.
+    #[error(transparent)]
+    Traces(#[from] ExporterError),
+    /// The capture.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+}
+
+/// The right to be one of the requests in flight. Dropping it admits the next one.
+#[derive(Debug)]
+pub struct RequestPermit {
+    proxy: Arc<Proxy>,
+    is_free: bool,
+    /// What was charged to the key in advance.
+    pub charge: Charge,
+    /// The permit of the admission gate, if there is one.
+    pub permit: Option<Permit>,
+}
+
+impl RequestPermit {
+    /// The request is on its way to a worker.
+    pub fn sent(&mut self) {
+        self.charge.sent();
+        if let Some(permit) = &mut self.permit {
+            permit.sent();
+        }
+    }
+
+    /// Admits the next request. The charge remains.
+    pub fn free(&mut self) {
+        if !std::mem::replace(&mut self.is_free, true) {
+            self.permit = None;
+            self.proxy.in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for RequestPermit {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+impl Proxy {
+    /// Creates the request path of a router that has served nothing yet.
+    ///
+    /// # Errors
+    /// Fails if traces or a capture are configured and cannot be started.
+    pub fn new(state: Arc<State>, replicas: Option<Arc<dyn TurnReports>>) -> Result<Arc<Self>, StartError> {
+        let (config, metrics) = (&state.config, &state.metrics);
+        let capture = config.capture.as_ref();
+        let capture = capture.map(|capture| Capture::start(capture, Arc::new(metrics.capture())));
+        let traces = config.traces.as_ref();
+        let traces = traces.map(|traces| Traces::new(traces, Arc::new(metrics.traces())));
+        let failure = &config.failure;
+        Ok(Arc::new(Self {
+            admission: Admission::new(config, state.clock.now()),
+            retries: Mutex::new(RetryBudget::new(failure.retry_share, failure.retry_floor_per_s)),
+            stored: Stored::default(),
+            ids: Ids::of_this_process(),
+            decisions: Decisions::new(config.explain.max_bytes),
+            capture: capture.transpose()?,
+            traces: traces.transpose()?,
+            replicas,
+            sequence: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            cut: watch::Sender::new(false),
+            state,
+        }))
+    }
+
+    /// Sends a turn to a worker. Dropping the reply closes the connection.
+    #[must_use]
+    pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
+        match &worker.origin {
+            Some(origin) => origin.send(request),
+            None => Reply::hyper(self.state.client.request(request.map(body::full))),
+        }
+    }
+
+    /// Returns the number of the next decision.
+    #[must_use]
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes a permit for one more request, if `limits.max_in_flight` leaves one.
+    #[must_use]
+    pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
+        self.state.idle.requested(self.state.clock.now());
+        let max = self.state.live().limits.max_in_flight.get();
+        let permit = RequestPermit {
+            proxy: Arc::clone(self),
+            is_free: false,
+            charge: Charge::default(),
+            permit: None,
+        };
+        // Counted before the check, so that two requests cannot share the last permit; dropping `permit` corrects it.
+        (self.in_flight.fetch_add(1, Ordering::AcqRel) < max).then_some(permit)
+    }
+
+    /// Returns whether a permit is available, for a request whose body is still to be read.
+    #[must_use]
+    pub fn has_place(&self) -> bool {
+        self.in_flight() < self.state.live().limits.max_in_flight.get()
+    }
+
+    /// Returns the number of requests in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// Ends all responses: the drain limit is reached.
+    pub fn cut_off(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Completes when [`Proxy::cut_off`] is called.
+    pub fn when_cut_off(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut cut = self.cut.subscribe();
+        async move {
+            // An error means that the router is gone.
+            let _ = cut.wait_for(|cut| *cut).await;
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The life of a request:
+//!
+//! | stage | what it does | where |
+//! |---|---|---|
+//! | arrive | removes hop-by-hop headers, sets the request id, opens the trace | [`arrival`] |
+//! | receive | checks the head and the caller, reads the body | [`admit`], [`admission`](crate::admission) |
+//! | parse | parses the body and fingerprints its prompt | [`turn::Turn`] |
+//! | admit | charges the API key, waits at the admission gate | [`wait`] |
+//! | select | chooses a worker with [`policy::route::decide`] | [`select`] |
+//! | forward | sends the request, retries or hedges | [`forward`], [`retry`] |
+//! | relay | relays the response and observes it | [`tap`], [`observe`] |
+//! | finish | settles, learns, counts and records | [`flight`] |
+//!
+//! Before `forward`, a request waits only for the client's body and for the gate. After it, nothing delays the stream.
+//! The endpoint picker (the crate `picker`) runs the same stages for requests that a gateway proxies.
+
+pub mod account;
+pub mod admit;
+pub mod among;
+pub mod arrival;
+pub mod ask;
+
+pub mod client_body;
+pub mod context;
+pub mod deadline;
+pub mod flight;
+pub mod forward;
+pub mod inspect;
+pub mod models;
+pub mod objective;
+pub mod observe;
+pub mod retry;
+pub mod select;
+pub mod session;
+pub mod stored;
+pub mod tap;
+pub mod tenant;
+mod traced;
+pub mod tunnel;
+pub mod turn;
+mod upgrade;
+pub mod wait;
+mod watchdog;
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::ALLOW;
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use policy::ids::WorkerId;
+use policy::units::Millis;
+use protocol::error::ApiError;
+use protocol::routes::{Endpoint, Family, Route};
+use protocol::steering;
+use tokio::time::Instant;
+
+use self::admit::Received;
+use self::among::Among;
+use self::arrival::{Arrival, Peer};
+use self::ask::Asked;
+use self::client_body::ClientBody;
+use self::context::RequestContext;
+use self::deadline::Deadline;
+use self::forward::{TurnRequest, Wanted};
+use self::turn::Turn;
+use crate::admission::keys::Caller;
+use crate::{Proxy, RequestPermit};
+use server::Due;
+use tailroute_http::body::Body;
+use telemetry::traces::{Stage, Trace};
+
+/// Answers one client request.
+pub async fn handle(proxy: Arc<Proxy>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
+    let arrival = Arrival::of(&proxy, &peer, &mut request);
+    let responding = respond(proxy, request, arrival.trace().clone());
+    let responding = arrival.whose().clone().within(responding);
+    // Pinned here: each async function that took the future by value would store a copy of it.
+    arrival.answer(pin!(responding)).await
+}
+
+/// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own format.
+async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) -> Response<Body> {
+    let started = proxy.state.clock.now();
+    let route = admit::route(&proxy, &request);
+    let endpoint = admit::endpoint(&route);
+    trace.asked(request.method(), endpoint);
+    let caller = proxy.admission.identify(request.headers());
+    let family = Family::of(request.uri().path());
+    let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
+    let answering = async {
+        let context = RequestContext {
+            proxy: &proxy,
+            caller: caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            endpoint,
+            started,
+            deadline,
+            trace: &trace,
+        };
+        answer(&context, request, route).await
+    };
+    let answered = tokio::select! {
+        biased;
+        answered = answering => answered,
+        () = deadline.head_passed() => Err(deadline.exceeded()),
+        () = proxy.when_cut_off() => Err(ApiError::Draining),
+    };
+    let mut response = match answered {
+        Ok(mut response) => {
+            if let Some(at) = deadline.whole() {
+                response.extensions_mut().insert(Due(at));
+            }
+            response
+        }
+        Err(error) => {
+            refused(&proxy, &caller, (endpoint, started), &error);
+            error.response_for(family)
+        }
+    };
+    if let Ok(caller) = &caller {
+        caller.mark(response.headers_mut(), proxy.state.clock.now());
+    }
+    response
+}
+
+/// Counts a request that the router answers itself.
+pub fn refused(
+    proxy: &Proxy,
+    caller: &Result<Caller, ApiError>,
+    (endpoint, started): (&'static str, Millis),
+    error: &ApiError,
+) {
+    if let Some(outcome) = error.admission() {
+        proxy
+            .state
+            .metrics
+            .admission(caller.as_ref().map_or("", Caller::name), outcome);
+    }
+    let outcome = if error.status().is_client_error() {
+        "client_error"
+    } else {
+        "router_error"
+    };
+    proxy
+        .state
+        .metrics
+        .request(endpoint, outcome, (proxy.state.clock.now() - started).0 / 1e3);
+}
+
+async fn answer(
+    context: &RequestContext<'_>,
+    mut request: Request<Incoming>,
+    route: Result<Route, ApiError>,
+) -> Result<Response<Body>, ApiError> {
+    let proxy = context.proxy;
+    match enter(context, request.headers_mut(), route)? {
+        Route::Models => Ok(models::list(proxy)),
+        Route::Model(name) => models::one(proxy, &name),
+        Route::Server => Ok(server_options()),
+        Route::Turn(endpoint) => {
+            let (head, body) = request.into_parts();
+            turn(context, endpoint, &head, body).await
+        }
+        // Rare variants are boxed to keep the common future small.
+        Route::Tunnel => Box::pin(tunnel::open(context, request)).await,
+        route @ (Route::Upload(_) | Route::Kept(_) | Route::Other) => {
+            Box::pin(relay(context, &route, request)).await
+        }
+    }
+}
+
+/// Runs the checks that need only the request head. Returns the route.
+pub fn enter(
+    context: &RequestContext<'_>,
+    head: &mut HeaderMap,
+    route: Result<Route, ApiError>,
+) -> Result<Route, ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let route = route?;
+    steering::permit_head(proxy.state.config.http.transfer_fields, head)?;
+    caller.count_request(proxy.state.clock.now())?;
+    if let Some(tenant) = caller.tenant() {
+        tenant::permit(proxy, &route)?;
+        protocol::tenant::settle(tenant, head);
+    }
+    // Permits are taken after the body is read, so slow senders hold none. If none is free, the body is not read.
+    if !proxy.has_place() {
+        return Err(ApiError::Overloaded);
+    }
+    Ok(route)
+}
+
+/// Runs the stages of one turn. The response body relays and finishes.
+async fn turn(
+    context: &RequestContext<'_>,
+    endpoint: Endpoint,
+    head: &Parts,
+    body: Incoming,
+) -> Result<Response<Body>, ApiError> {
+    let receiving = context.trace.begin(Stage::Receive);
+    // The body's memory stays reserved until the response begins.
+    let Received { bytes, room: _room } = admit::read_body(context.proxy, head, body).await?;
+    drop(receiving);
+    let mut place = context.place()?;
+    let (turn, body) = admitted(context, (endpoint, None), head, bytes, &mut place).await?;
+    let request = TurnRequest {
+        context,
+        head,
+        body: &body,
+        turn: &turn,
+    };
+    let mut place = Some(place);
+    let answer = forward::deliver(request, &mut place).await;
+    if let Some(place) = &mut place {
+        // No worker answered, so the key is not charged. A client that disconnects or misses its deadline is charged:
+        // its future is dropped before this line.
+        place.charge.give_back();
+    }
+    answer
+}
+
+/// Parses and admits a turn. Returns it with the body to send to engines. `among` restricts the eligible workers.
+pub async fn admitted(
+    context: &RequestContext<'_>,
+    (endpoint, among): (Endpoint, Option<Among>),
+    head: &Parts,
+    body: Bytes,
+    place: &mut RequestPermit,
+) -> Result<(Arc<Turn>, Bytes), ApiError> {
+    let RequestContext {
+        proxy, caller, trace, ..
+    } = *context;
+    let arrived = proxy.state.clock.now();
+    let parsing = trace.begin(Stage::Parse);
+    let asked = Asked::of(proxy, &head.extensions)?;
+    let mut turn = Turn::read(proxy, endpoint, caller, &head.headers, &body, arrived)?;
+    turn.asked = asked;
+    turn.among = among;
+    let waiting = parsing.then(Stage::Wait);
+    trace.turn(&turn);
+    wait::turn(context, &turn, place).await?;
+    drop(waiting);
+    let salts = proxy.admission.settings().salt_requests;
+    let body = protocol::tenant::edited(&turn.edits, salts, body);
+    Ok((Arc::new(turn), body))
+}
+
+/// Relays a request without parsing it as a turn.
+async fn relay(
+    context: &RequestContext<'_>,
+    route: &Route,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let max = proxy.state.live().limits.max_body_bytes.get();
+    let (head, body) = request.into_parts();
+    let body = ClientBody::new(proxy, &head.headers, body);
+    let mut request = Request::from_parts(head, body);
+    if request.body().size_hint().lower() > max as u64 {
+        return Err(ApiError::BodyTooLarge(max));
+    }
+    let mut wanted = Wanted::default();
+    match route {
+        Route::Kept(id) => wanted.home = keeper(proxy, id, caller)?,
+        Route::Upload(_) => wanted.model = request.body_mut().model(proxy).await?,
+        _ => {}
+    }
+    if let Some(model) = &wanted.model {
+        models::check(proxy, model)?;
+    }
+    forward::pass(context, request, &wanted).await
+}
+
+/// The worker that stores a response, if known. Returns 404 if the response may belong to another tenant.
+pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
+    let kept = proxy.stored.find(caller.seed(), id);
+    if kept.is_none() && caller.tenant().is_some() {
+        return Err(ApiError::UnknownResponse);
+    }
+    Ok(kept.map(|kept| kept.worker))
+}
+
+/// Answers `OPTIONS *`.
+fn server_options() -> Response<Body> {
+    let mut response = Response::new(tailroute_http::body::full(Bytes::new()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    response.headers_mut().insert(ALLOW, allow);
+    response
+}

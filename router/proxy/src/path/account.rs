@@ -1,0 +1,185 @@
+//! Records the outcome of a decision and counts it.
+//!
+//! An account is opened when an attempt is sent and closed when it ends. [`policy::slo::Parts`] attributes the cause of
+//! a violation.
+
+use policy::cost::PrefillCost;
+use policy::slo::{EngineTimes, FirstToken, Parts};
+use policy::units::{Millis, Tokens};
+
+use super::ask::Asked;
+use super::select::Choice;
+use super::turn::Turn;
+use crate::Proxy;
+use crate::decisions::{Came, Made, Ticket};
+use fleet::Worker;
+use protocol::watch::Usage;
+use telemetry::traces::Note;
+
+/// The account of one attempt.
+#[derive(Debug)]
+pub struct Account {
+    ticket: Option<Ticket>,
+    /// Time from the turn's arrival until it was sent.
+    held: Millis,
+    wait: Millis,
+    predicted_ttft: Millis,
+    predicted_cached: Tokens,
+    /// The most prompt tokens cached on any eligible worker.
+    held_elsewhere: Tokens,
+    /// Prompt tokens that could have been cached, in full blocks.
+    cacheable: Tokens,
+    cost: PrefillCost,
+    objective: Millis,
+    prompt: Tokens,
+    first: Option<First>,
+    /// Also records the cause on the trace, if requests are traced.
+    pub note: Note,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct First {
+    ttft: Millis,
+    streamed: bool,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// The outcome's metric label.
+    pub outcome: &'static str,
+    /// The usage that the worker reported.
+    pub usage: Option<Usage>,
+    /// The engine's own timings.
+    pub engine: Option<EngineTimes>,
+    /// Time since the turn's arrival.
+    pub took: Millis,
+    /// The class of the turn's objective.
+    pub class: &'a str,
+}
+
+impl Account {
+    /// Opens the account of an attempt.
+    #[must_use]
+    pub fn open(proxy: &Proxy, turn: &Turn, choice: &Choice) -> Self {
+        let (terms, worker) = (choice.decision.chosen(), &choice.worker);
+        let held = proxy.state.clock.now() - turn.arrived;
+        let most = |ready: bool| {
+            let known = choice.decision.terms.iter().filter(|terms| terms.ready || !ready);
+            known.map(|terms| terms.cached).max().unwrap_or_default()
+        };
+        let prompt = choice.matched.prompt;
+        let block = u64::from(worker.spec.block_size.max(1));
+        let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
+        let history = Tokens(history.0 / block * block);
+        let live = proxy.state.live();
+        let ticket = proxy.decisions.record(&Made {
+            request: turn.request.as_bytes(),
+            trace: turn.trace,
+            conversation: turn.session.as_ref().map(|session| session.key),
+            model: &turn.model,
+            class: turn.goal.origin.name(&live.objective),
+            objective: turn.goal.ttft,
+            arrived: turn.arrived,
+            held,
+            prompt,
+            asked: turn.asked.as_deref().map_or("", Asked::text),
+            decision: &choice.decision,
+        });
+        Self {
+            ticket,
+            held,
+            wait: choice.view.wait,
+            predicted_ttft: terms.predicted_ttft(),
+            predicted_cached: terms.cached,
+            held_elsewhere: most(true),
+            cacheable: history.max(most(false)),
+            cost: fitted(worker, &choice.view.cost),
+            objective: turn.goal.ttft,
+            prompt,
+            first: None,
+            note: Note::default(),
+        }
+    }
+
+    /// Records the first token. Returns its delay relative to the prediction; negative if it was early.
+    pub fn first_token(&mut self, proxy: &Proxy, ttft: Millis, streamed: bool) -> Millis {
+        self.first = Some(First { ttft, streamed });
+        self.update(proxy, |came| came.ttft = Some(ttft));
+        ttft - self.held - self.predicted_ttft
+    }
+
+    /// Time to first token beyond the engine's queue and prefill times. Unknown if the response does not stream.
+    #[must_use]
+    pub fn beside(&self, engine: EngineTimes) -> Option<Millis> {
+        let first = self.first.filter(|first| first.streamed)?;
+        Some(first.ttft - self.held - engine.queue - engine.prefill)
+    }
+
+    /// Closes the account.
+    pub fn close(&self, proxy: &Proxy, end: End<'_>) {
+        let parts = self.first.map(|first| self.parts(first, &end));
+        let late = self.first.is_some_and(|first| first.ttft > self.objective);
+        let cause = parts.filter(|_| late).map(|parts| parts.cause(self.objective));
+        if let Some(cause) = cause {
+            proxy.state.metrics.violation(end.class, cause);
+            self.note.cause(cause.as_str());
+        }
+        let avoidable = self.avoidable(&end);
+        proxy.state.metrics.avoidable(avoidable);
+        self.update(proxy, |came| {
+            came.outcome = Some(end.outcome);
+            came.took = end.took;
+            came.counted = end.usage.map(|usage| [usage.prompt, usage.completion]);
+            came.cached = end.usage.and_then(|usage| usage.cached);
+            came.parts = parts;
+            came.cause = cause;
+            came.avoidable = avoidable;
+        });
+    }
+
+    fn update(&self, proxy: &Proxy, update: impl FnOnce(&mut Came)) {
+        if let Some(ticket) = self.ticket {
+            proxy.decisions.update(ticket, update);
+        }
+    }
+
+    fn parts(&self, first: First, end: &End<'_>) -> Parts {
+        let counted = end.usage.filter(|usage| usage.prompt > 0);
+        let prompt = counted.map_or(self.prompt, |usage| Tokens(usage.prompt));
+        let cached = counted.and_then(|usage| usage.cached).map(Tokens);
+        Parts::of(&FirstToken {
+            ttft: first.ttft,
+            held: self.held,
+            wait: self.wait,
+            engine: end.engine,
+            prompt,
+            cached: cached.unwrap_or(self.predicted_cached),
+            cacheable: self.cacheable,
+            cost: self.cost,
+            streamed: first.streamed,
+        })
+    }
+
+    /// Prompt tokens computed although another eligible worker held them, and although they were predicted to be cached
+    /// here. Zero if the worker does not report cached tokens.
+    fn avoidable(&self, end: &End<'_>) -> [u64; 2] {
+        let Some(cached) = end.usage.and_then(|usage| usage.cached).map(Tokens) else {
+            return [0; 2];
+        };
+        let here = self.predicted_cached.max(cached);
+        let elsewhere = self.held_elsewhere.saturating_sub(here);
+        let mistaken = self.predicted_cached.saturating_sub(cached);
+        [elsewhere.0, mistaken.0]
+    }
+}
+
+/// The cost model to judge a worker by: the measured or configured one if known, else the learned one. The learned
+/// model of a slow worker would hide that it is slow.
+fn fitted(worker: &Worker, learned: &PrefillCost) -> PrefillCost {
+    if worker.spec.cost_is_known {
+        worker.spec.cost
+    } else {
+        *learned
+    }
+}

@@ -1,0 +1,325 @@
+//! One attempt on one worker: the prediction, the resources that it holds, and the progress of its response.
+//!
+//! State that the next decision must see is updated here. All else is an
+//! [`Observation`](learning::feedback::Observation) that is queued for the learner.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `prediction` | what the router believed when it chose the worker |
+//! | `outcome` | how attempts end |
+//! | `finish` | the end of an attempt, step by step |
+//! | `settle` | updates what the worker's cache holds |
+//! | `learn` | builds the observation for the learner |
+//! | `report` | metrics, the decision's account, captures, the key's charge |
+//!
+//! A [`Flight`] owns every resource to release. However the attempt ends (answered, failed, timed out, client gone,
+//! panic), it is [finished](Flight::end) exactly once; dropping it unfinished means that the client left.
+
+mod finish;
+mod learn;
+mod outcome;
+mod prediction;
+mod report;
+mod settle;
+
+use std::sync::Arc;
+
+use policy::fingerprint::ChainBuilder;
+use policy::ids::WorkerId;
+use policy::residency::{Compared, Hold};
+use policy::tail;
+use policy::units::Millis;
+use tracing::warn;
+
+pub use self::finish::End;
+pub use self::outcome::Outcome;
+use self::prediction::Prediction;
+use super::account::Account;
+use super::retry::Charged;
+use super::select::Choice;
+use super::stored::Kept;
+use super::turn::Turn;
+use crate::{Proxy, RequestPermit};
+use fleet::breaker::BreakerPass;
+use fleet::{InFlight, Worker};
+use learning::feedback::Begun;
+use protocol::claim;
+use protocol::reply::{self, Piece};
+use protocol::routes::Endpoint;
+use protocol::watch::{Passed, Seen};
+use state::turn_reports::{ReportedTurn, SentTurn};
+use telemetry::capture::Slip;
+use telemetry::traces::Note;
+
+/// Rounds down to full blocks.
+fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
+    let block = u64::from(worker.spec.block_size.max(1));
+    // Called for each key of a prompt, where a division would dominate.
+    if block.is_power_of_two() {
+        tokens & !(block - 1)
+    } else {
+        tokens / block * block
+    }
+}
+
+/// One attempt on one worker, from the moment it is sent.
+#[derive(Debug)]
+pub struct Flight {
+    proxy: Arc<Proxy>,
+    turn: Arc<Turn>,
+    in_flight: InFlight,
+    prediction: Prediction,
+    noted: Noted,
+    progress: Progress,
+    /// The request's permit, once this attempt is the one that is answered.
+    place: Option<RequestPermit>,
+    charged: Charged,
+    account: Account,
+    /// The turn's position in the capture's file.
+    slip: Option<Slip>,
+    is_finished: bool,
+}
+
+/// State recorded when the attempt was sent.
+#[derive(Debug, Default)]
+struct Noted {
+    is_out: bool,
+    /// The prompt's hold in the worker's mirror.
+    hold: Option<Hold>,
+    /// Cached tokens of the prompt, with hints and without.
+    compared: Option<Compared>,
+    /// The message to other replicas.
+    told: Option<Box<dyn ReportedTurn>>,
+    /// Blocks in the worker's cache by its own events; `None` without events.
+    blocks_told: Option<u64>,
+}
+
+/// Progress of the response.
+#[derive(Debug, Default)]
+struct Progress {
+    started: bool,
+    streamed: bool,
+    ttft: Millis,
+    /// Prefill time, if it was measured and the worker computed nothing else.
+    alone: Option<Millis>,
+    /// The learner was notified of the prefill.
+    taught: bool,
+    /// The attempt's times do not describe the worker.
+    is_unclocked: bool,
+    /// The worker of the conversation's last turn, if it was another one.
+    left: Option<WorkerId>,
+    passed: Passed,
+    /// The reply, as it streams.
+    passing: Option<reply::Reply>,
+    /// The keys of the whole reply, if the next turn can repeat it.
+    reply: Option<ChainBuilder>,
+}
+
+impl Flight {
+    /// Starts the attempt and counts its work on the worker. Boxed because it is large and moved often.
+    #[must_use]
+    pub fn start(
+        proxy: &Arc<Proxy>,
+        turn: &Arc<Turn>,
+        choice: &Choice,
+        pass: BreakerPass,
+        charged: Charged,
+    ) -> Box<Self> {
+        let prediction = Prediction::of(choice);
+        // Counted first: a draining worker stays until it has nothing in flight.
+        let in_flight = choice
+            .worker
+            .send(proxy.state.clock, Some(prediction.prefill), pass);
+        let reply = turn.fingerprint.reply.clone();
+        Box::new(Self {
+            proxy: Arc::clone(proxy),
+            turn: Arc::clone(turn),
+            in_flight,
+            prediction,
+            noted: Noted::default(),
+            progress: Progress {
+                passing: reply.map(|hash| reply::Reply::at(turn.endpoint, hash)),
+                ..Progress::default()
+            },
+            place: None,
+            charged,
+            account: Account::open(proxy, turn, choice),
+            slip: proxy.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
+            is_finished: false,
+        })
+    }
+
+    /// The request was written: its prefix counts as cached, and other replicas are notified.
+    pub fn is_out(&mut self) {
+        if std::mem::replace(&mut self.noted.is_out, true) {
+            return;
+        }
+        let (proxy, worker, prompt) = (&self.proxy, self.in_flight.worker(), &self.turn.fingerprint.chain);
+        let held = |tokens: u64| full_blocks(worker, tokens);
+        if !prompt.is_empty() {
+            let tokens = self.prediction.scale.rising();
+            let (hold, low) = proxy.state.knowledge.update(worker.id, |residency| {
+                let hold = residency.sent(worker.id, prompt, |end| held(tokens(end)));
+                let reserve = tail::reserve(
+                    proxy.state.feedback.next_turns(),
+                    residency.capacity_of(worker.id),
+                );
+                (hold, residency.room_on(worker.id) < reserve)
+            });
+            self.noted.compared = hold.as_ref().and_then(Hold::compared);
+            self.noted.hold = hold;
+            if low && proxy.state.makes_room_on(worker) {
+                proxy.state.feedback.sent(worker.id);
+            }
+        }
+        if let Some(replicas) = &proxy.replicas {
+            let tokens = self.prediction.scale.rising();
+            let sent = SentTurn {
+                worker,
+                prefill: self.prediction.prefill,
+                session: self.turn.session.as_ref().map(|session| session.key),
+                keys: prompt,
+            };
+            let replicas = Arc::clone(replicas);
+            self.noted.told = Some(replicas.sent(proxy.state.clock, &sent, &|end| held(tokens(end))));
+        }
+        self.noted.blocks_told = proxy.state.knowledge.stored(worker.id);
+    }
+
+    /// Sets the span that also records the cause of a late response.
+    pub fn traced(&mut self, note: Note) {
+        self.account.note = note;
+    }
+
+    /// Marks the attempt's times as unknown: a gateway chose another worker, or the first token is not visible.
+    pub fn is_unclocked(&mut self) {
+        self.progress.is_unclocked = true;
+    }
+
+    /// The worker.
+    #[must_use]
+    pub fn worker(&self) -> &Arc<Worker> {
+        self.in_flight.worker()
+    }
+
+    /// Records the first token, which is also the last unless the response is `streamed`.
+    pub fn first_token(&mut self, streamed: bool) {
+        if std::mem::replace(&mut self.progress.started, true) {
+            return;
+        }
+        self.answered();
+        let is_timed = streamed && !self.progress.is_unclocked;
+        self.progress.alone = self.in_flight.first_token().filter(|_| is_timed);
+        if let Some(told) = &self.noted.told {
+            told.begun();
+        }
+        self.progress.streamed = streamed;
+        if !self.turn.endpoint.generates() {
+            return;
+        }
+        self.teach_late();
+        self.measure_first_token();
+        self.note_move();
+    }
+
+    fn measure_first_token(&mut self) {
+        let Progress {
+            streamed,
+            is_unclocked,
+            ..
+        } = self.progress;
+        let ttft = self.proxy.state.clock.now() - self.turn.arrived;
+        self.progress.ttft = ttft;
+        let mut error = self.account.first_token(&self.proxy, ttft, streamed);
+        if is_unclocked {
+            error = Millis::ZERO;
+        } else {
+            self.worker().errors.lock().push(error);
+        }
+        let goal = &self.turn.goal;
+        let live = self.proxy.state.live();
+        let class = goal.origin.name(&live.objective);
+        let trace = self.exemplar(None);
+        let times = [ttft, error, goal.ttft];
+        self.proxy
+            .state
+            .metrics
+            .first_token(self.worker().name(), class, times, trace);
+    }
+
+    /// Records the conversation's new worker.
+    fn note_move(&mut self) {
+        let Some(session) = &self.turn.session else { return };
+        let (now, worker) = (self.proxy.state.clock.now(), self.in_flight.worker());
+        let left = self.proxy.state.knowledge.moved(now, session.key, worker.id);
+        self.progress.left = left;
+        if self.progress.streamed && self.proxy.state.makes_room_on(worker) {
+            self.proxy.state.feedback.begun(Begun {
+                arrived: self.turn.arrived,
+                conversation: session.key,
+                worker: worker.id,
+                left,
+            });
+        }
+    }
+
+    /// Records that this worker stores the response with this key.
+    pub fn is_kept(&self, key: u64) {
+        let kept = Kept {
+            worker: self.worker().id,
+            conversation: self.turn.session.clone(),
+        };
+        self.proxy.stored.keep(self.turn.tenant, key, kept);
+    }
+
+    /// Adds a piece of the reply.
+    pub fn reply(&mut self, piece: Piece<'_>) {
+        if let Some(passing) = &mut self.progress.passing {
+            passing.push(piece);
+        }
+    }
+
+    /// Returns the plausible part of the response's own figures. Counts the rest, and logs it at a limited rate.
+    #[must_use]
+    pub fn believed(&self, seen: Seen) -> Seen {
+        let (worker, now) = (self.worker(), self.proxy.state.clock.now());
+        let context = || claim::context(worker.context(&self.turn.model));
+        let passed = (self.progress.passed.bytes(), now - self.turn.arrived);
+        let (believed, clamped) = self.turn.allowed.believed(seen, passed, context);
+        for what in clamped.names() {
+            self.proxy.state.metrics.clamped(worker.name(), what);
+            if worker.doubted.is_due(now) {
+                warn!(
+                    worker = worker.name(),
+                    what,
+                    claimed = ?seen.usage,
+                    "implausible counts in the response were clamped"
+                );
+            }
+        }
+        believed
+    }
+
+    /// Updates how much of the response has passed.
+    pub fn passed(&mut self, passed: Passed) {
+        self.progress.passed = passed;
+    }
+
+    /// Whether the endpoint's streams end with `[DONE]`.
+    #[must_use]
+    pub fn is_ended_by_done(&self) -> bool {
+        matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
+    }
+
+    /// Takes over the request's permit once this attempt is the one that is answered.
+    pub fn keep(&mut self, place: Option<RequestPermit>) {
+        self.place = place;
+    }
+
+    /// Releases the permit. The response is complete.
+    pub fn free_place(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.free();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Finishes an attempt: breaker, cache state, the key's charge, the decision's account, the observation for the
+//! learner, and metrics, in this order.
+
+use std::sync::atomic::Ordering;
+
+use tracing::debug;
+
+use super::{Flight, Outcome};
+use protocol::reply;
+use protocol::watch::Seen;
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// Figures read from the response.
+    pub seen: Option<Seen>,
+    /// Whether the next turn can repeat the reply.
+    pub keeps_reply: bool,
+}
+
+impl From<Outcome> for End {
+    /// The end of an attempt whose response was not read.
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            seen: None,
+            keeps_reply: false,
+        }
+    }
+}
+
+impl Flight {
+    /// Ends the attempt.
+    pub fn end(mut self: Box<Self>, end: impl Into<End>) {
+        self.finish(end.into());
+    }
+
+    fn finish(&mut self, mut end: End) {
+        self.is_finished = true;
+        self.note_breaker(end.outcome);
+        self.close_reply(&mut end);
+        let seen = end.seen.unwrap_or_default();
+        let offsets = seen.usage.and_then(|usage| self.learn_usage(usage, &seen));
+        self.settle_charge(end.outcome, seen.usage);
+        let is_computed =
+            self.progress.started && end.outcome != Outcome::ClientError && self.turn.endpoint.generates();
+        self.settle(is_computed, &seen, offsets);
+        self.close_account(end.outcome, &seen);
+        self.count_answered(end.outcome, &seen);
+        self.write_down(&end);
+        if is_computed {
+            self.teach(&seen);
+        }
+        self.count_request(end.outcome);
+    }
+
+    /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
+    fn note_breaker(&mut self, outcome: Outcome) {
+        if outcome == Outcome::Ok {
+            self.answered();
+        } else if outcome.is_the_workers() {
+            self.charge();
+        }
+    }
+
+    /// Closes the reply's keys. A stream reports its cached tokens with the last event, so their absence from a cut
+    /// stream means nothing.
+    fn close_reply(&mut self, end: &mut End) {
+        if !end.keeps_reply {
+            self.progress.passing = None;
+        } else if let Some(usage) = end.seen.as_mut().and_then(|seen| seen.usage.as_mut()) {
+            usage.cached = self.worker().cached(usage.cached);
+        }
+        self.progress.reply = self.progress.passing.take().and_then(reply::Reply::finish);
+    }
+
+    /// Reports a success to the breaker.
+    pub fn answered(&mut self) {
+        if self.in_flight.answered() {
+            self.proxy.state.breaker_closed(self.worker());
+        }
+    }
+
+    /// Excuses the worker from later failures of this request.
+    pub fn spare(&mut self) {
+        self.charged.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts the request as a failure of the worker, unless an earlier attempt was counted.
+    pub fn charge(&mut self) {
+        if !self.charged.swap(true, Ordering::Relaxed) && self.in_flight.failed() {
+            self.proxy.state.breaker_opened(self.worker());
+        }
+    }
+
+    fn count_request(&self, outcome: Outcome) {
+        let seconds = (self.proxy.state.clock.now() - self.turn.arrived).0 / 1e3;
+        let name = outcome.as_str();
+        if outcome.is_final() {
+            let trace = self.exemplar(Some(name));
+            self.proxy
+                .state
+                .metrics
+                .request_of(self.turn.endpoint.as_str(), name, seconds, trace);
+        }
+        debug!(worker = self.worker().name(), outcome = name, seconds, "ended");
+    }
+}
+
+impl Drop for Flight {
+    /// An unfinished attempt was abandoned by the client, which may continue from the partial reply.
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.finish(End {
+                keeps_reply: true,
+                ..Outcome::Aborted.into()
+            });
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The router's estimates when it chose a worker.
+
+use policy::cost::PrefillCost;
+use policy::units::{Millis, Tokens};
+
+use super::super::select::Choice;
+use learning::knowledge::{Scale, Source};
+
+/// The estimates behind one attempt, to compare with what happened.
+#[derive(Clone, Debug)]
+pub(super) struct Prediction {
+    pub(super) prompt: Tokens,
+    /// Prompt tokens in the worker's cache.
+    pub(super) cached: Tokens,
+    /// The source of `cached`.
+    pub(super) source: Source,
+    /// Leading keys of the prompt in the worker's mirror.
+    pub(super) mirrored: usize,
+    /// Token offsets of the prompt's keys.
+    pub(super) scale: Scale,
+    /// Time to first token after sending.
+    pub(super) ttft: Millis,
+    pub(super) wait: Millis,
+    /// Time during which the worker computes nothing else.
+    pub(super) prefill: Millis,
+    pub(super) cost: PrefillCost,
+    /// Time to first token beside queue and prefill.
+    pub(super) overhead: Millis,
+    /// Tokens at the end of the conversation that the worker may evict first.
+    pub(super) evict_first: Tokens,
+}
+
+impl Prediction {
+    pub(super) fn of(choice: &Choice) -> Self {
+        let terms = choice.decision.chosen();
+        let (matched, view) = (&choice.matched, &choice.view);
+        Self {
+            prompt: matched.prompt,
+            cached: terms.cached,
+            source: matched.source,
+            mirrored: matched.mirrored,
+            scale: matched.scale.clone(),
+            ttft: terms.predicted_ttft(),
+            wait: view.wait,
+            prefill: terms.prefill(),
+            cost: view.cost,
+            overhead: view.overhead,
+            evict_first: choice.evict_first,
+        }
+    }
+
+    /// Cached tokens of a prompt that has `prompt` tokens by the engine's count. A mirror counts in estimated tokens,
+    /// so its prediction is scaled.
+    pub(super) fn cached_of(&self, prompt: Tokens) -> Tokens {
+        let share = match self.source {
+            Source::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),
+            _ => 1.0,
+        };
+        Tokens((self.cached.as_f64() * share).round() as u64).min(prompt)
+    }
+}

@@ -1,0 +1,121 @@
+//! Publishes a finished attempt: metrics, the decision's account, captures, and the key's charge.
+
+use std::borrow::Cow;
+
+use policy::fingerprint::ChainBuilder;
+use policy::units::Tokens;
+
+use super::super::account;
+use super::{End, Flight, Outcome};
+use metrics::Answered;
+use protocol::fingerprint::Extent;
+use protocol::routes::Endpoint;
+use protocol::watch::{Seen, Usage};
+use telemetry::capture::Record;
+use telemetry::context::TraceId;
+
+impl Flight {
+    /// Charges the key for the tokens used.
+    pub(super) fn settle_charge(&mut self, outcome: Outcome, usage: Option<Usage>) {
+        let Some(place) = &mut self.place else { return };
+        match (usage, outcome) {
+            (Some(usage), _) => place.charge.correct(Tokens(usage.prompt + usage.completion)),
+            (None, Outcome::WorkerError | Outcome::ClientError) => place.charge.give_back(),
+            (None, Outcome::Broken) if !self.progress.started => place.charge.give_back(),
+            (None, _) if self.turn.endpoint.generates() => {
+                let ratio = self.proxy.state.knowledge.ratio(&self.turn.model);
+                place.charge.add(self.progress.passed.tokens(ratio));
+            }
+            // Other endpoints return no model tokens.
+            (None, _) => {}
+        }
+    }
+
+    /// The turn's capture record. Lengths that the worker did not report are estimates.
+    fn record(&self, end: &End) -> Record<'_> {
+        let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
+        let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
+        let prompt = prediction.scale.tokens(units);
+        let whole = progress.reply.as_ref().map_or(units, ChainBuilder::bytes);
+        let estimated = [prompt, prediction.scale.tokens(whole).saturating_sub(prompt)];
+        let usage = end.seen.and_then(|seen| seen.usage);
+        let counted = usage.map(|usage| [usage.prompt, usage.completion]);
+        let origin = turn.goal.origin;
+        Record {
+            conversation: turn.session.as_ref().map(|session| session.key),
+            class: origin.named(&self.proxy.state.live().objective).to_owned().into(),
+            objective: turn.goal.ttft,
+            model: Cow::Borrowed(&turn.model),
+            prompt: Cow::Borrowed(&turn.fingerprint.chain),
+            units,
+            reply: progress.reply.as_ref().map(|reply| Cow::Borrowed(reply.chain())),
+            tokens: counted.unwrap_or(estimated),
+            counted: counted.is_some(),
+            worker: Cow::Borrowed(self.worker().name()),
+            ttft: progress.ttft,
+            took: self.proxy.state.clock.now() - turn.arrived,
+            predicted_ttft: prediction.ttft,
+            predicted_cached: prediction.cached,
+            reported_cached: usage.and_then(|usage| usage.cached),
+            outcome: Cow::Borrowed(end.outcome.as_str()),
+        }
+    }
+
+    /// Counts a complete response by the GenAI semantic conventions.
+    pub(super) fn count_answered(&self, outcome: Outcome, seen: &Seen) {
+        let (turn, progress) = (&self.turn, &self.progress);
+        if outcome != Outcome::Ok || !progress.started || !turn.endpoint.generates() {
+            return;
+        }
+        let operation = match turn.endpoint {
+            Endpoint::Completions | Endpoint::Generate => "text_completion",
+            _ => "chat",
+        };
+        self.proxy.state.metrics.answered(&Answered {
+            operation,
+            model: &turn.model,
+            ttft: progress.ttft,
+            took: self.proxy.state.clock.now() - turn.arrived,
+            streamed: progress.streamed,
+            counted: seen.usage.map(|usage| [usage.prompt, usage.completion]),
+            trace: self.exemplar(None),
+        });
+    }
+
+    /// The trace id to attach as an exemplar, if the trace is kept.
+    pub(super) fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
+        let is_late = self.progress.ttft > self.turn.goal.ttft;
+        self.account.note.exemplar(self.turn.trace, is_late, outcome)
+    }
+
+    pub(super) fn close_account(&self, outcome: Outcome, seen: &Seen) {
+        let live = self.proxy.state.live();
+        self.account.close(
+            &self.proxy,
+            account::End {
+                outcome: outcome.as_str(),
+                usage: seen.usage,
+                engine: seen.engine(),
+                took: self.proxy.state.clock.now() - self.turn.arrived,
+                class: self.turn.goal.origin.name(&live.objective),
+            },
+        );
+    }
+
+    /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.
+    pub(super) fn write_down(&mut self, end: &End) {
+        let slip = self.slip.take();
+        let recent = self.proxy.state.operator.recent.open();
+        let was_load =
+            self.progress.started && self.turn.endpoint.generates() && end.outcome != Outcome::ClientError;
+        if was_load && (slip.is_some() || recent.is_some()) {
+            let record = self.record(end);
+            if let Some(recent) = recent.as_deref().and_then(Option::as_ref) {
+                recent.write(self.turn.arrived, &record);
+            }
+            if let Some(slip) = slip {
+                slip.hand_in(record.into_owned());
+            }
+        }
+    }
+}

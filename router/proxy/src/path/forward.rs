@@ -1,0 +1,182 @@
+//! Forwards a turn to a worker and streams the response back. Retries on another worker while that is safe.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `request` | the outgoing request: the client's bytes and the router's headers |
+//! | `attempt` | one attempt on one worker, and its verdict |
+//! | `deadline` | time limits of a request |
+//! | `hedge` | a second attempt beside a late one |
+//! | `pass` | requests relayed unparsed |
+
+mod attempt;
+mod hedge;
+pub mod pass;
+mod request;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use policy::ids::WorkerId;
+use tracing::warn;
+
+use self::attempt::{Answer, Sent, Verdict};
+pub use self::pass::Wanted;
+pub(crate) use self::pass::pass;
+pub use self::request::turn_request;
+use super::context::RequestContext;
+use super::flight::{Flight, Outcome};
+use super::retry::{self, RetryState};
+use super::select::{self, Choice};
+use super::tap::Tap;
+use super::turn::Turn;
+use super::watchdog::Watchdog;
+use crate::{Proxy, RequestPermit};
+use fleet::Worker;
+use fleet::breaker::BreakerPass;
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::watch::Watch;
+use tailroute_http::body::Body;
+
+/// A turn to forward.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnRequest<'a> {
+    pub(crate) context: &'a RequestContext<'a>,
+    pub(crate) head: &'a Parts,
+    /// The request body to send to engines.
+    pub(crate) body: &'a Bytes,
+    pub(crate) turn: &'a Arc<Turn>,
+}
+
+/// Sends a turn to workers until one answers, within the [retry policy](super::retry). The response body may still be
+/// streaming. Fails if no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
+pub(crate) async fn deliver(
+    request: TurnRequest<'_>,
+    place: &mut Option<RequestPermit>,
+) -> Result<Response<Body>, ApiError> {
+    let proxy = request.context.proxy;
+    let mut state = RetryState::new(proxy);
+    loop {
+        let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
+        let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
+        let sent = Sent::start(&request, &choice, pass, &state.charged)?;
+        if let Some(place) = place {
+            place.sent();
+        }
+        state.tried.push(choice.worker.id);
+        let (sent, head) = match proxy.state.config.failure.hedge_after {
+            // Boxed to keep the common future small: few configurations hedge.
+            Some(after) if has_alternative => Box::pin(hedge::race(&request, sent, after, &mut state)).await,
+            _ => sent.wait().await,
+        };
+        let worker = sent.worker_name();
+        let verdict = sent.judge(&request, head, |failure| {
+            // A request that one worker declined is not sent to workers outside normal use.
+            let has_other = may_go_elsewhere && (has_alternative || !failure.is_declined());
+            state.may_retry(proxy, failure, request.head, || has_other)
+        });
+        match verdict {
+            Verdict::Answer(answer) => return Ok(answered(&request, *answer, place.take())),
+            Verdict::Again(why) => {
+                warn!(worker = &*worker, why, "trying another worker");
+                proxy.state.metrics.retry(&worker);
+            }
+            Verdict::Failed(error) => {
+                if matches!(error, ApiError::DeadlineExceeded(_)) {
+                    // The worker may have computed until then, so the key is charged.
+                    drop(place.take());
+                }
+                return Ok(error.response_for(request.turn.endpoint.family()));
+            }
+            Verdict::NotReached(error) => return Err(error),
+        }
+    }
+}
+
+/// Selects a worker that was not tried and whose breaker admits the request.
+pub fn select_admitted(
+    proxy: &Proxy,
+    turn: &Turn,
+    tried: &mut Vec<WorkerId>,
+) -> Result<(Choice, BreakerPass), ApiError> {
+    let attempts = tried.len();
+    let mut turned_away: Option<Choice> = None;
+    loop {
+        let choice = match select::select(proxy, turn, tried) {
+            Ok(choice) => choice,
+            Err(error) => {
+                // Every other worker is being probed. One of them is better than none.
+                tried.truncate(attempts);
+                let choice = turned_away.ok_or(error)?;
+                let pass = choice.worker.admit(proxy.state.clock.now(), true);
+                return pass.map(|pass| (choice, pass)).ok_or(ApiError::NoWorkerReady);
+            }
+        };
+        if let Some(pass) = choice.worker.admit(proxy.state.clock.now(), choice.regardless) {
+            return Ok((choice, pass));
+        }
+        // Another request has just begun to probe this worker.
+        tried.push(choice.worker.id);
+        turned_away.get_or_insert(choice);
+    }
+}
+
+/// The outcome of a response with this status, if it is relayed completely.
+pub fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
+    let outcome = match status.as_u16() {
+        500.. => Outcome::WorkerError,
+        400.. => Outcome::ClientError,
+        _ => Outcome::Ok,
+    };
+    if outcome == Outcome::WorkerError && !retry::is_failure(status) {
+        flight.spare();
+    }
+    outcome
+}
+
+fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPermit>) -> Response<Body> {
+    let Answer {
+        response,
+        first,
+        mut flight,
+        sequence,
+        explained,
+        span,
+    } = answer;
+    flight.keep(place);
+    let outcome = outcome(response.status(), &mut flight);
+    let (mut parts, incoming) = response.into_parts();
+    let content_type = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let watch = Watch::new(
+        request.turn.endpoint,
+        content_type,
+        parts.headers.contains_key(CONTENT_ENCODING),
+    )
+    .within(request.context.proxy.state.copied());
+    mark(&mut parts.headers, flight.worker(), Some(sequence));
+    if let Some(terms) = explained {
+        parts.headers.insert(headers::EXPLAIN, terms);
+    }
+    parts.version = Version::HTTP_11;
+    let watchdog = Watchdog::new(request.context.proxy, request.context.deadline);
+    let tap = Tap::new((first, incoming), watch, (flight, span), outcome, watchdog);
+    Response::from_parts(parts, Body::Pieces(Box::new(tap)))
+}
+
+/// Removes hop-by-hop headers and those that only the router may set, then adds the worker's name and the decision.
+pub fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
+    headers::strip_hop_by_hop(answer);
+    headers::strip_routers_own(answer);
+    if let Ok(name) = HeaderValue::from_str(worker.name()) {
+        answer.insert(headers::WORKER, name);
+    }
+    if let Some(decision) = decision {
+        answer.insert(headers::DECISION, HeaderValue::from(decision));
+    }
+}

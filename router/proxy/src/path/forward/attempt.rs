@@ -1,0 +1,273 @@
+//! One attempt to answer a turn, and its verdict.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, warn};
+
+use super::super::context::RequestContext;
+use super::super::flight::{Flight, Outcome};
+use super::super::retry::{self, Charged, Failure};
+use super::super::select::Choice;
+use super::{TurnRequest, request};
+use crate::Proxy;
+use crate::decisions;
+use fleet::Worker;
+use fleet::breaker::BreakerPass;
+use fleet::health::Probe;
+use protocol::error::ApiError;
+use tailroute_http::body::BodyError;
+use tailroute_http::upstream::{self, Reply};
+use telemetry::traces::AttemptSpan;
+
+/// A turn sent to a worker. Dropping it cancels the request.
+pub(super) struct Sent {
+    flight: Box<Flight>,
+    reply: Reply,
+    /// The response head, while its first piece is awaited.
+    head: Option<Response<upstream::Answer>>,
+    sequence: u64,
+    /// The terms of the decision, if the client asked for them.
+    explained: Option<HeaderValue>,
+    /// Deadline of the response head.
+    until: Instant,
+    limit: Duration,
+    /// The response counts as started at its first piece, not at its head.
+    peeks: bool,
+    span: AttemptSpan,
+}
+
+/// The result of waiting for a response.
+pub(super) enum Head {
+    /// The response head, and its first piece if that was awaited.
+    Answer(Response<upstream::Answer>, Option<Frame<Bytes>>),
+    /// The connection failed before a head.
+    Lost(upstream::Error),
+    /// The body failed after the head.
+    Broke(BodyError),
+    /// The time limit passed.
+    Late,
+}
+
+impl Head {
+    /// Whether it is a response to relay, rather than a failure or refusal.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Answer(response, _) if Failure::of_status(response.status()).is_none())
+    }
+}
+
+pub(super) struct Answer {
+    pub(super) response: Response<upstream::Answer>,
+    pub(super) first: Option<Frame<Bytes>>,
+    pub(super) flight: Box<Flight>,
+    pub(super) sequence: u64,
+    pub(super) explained: Option<HeaderValue>,
+    pub(super) span: AttemptSpan,
+}
+
+pub(super) enum Verdict {
+    /// Relay this response.
+    Answer(Box<Answer>),
+    /// Retry on another worker. The retry budget was charged.
+    Again(&'static str),
+    /// Answer with this error. The request was counted.
+    Failed(ApiError),
+    /// Answer with this error. The request reached no worker.
+    NotReached(ApiError),
+}
+
+impl Sent {
+    /// Sends a turn to the chosen worker. Fails if the request cannot be built.
+    pub(super) fn start(
+        request: &TurnRequest<'_>,
+        choice: &Choice,
+        pass: BreakerPass,
+        charged: &Charged,
+    ) -> Result<Self, ApiError> {
+        let TurnRequest {
+            context, head, turn, ..
+        } = *request;
+        let proxy = context.proxy;
+        // First: the flight guards the breaker's pass.
+        let mut flight = Flight::start(proxy, turn, choice, pass, Arc::clone(charged));
+        let outgoing = request::turn_request(proxy, head, request.body.clone(), turn, choice);
+        let mut outgoing = match outgoing {
+            Ok(outgoing) => outgoing,
+            Err(error) => {
+                warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
+                flight.end(Outcome::NotReached);
+                return Err(ApiError::WorkerFailed);
+            }
+        };
+        let span = context.trace.attempt(choice, outgoing.headers_mut());
+        flight.traced(span.note());
+        let limit = proxy.state.live().limits.first_byte_timeout;
+        let until = Instant::now() + limit;
+        Ok(Self {
+            flight,
+            span,
+            reply: proxy.send(&choice.worker, outgoing),
+            head: None,
+            sequence: choice.decision.sequence,
+            explained: turn
+                .explain
+                .then(|| decisions::view::header(proxy, &choice.decision))
+                .flatten(),
+            until: context.deadline.head().map_or(until, |head| head.min(until)),
+            limit,
+            peeks: proxy.state.config.failure.hedge_after.is_some(),
+        })
+    }
+
+    pub(super) fn worker_name(&self) -> Arc<str> {
+        self.flight.worker().name().into()
+    }
+
+    /// Waits for the response head.
+    pub(super) async fn wait(mut self) -> (Self, Head) {
+        let head = self.head().await;
+        (self, head)
+    }
+
+    /// Waits for the response head. Cancel safe.
+    pub(super) async fn head(&mut self) -> Head {
+        let mut answer = pin!(answer(&mut self.reply, &mut self.head, self.peeks));
+        let sent_first = poll_fn(|cx| {
+            let answered = answer.as_mut().poll(cx);
+            self.flight.is_out();
+            answered
+        });
+        timeout_at(self.until, sent_first).await.unwrap_or(Head::Late)
+    }
+
+    /// Cancels the attempt. Another worker was faster.
+    pub(super) fn outrun(self) {
+        self.span.end(Outcome::Outrun.as_str(), None);
+        self.flight.end(Outcome::Outrun);
+    }
+
+    /// Decides how the request proceeds. `may_retry` is called if the attempt failed, and charges the retry budget.
+    pub(super) fn judge(
+        self,
+        request: &TurnRequest<'_>,
+        head: Head,
+        mut may_retry: impl FnMut(Failure) -> bool,
+    ) -> Verdict {
+        let RequestContext { proxy, deadline, .. } = *request.context;
+        let late = Instant::now() >= self.until;
+        match head {
+            Head::Answer(response, first) => match Failure::of_status(response.status()) {
+                Some(failure) if may_retry(failure) => {
+                    self.lost(failure, Outcome::NotReached);
+                    Verdict::Again("the worker refused the request")
+                }
+                _ => Verdict::Answer(Box::new(Answer {
+                    response,
+                    first,
+                    flight: self.flight,
+                    sequence: self.sequence,
+                    explained: self.explained,
+                    span: self.span,
+                })),
+            },
+            Head::Lost(error) => {
+                let failure = Failure::of(&error);
+                note(proxy, self.flight.worker(), &error, failure);
+                self.broke(failure, may_retry(failure))
+            }
+            Head::Broke(error) => {
+                let worker = &*self.worker_name();
+                warn!(worker, %error, "the response ended before its first byte");
+                self.broke(Failure::Lost, may_retry(Failure::Lost))
+            }
+            // The request's own deadline passed.
+            Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
+                let worker = &*self.worker_name();
+                debug!(worker, "no response before the request's deadline");
+                self.lost(Failure::DeadlinePassed, Outcome::Deadline);
+                Verdict::Failed(deadline.exceeded())
+            }
+            Head::Late => {
+                let (worker, limit) = (&*self.worker_name(), self.limit);
+                warn!(worker, limit_s = limit.as_secs_f64(), "the worker timed out");
+                self.lost(Failure::TimedOut, Outcome::WorkerError);
+                Verdict::Failed(ApiError::WorkerTimeout(limit))
+            }
+        }
+    }
+
+    /// Handles a connection that failed or broke.
+    fn broke(self, failure: Failure, again: bool) -> Verdict {
+        let begun = failure.may_have_begun();
+        self.lost(
+            failure,
+            if begun && !again {
+                Outcome::WorkerError
+            } else {
+                Outcome::NotReached
+            },
+        );
+        match (again, begun) {
+            (true, _) => Verdict::Again("the connection was lost"),
+            (false, true) => Verdict::Failed(ApiError::WorkerFailed),
+            (false, false) => Verdict::NotReached(ApiError::WorkerFailed),
+        }
+    }
+
+    /// Ends an attempt without a response to relay.
+    fn lost(mut self, failure: Failure, outcome: Outcome) {
+        if failure.is_the_workers() {
+            self.flight.charge();
+        }
+        let begun = failure == Failure::Lost;
+        let span = if begun { Outcome::WorkerError } else { outcome };
+        self.span.end(span.as_str(), None);
+        self.flight.end(outcome);
+    }
+}
+
+async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>, peeks: bool) -> Head {
+    let mut response = match head.take() {
+        Some(response) => response,
+        None => match reply.await {
+            Ok(response) => response,
+            Err(error) => return Head::Lost(error),
+        },
+    };
+    if !peeks || !response.status().is_success() {
+        return Head::Answer(response, None);
+    }
+    // Stored in `head` while it waits, so that cancellation does not lose it.
+    match head.insert(response).frame().await {
+        Some(Err(error)) => Head::Broke(error),
+        first => match head.take() {
+            Some(whole) => {
+                response = whole;
+                Head::Answer(response, first.and_then(Result::ok))
+            }
+            None => Head::Late,
+        },
+    }
+}
+
+/// Logs why no response came. A failed connection counts as a failed probe.
+pub(super) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
+    match failure {
+        Failure::NoConnection => {
+            debug!(worker = worker.name(), %error, "no connection");
+            let is_busy = retry::is_slow_to_connect(error) && worker.with_load(|load| load.in_flight > 1);
+            proxy
+                .state
+                .note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
+        }
+        Failure::Unsent => debug!(worker = worker.name(), %error, "not sent"),
+        _ => warn!(worker = worker.name(), %error, "no answer"),
+    }
+}

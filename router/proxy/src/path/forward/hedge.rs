@@ -1,0 +1,77 @@
+//! Hedged requests: sends a late turn to a second worker, relays the first response and cancels the other.
+//!
+//! Off by default (`failure.hedge_after_ms`), because it doubles work when load may already be high; Dean and Barroso
+//! hedge after the 95th percentile for that reason ("The Tail at Scale", 2013). It helps where workers stall
+//! occasionally and have spare capacity. A request hedges at most once, charges the retry budget, and only before the
+//! first byte. Engines send the head of a stream before its first token, so a response counts from its first piece.
+
+use std::time::Duration;
+
+use tracing::debug;
+
+use super::super::retry::RetryState;
+use super::attempt::{Head, Sent};
+use super::{TurnRequest, select_admitted};
+
+enum First {
+    /// The original attempt.
+    Asked(Head),
+    /// The hedged attempt.
+    Beside(Head),
+}
+
+/// Waits for a turn, and after a delay hedges it. Returns the attempt that is answered, or the last to fail, and its
+/// result.
+pub(super) async fn race(
+    request: &TurnRequest<'_>,
+    mut asked: Sent,
+    after: Duration,
+    state: &mut RetryState,
+) -> (Sent, Head) {
+    if let Ok(head) = tokio::time::timeout(after, asked.head()).await {
+        return (asked, head);
+    }
+    let Some(mut beside) = second(request, state) else {
+        return asked.wait().await;
+    };
+    let metrics = &request.context.proxy.state.metrics;
+    metrics.hedge("sent");
+    let first = tokio::select! {
+        biased;
+        head = asked.head() => First::Asked(head),
+        head = beside.head() => First::Beside(head),
+    };
+    match first {
+        First::Asked(head) if head.is_answer() => {
+            beside.outrun();
+            (asked, head)
+        }
+        First::Beside(head) if head.is_answer() => {
+            debug!(worker = &*beside.worker_name(), "the hedged worker was faster");
+            metrics.hedge("won");
+            asked.outrun();
+            (beside, head)
+        }
+        // One failed, so the other decides.
+        First::Asked(head) => {
+            asked.judge(request, head, |_| true);
+            beside.wait().await
+        }
+        First::Beside(head) => {
+            beside.judge(request, head, |_| true);
+            asked.wait().await
+        }
+    }
+}
+
+/// Sends the turn to another worker, if there is one and the retry budget allows it.
+fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
+    let proxy = request.context.proxy;
+    let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried).ok()?;
+    // Charged only if there is a worker. An unused breaker pass is released.
+    if !state.may_hedge(proxy) {
+        return None;
+    }
+    state.tried.push(choice.worker.id);
+    Sent::start(request, &choice, pass, &state.charged).ok()
+}

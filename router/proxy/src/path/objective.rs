@@ -1,0 +1,144 @@
+//! A turn's time-to-first-token objective.
+//!
+//! The first that applies: the time in a header (`x-slo-ttft-ms`, or llm-d's name for it), the class that `x-slo-class`
+//! names, the model's class, the configured objective. Invalid headers are ignored.
+
+use config::Objective;
+use http::HeaderMap;
+use policy::units::Millis;
+
+use protocol::headers;
+
+/// Longest objective a client can request, as in the configuration.
+const LONGEST_MS: f64 = 1e9;
+
+/// The source of a turn's objective. A bounded set, used as a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The configured objective.
+    Default,
+    /// The request's header.
+    Header,
+    /// The class with this index in the configuration.
+    Class(usize),
+}
+
+/// A turn's objective.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// The time to first token to meet.
+    pub ttft: Millis,
+    /// The source.
+    pub origin: Origin,
+}
+
+impl Goal {
+    /// The objective of a turn of this model.
+    #[must_use]
+    pub fn of(headers: &HeaderMap, model: &str, objective: &Objective) -> Self {
+        let own = [headers::SLO_TTFT_MS, headers::SLO_TTFT_MS_LLM_D]
+            .iter()
+            .find_map(|name| millis(headers, name));
+        if let Some(ttft) = own {
+            return Self {
+                ttft,
+                origin: Origin::Header,
+            };
+        }
+        let named = headers
+            .get(headers::SLO_CLASS)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|name| objective.classes.iter().position(|class| class.name == name));
+        let of_model = || {
+            let models = |class: &config::Class| class.models.iter().any(|name| name == model);
+            objective.classes.iter().position(models)
+        };
+        match named.or_else(of_model) {
+            Some(at) => Self {
+                ttft: objective.classes[at].ttft,
+                origin: Origin::Class(at),
+            },
+            None => Self {
+                ttft: objective.ttft,
+                origin: Origin::Default,
+            },
+        }
+    }
+}
+
+impl Origin {
+    /// The name in captures; empty for the configured objective.
+    #[must_use]
+    pub fn named(self, objective: &Objective) -> &str {
+        match self {
+            Self::Default => "",
+            other => other.name(objective),
+        }
+    }
+
+    /// The name in metrics.
+    #[must_use]
+    pub fn name(self, objective: &Objective) -> &str {
+        match self {
+            Self::Default => "default",
+            Self::Header => config::OF_HEADER,
+            Self::Class(at) => objective.classes.get(at).map_or("default", |class| &class.name),
+        }
+    }
+}
+
+fn millis(headers: &HeaderMap, name: &http::HeaderName) -> Option<Millis> {
+    let value: f64 = headers.get(name)?.to_str().ok()?.trim().parse().ok()?;
+    (value > 0.0 && value <= LONGEST_MS).then_some(Millis(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use policy::units::Tokens;
+
+    use super::*;
+
+    fn goal(headers: &[(&'static str, &'static str)], model: &str) -> (f64, String) {
+        let objective = Objective {
+            ttft: Millis(500.0),
+            share: 0.95,
+            next_prompt: Tokens(200),
+            classes: vec![config::Class {
+                name: "batch".to_owned(),
+                ttft: Millis(30_000.0),
+                models: vec!["slow".to_owned()],
+            }],
+        };
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, HeaderValue::from_static(value));
+        }
+        let goal = Goal::of(&map, model, &objective);
+        (goal.ttft.0, goal.origin.name(&objective).to_owned())
+    }
+
+    #[test]
+    fn a_turns_own_time_comes_before_its_class_and_that_before_its_model() {
+        let named = ("x-slo-class", "batch");
+        assert_eq!(goal(&[], "m"), (500.0, "default".to_owned()));
+        assert_eq!(goal(&[], "slow"), (30_000.0, "batch".to_owned()));
+        assert_eq!(goal(&[named], "m"), (30_000.0, "batch".to_owned()));
+        assert_eq!(
+            goal(&[named, ("x-slo-ttft-ms", "120")], "m"),
+            (120.0, "header".to_owned())
+        );
+        assert_eq!(
+            goal(&[("x-llm-d-slo-ttft-ms", "80.5")], "m"),
+            (80.5, "header".to_owned())
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_passed_over() {
+        for value in ["0", "-5", "NaN", "inf", "1e99", "soon", ""] {
+            assert_eq!(goal(&[("x-slo-ttft-ms", value)], "m").0, 500.0, "{value}");
+        }
+        assert_eq!(goal(&[("x-slo-class", "nobody")], "m").0, 500.0);
+    }
+}

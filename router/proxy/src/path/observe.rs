@@ -1,0 +1,207 @@
+//! Observes a turn's response as this router or a gateway relays it.
+//!
+//! What a stream says after its first token is needed only at its end, so events are buffered and parsed some ten at a
+//! time. Parsing each token alone would reload the parser into the processor's caches each time, because other work
+//! evicts it between two tokens.
+
+use std::sync::Arc;
+
+use super::flight::{End, Flight, Outcome};
+use super::traced::answer_facts;
+use fleet::Worker;
+use protocol::routes::Family;
+use protocol::watch::Watch;
+use telemetry::logs::request::RequestIdentity;
+use telemetry::traces::AttemptSpan;
+use telemetry::traces::Stage;
+
+/// Most stream bytes buffered: some ten tokens' events.
+const ASIDE_BYTES: usize = 4096;
+
+/// Observes a response. Dropping it before the end counts as a client disconnect.
+#[derive(Debug)]
+pub struct Observer {
+    watch: Watch,
+    /// Bytes that passed and were not parsed yet.
+    aside: Vec<u8>,
+    /// Whether parsing may be deferred.
+    is_flowing: bool,
+    worker: Arc<Worker>,
+    flight: Option<Box<Flight>>,
+    /// The outcome if the response completes.
+    outcome: Outcome,
+    span: AttemptSpan,
+    whose: Option<RequestIdentity>,
+}
+
+impl Observer {
+    /// Observes the response of this attempt.
+    #[must_use]
+    pub fn new(watch: Watch, (flight, span): (Box<Flight>, AttemptSpan), outcome: Outcome) -> Self {
+        Self {
+            watch,
+            aside: Vec::new(),
+            is_flowing: false,
+            worker: Arc::clone(flight.worker()),
+            flight: Some(flight),
+            outcome,
+            span,
+            whose: RequestIdentity::current(),
+        }
+    }
+
+    /// The attempt, until it ends.
+    #[must_use]
+    pub fn flight(&self) -> Option<&Flight> {
+        self.flight.as_deref()
+    }
+
+    /// The API family of the response.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.watch.family()
+    }
+
+    /// The parsed position in the event stream; `None` for other responses.
+    #[must_use]
+    pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
+        self.watch.standing()
+    }
+
+    /// Records bytes that pass.
+    pub fn passed(&mut self, data: &[u8]) {
+        if self.flight.is_none() {
+            return;
+        }
+        self.worker.saw_bytes(data.len());
+        if self.is_flowing && self.aside.len() + data.len() <= ASIDE_BYTES {
+            if self.aside.capacity() == 0 {
+                self.aside.reserve_exact(ASIDE_BYTES);
+            }
+            self.aside.extend_from_slice(data);
+            return;
+        }
+        self.catch_up();
+        self.read(data);
+    }
+
+    /// Parses the buffered bytes.
+    pub fn catch_up(&mut self) {
+        if self.aside.is_empty() {
+            return;
+        }
+        let mut aside = std::mem::take(&mut self.aside);
+        self.read(&aside);
+        aside.clear();
+        self.aside = aside;
+    }
+
+    fn read(&mut self, data: &[u8]) {
+        let Some(flight) = &mut self.flight else { return };
+        self.watch.push(data, |piece| flight.reply(piece));
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
+        if self.watch.first_token && self.outcome == Outcome::Ok {
+            flight.first_token(self.watch.is_stream());
+            self.span.first_token();
+        }
+        self.is_flowing = self.watch.first_token && self.watch.is_stream();
+    }
+
+    /// The response is complete and about to be sent. Does what its client may rely on at once, before
+    /// [`ended`](Self::ended): releases the permit and records a stored response.
+    pub fn is_whole(&mut self) {
+        self.catch_up();
+        let Some(flight) = &mut self.flight else { return };
+        flight.free_place();
+        if self.watch.keeps() {
+            self.watch.end(|piece| flight.reply(piece));
+            if let Some(key) = self.watch.answer.take() {
+                flight.is_kept(key);
+            }
+        }
+    }
+
+    /// The response has passed completely.
+    pub fn ended(&mut self) {
+        self.catch_up();
+        let Some(mut flight) = self.flight.take() else {
+            return;
+        };
+        self.watch.end(|piece| flight.reply(piece));
+        flight.passed(self.watch.passed);
+        if let Some(key) = self.watch.answer.take() {
+            flight.is_kept(key);
+        }
+        let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
+        let outcome = if complete { self.outcome } else { Outcome::Broken };
+        self.settle(flight, outcome, complete);
+    }
+
+    /// The response has passed completely, but only its head was observed.
+    pub fn ended_unseen(&mut self) {
+        let Some(mut flight) = self.flight.take() else {
+            return;
+        };
+        if self.outcome == Outcome::Ok {
+            flight.first_token(false);
+        }
+        self.settle(flight, self.outcome, false);
+    }
+
+    /// The response broke off. `say` is called with the attempt first.
+    pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
+        self.catch_up();
+        let Some(flight) = self.flight.take() else { return };
+        self.within(|| say(&flight));
+        self.settle(flight, outcome, false);
+    }
+
+    /// Whether a stream ended in HTTP but not in its API, as when an engine's generator fails. A client that does not
+    /// wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
+    #[must_use]
+    pub fn stops_short(&self) -> bool {
+        let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
+        self.outcome == Outcome::Ok
+            && self.watch.is_stream()
+            && !is_complete
+            && self
+                .flight
+                .as_ref()
+                .is_some_and(|flight| flight.is_ended_by_done())
+    }
+
+    fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
+        let seen = flight.believed(self.watch.seen());
+        self.span.end(outcome.as_str(), Some(answer_facts(seen)));
+        let _learning = self.span.trace().begin(Stage::Learn);
+        self.within(|| {
+            flight.end(End {
+                outcome,
+                seen: Some(seen),
+                keeps_reply: complete,
+            });
+        });
+    }
+
+    /// Runs work within the request's log scope.
+    fn within(&self, work: impl FnOnce()) {
+        match &self.whose {
+            Some(whose) => whose.in_scope(work),
+            None => work(),
+        }
+    }
+}
+
+impl Drop for Observer {
+    /// The client left: releases what is in flight, within the request's log scope.
+    fn drop(&mut self) {
+        self.catch_up();
+        let Some(flight) = self.flight.take() else { return };
+        self.span.end(Outcome::Aborted.as_str(), None);
+        let _learning = self.span.trace().begin(Stage::Learn);
+        self.within(|| drop(flight));
+    }
+}

@@ -1,0 +1,298 @@
+//! The retry policy, shared by turns, hedges and relayed requests.
+//!
+//! Retrying a generation repeats its work, its tool calls and its stored responses. RFC 9110, section 9.2.2, forbids a
+//! proxy to retry a request that is not idempotent, unless it knows that the first was not applied.
+//!
+//! | failure of the attempt | may have begun | retried | counts against the worker |
+//! |---|---|---|---|
+//! | no connection: refused, unreachable, timed out | no | yes | as a failed probe |
+//! | a closed connection, before any byte was written | no | yes, after another connection to the same worker | no |
+//! | 429 | no | yes | no |
+//! | 503 | no | yes | yes |
+//! | connection lost after the first byte of the request | yes | if idempotent | yes |
+//! | no response in time | yes | no: the worker may still be computing | yes |
+//! | the request's own deadline passes | yes | no | no |
+//! | any other response, 5xx too | yes | no: it is relayed | 5xx but 501 |
+//! | failure after the first byte of a response was relayed | yes | no | yes |
+//!
+//! A worker may close a reused connection just as the request is written. This looks like a worker that failed on the
+//! request, so it counts as begun. To make it rare, idle connections are closed before engines close them (uvicorn,
+//! which serves vLLM and SGLang, waits five seconds).
+//!
+//! A retry needs another worker, and is bounded by `limits.retries` per request, by the retry budget
+//! ([`fleet::retry_budget`]) for all requests, and by the request's deadline.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use http::{HeaderMap, HeaderName, Method, StatusCode, request};
+use hyper_util::client::legacy;
+use policy::ids::WorkerId;
+
+use crate::Proxy;
+use tailroute_http::upstream;
+
+/// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
+pub type Charged = Arc<AtomicBool>;
+
+/// Endpoints that compute a result from their input and store nothing.
+pub const COMPUTES: [&str; 16] = [
+    "/classify",
+    "/detokenize",
+    "/encode",
+    "/pooling",
+    "/rerank",
+    "/score",
+    "/tokenize",
+    "/v1/classify",
+    "/v1/detokenize",
+    "/v1/embeddings",
+    "/v1/messages/count_tokens",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/tokenize",
+    "/v2/rerank",
+];
+
+/// A client declares its request idempotent with this header.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// There was no connection.
+    NoConnection,
+    /// The request was returned unwritten.
+    Unsent,
+    /// The worker declined with 429.
+    Busy,
+    /// The worker declined with 503.
+    Unavailable,
+    /// The connection was lost after the first byte of the request was written.
+    Lost,
+    /// No response came in time.
+    TimedOut,
+    /// The request's own deadline passed.
+    DeadlinePassed,
+    /// The request could not be built for the worker.
+    Unaddressable,
+}
+
+impl Failure {
+    /// Classifies an error of the HTTP client.
+    #[must_use]
+    pub fn of(error: &upstream::Error) -> Self {
+        match error {
+            upstream::Error::Connect(_) => Self::NoConnection,
+            upstream::Error::Unsent(_) => Self::Unsent,
+            upstream::Error::Lost(_) => Self::Lost,
+            upstream::Error::Hyper(error) => Self::of_hyper(error),
+        }
+    }
+
+    fn of_hyper(error: &legacy::Error) -> Self {
+        // hyper reports a request as "canceled" only if it was not sent.
+        let unsent = |error: &(dyn Error + 'static)| {
+            error
+                .downcast_ref::<hyper::Error>()
+                .is_some_and(hyper::Error::is_canceled)
+        };
+        if error.is_connect() {
+            Self::NoConnection
+        } else if sources(error).any(unsent) {
+            Self::Unsent
+        } else {
+            Self::Lost
+        }
+    }
+
+    /// The failure that a status means; `None` if the response is relayed.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Option<Self> {
+        match status {
+            StatusCode::TOO_MANY_REQUESTS => Some(Self::Busy),
+            StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
+            _ => None,
+        }
+    }
+
+    /// Whether the worker may have begun the request.
+    #[must_use]
+    pub fn may_have_begun(self) -> bool {
+        matches!(self, Self::Lost | Self::TimedOut | Self::DeadlinePassed)
+    }
+
+    /// Whether the worker declined the request.
+    #[must_use]
+    pub fn is_declined(self) -> bool {
+        matches!(self, Self::Busy | Self::Unavailable)
+    }
+
+    /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
+    #[must_use]
+    pub fn is_the_workers(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
+    }
+
+    /// Whether the request may be sent again, given whether it is `idempotent`.
+    #[must_use]
+    fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable => true,
+            Self::Lost => idempotent(),
+            Self::TimedOut | Self::DeadlinePassed | Self::Unaddressable => false,
+        }
+    }
+}
+
+/// Retry state of one request.
+#[derive(Debug)]
+pub struct RetryState {
+    /// Workers not to try again.
+    pub tried: Vec<WorkerId>,
+    retries: u32,
+    /// Whether the request has been counted as a failure of a worker.
+    pub charged: Charged,
+}
+
+impl RetryState {
+    /// The state of a new request, which adds to the retry budget.
+    #[must_use]
+    pub fn new(proxy: &Proxy) -> Self {
+        proxy.retries.lock().request(proxy.state.clock.now());
+        Self {
+            tried: Vec::new(),
+            retries: 0,
+            charged: Arc::default(),
+        }
+    }
+
+    /// Whether to retry on another worker. If so, charges the retry budget.
+    pub fn may_retry(
+        &mut self,
+        proxy: &Proxy,
+        failure: Failure,
+        request: &request::Parts,
+        has_other: impl FnOnce() -> bool,
+    ) -> bool {
+        let idempotent = || is_idempotent(&request.method, request.uri.path(), &request.headers);
+        if self.retries >= proxy.state.live().limits.retries
+            || !failure.allows_retry(idempotent)
+            || !has_other()
+        {
+            return false;
+        }
+        if !proxy.retries.lock().take(proxy.state.clock.now()) {
+            proxy.state.metrics.retry_refused();
+            return false;
+        }
+        self.retries += 1;
+        true
+    }
+
+    /// Whether to hedge a late request. If so, charges the retry budget.
+    pub fn may_hedge(&self, proxy: &Proxy) -> bool {
+        let paid = proxy.retries.lock().take(proxy.state.clock.now());
+        if !paid {
+            proxy.state.metrics.hedge("refused");
+        }
+        paid
+    }
+}
+
+/// Whether the connect timed out, as it may on a busy worker.
+#[must_use]
+pub fn is_slow_to_connect(error: &upstream::Error) -> bool {
+    error.is_connect()
+        && sources(error).any(|error| {
+            error
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+        })
+}
+
+fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
+}
+
+/// Whether a response with this status counts against the worker. 501 does not: the worker lacks the feature.
+#[must_use]
+pub fn is_failure(status: StatusCode) -> bool {
+    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+}
+
+/// Whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only [computes](COMPUTES), or
+/// its client declares it ([`IDEMPOTENCY_KEY`]).
+#[must_use]
+pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+    method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_endpoints_are_in_order_so_that_they_are_found() {
+        assert!(COMPUTES.is_sorted());
+        for path in COMPUTES {
+            assert!(is_idempotent(&Method::POST, path, &HeaderMap::new()));
+        }
+    }
+
+    #[test]
+    fn a_generation_is_not_idempotent_unless_its_client_says_so() {
+        let mut headers = HeaderMap::new();
+        for path in [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/v1/responses",
+            "/generate",
+        ] {
+            assert!(!is_idempotent(&Method::POST, path, &headers));
+        }
+        assert!(is_idempotent(&Method::GET, "/v1/responses/r", &headers));
+        headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("7"));
+        assert!(is_idempotent(&Method::POST, "/v1/chat/completions", &headers));
+    }
+
+    #[test]
+    fn what_may_have_begun_is_retried_only_if_it_is_idempotent() {
+        use Failure::*;
+        for failure in [NoConnection, Unsent, Busy, Unavailable] {
+            assert!(
+                !failure.may_have_begun() && failure.allows_retry(|| false),
+                "{failure:?}"
+            );
+        }
+        assert!(Lost.allows_retry(|| true) && !Lost.allows_retry(|| false));
+        for failure in [TimedOut, DeadlinePassed, Unaddressable] {
+            assert!(!failure.allows_retry(|| true), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn only_429_and_503_decline_a_request() {
+        for status in 200..600 {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(
+                Failure::of_status(status).is_some(),
+                matches!(status.as_u16(), 429 | 503)
+            );
+        }
+    }
+
+    #[test]
+    fn a_worker_is_not_blamed_for_what_clients_do() {
+        for status in [400, 401, 404, 413, 422, 429, 499, 501] {
+            assert!(!is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+        for status in [500, 502, 503, 504] {
+            assert!(is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Selects a worker for a turn: matches the prompt, views the fleet, and decides.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::ids::{ConversationId, WorkerId};
+use policy::route::{self, Decision, Snapshot, WorkerView};
+use policy::tail::Class;
+use policy::units::{Millis, Tokens};
+use tracing::debug;
+
+use super::ask::Asked;
+use super::objective::Origin;
+use super::turn::Turn;
+use crate::Proxy;
+use fleet::Worker;
+use fleet::breaker::BreakerState;
+use fleet::dialect::is_told;
+use fleet::rotation::{self, Condition};
+use learning::knowledge::{Match, Scale, Source};
+use protocol::error::ApiError;
+use telemetry::traces::Stage;
+
+/// More tokens than any conversation has.
+const EVERYTHING: Tokens = Tokens(1_000_000_000);
+
+/// A worker chosen for a turn.
+#[derive(Debug)]
+pub struct Choice {
+    /// The worker.
+    pub worker: Arc<Worker>,
+    /// The decision, with every term.
+    pub decision: Decision,
+    /// The prompt's match on the worker.
+    pub matched: Matched,
+    /// Tokens at the end of the conversation that the worker may evict first.
+    pub evict_first: Tokens,
+    /// The view of the worker at the decision.
+    pub view: WorkerView,
+    /// Whether the worker was chosen although its breaker is open, because too few others remain.
+    pub regardless: bool,
+    /// Whether another untried worker could serve the turn, even one that is not in normal use.
+    pub may_go_elsewhere: bool,
+    /// When selection began, when residency was known and when the worker was chosen; if requests are traced.
+    pub timed: Option<[Instant; 3]>,
+}
+
+/// The chosen worker's part of a [`Match`].
+#[derive(Debug)]
+pub struct Matched {
+    /// Tokens of the prompt, counted or estimated.
+    pub prompt: Tokens,
+    /// The source of the resident tokens.
+    pub source: Source,
+    /// Leading keys in the mirror.
+    pub mirrored: usize,
+    /// Token offsets of the chain's keys.
+    pub scale: Scale,
+}
+
+impl Matched {
+    fn of(found: &Match, worker: WorkerId) -> Self {
+        let slot = worker.index();
+        let source = found.sources.get(slot).copied();
+        Self {
+            prompt: found.prompt,
+            source: source.unwrap_or(Source::Mirror { edge: 0 }),
+            mirrored: found.mirrored.get(slot).copied().unwrap_or(0),
+            scale: found.scale.clone(),
+        }
+    }
+}
+
+/// Buffers reused across turns.
+#[derive(Default)]
+struct Scratch {
+    found: Match,
+    views: Vec<WorkerView>,
+    conditions: Vec<Condition>,
+    ready: Vec<bool>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Choice {
+    /// The stages of the selection, if requests are traced.
+    pub fn timed(&self) -> impl Iterator<Item = (Stage, [Instant; 2])> {
+        let stages = |[began, matched, chosen]: [Instant; 3]| {
+            [
+                (Stage::Match, [began, matched]),
+                (Stage::Score, [matched, chosen]),
+            ]
+        };
+        self.timed.map(stages).into_iter().flatten()
+    }
+
+    /// Whether another worker in normal use could have been chosen.
+    #[must_use]
+    pub fn has_alternative(&self) -> bool {
+        self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
+    }
+}
+
+/// The turn's shortest prefill time on any ready worker; `None` if none is ready.
+#[must_use]
+pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let found = &mut scratch.found;
+        let workers = proxy.state.fleet.workers();
+        proxy
+            .state
+            .knowledge
+            .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+        let ready = workers
+            .iter()
+            .filter(|worker| worker.is_ready() && turn.may_go_to(worker));
+        let prefill = ready.map(|worker| {
+            let cached = found.resident.get(worker.id.index()).copied().unwrap_or_default();
+            let cached = cached.min(found.prompt);
+            worker.cost().prefill(found.prompt.saturating_sub(cached), cached)
+        });
+        prefill.reduce(Millis::min)
+    })
+}
+
+/// Selects an untried worker.
+///
+/// # Errors
+/// If no worker is ready.
+pub fn select(proxy: &Proxy, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
+    SCRATCH.with_borrow_mut(|scratch| select_with(scratch, proxy, turn, tried))
+}
+
+fn select_with(
+    scratch: &mut Scratch,
+    proxy: &Proxy,
+    turn: &Turn,
+    tried: &[WorkerId],
+) -> Result<Choice, ApiError> {
+    let now = proxy.state.clock.now();
+    let instant = || proxy.traces.is_some().then(Instant::now);
+    let began = instant();
+    let workers = proxy.state.fleet.workers();
+    let found = &mut scratch.found;
+    proxy
+        .state
+        .knowledge
+        .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+    let matched = instant();
+    scratch.view(proxy, turn, &workers, now);
+    scratch.leave_out(tried);
+    let Scratch {
+        found,
+        views,
+        conditions,
+        ready,
+    } = scratch;
+    let decision = decide(proxy, turn, found, views).ok_or_else(|| match tried {
+        [] => proxy.state.no_worker_ready(),
+        _ => ApiError::WorkerFailed,
+    })?;
+    let at = decision.chosen;
+    let worker = Arc::clone(&workers[at]);
+    proxy
+        .state
+        .metrics
+        .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
+    debug!(
+        decision = decision.sequence,
+        worker = worker.name(),
+        reason = decision.reason.as_str(),
+        terms = ?decision.terms,
+        "chosen"
+    );
+    Ok(Choice {
+        matched: Matched::of(found, worker.id),
+        evict_first: evict_first(proxy, turn, &worker, found.prompt),
+        worker,
+        decision,
+        view: views[at].clone(),
+        timed: began
+            .zip(matched)
+            .zip(instant())
+            .map(|((began, matched), chosen)| [began, matched, chosen]),
+        regardless: conditions[at].breaker == BreakerState::Open,
+        may_go_elsewhere: (0..)
+            .zip(ready.iter())
+            .any(|(other, ready)| *ready && other != at && !tried.contains(&views[other].id)),
+    })
+}
+
+impl Scratch {
+    /// Views every worker for this turn: readiness and resident tokens.
+    fn view(&mut self, proxy: &Proxy, turn: &Turn, workers: &[Arc<Worker>], now: Millis) {
+        let Self {
+            found,
+            views,
+            conditions,
+            ready,
+        } = self;
+        let model = (!turn.model.is_empty()).then_some(&*turn.model);
+        views.clear();
+        views.extend(workers.iter().map(|worker| {
+            let slot = worker.id.index();
+            let indexed = found.indexed.get(slot).copied().unwrap_or_default();
+            let living = found.living.get(slot).copied().unwrap_or_default();
+            let mut view = worker.view(now, model, indexed, living);
+            view.ready &= turn.may_go_to(worker);
+            view
+        }));
+        ready.clear();
+        ready.extend(views.iter().map(|view| view.ready));
+        narrow(proxy, workers, now, views, conditions);
+        let Some(home) = turn.home else { return };
+        let is_possible = workers.get(home.index()).is_some_and(|worker| {
+            worker.may_answer_its_own()
+                && turn.may_go_to(worker)
+                && model.is_none_or(|model| worker.serves(model) != Some(false))
+        });
+        if is_possible {
+            ready[home.index()] = true;
+            // The breaker is ignored: no other worker can answer the turn.
+            for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
+                *ready &= view.id == home;
+                view.ready = *ready;
+            }
+        }
+    }
+
+    /// Excludes the tried workers. If that leaves none, ready workers with an open breaker or in recovery are allowed:
+    /// they are better than none.
+    fn leave_out(&mut self, tried: &[WorkerId]) {
+        if tried.is_empty() {
+            return;
+        }
+        let was_tried = |view: &WorkerView| tried.contains(&view.id);
+        let is_last_resort = !self.views.iter().any(|view| view.ready && !was_tried(view));
+        for (view, ready) in self.views.iter_mut().zip(&self.ready) {
+            view.ready = (view.ready || (is_last_resort && *ready)) && !was_tried(view);
+        }
+    }
+}
+
+/// Decides by the active policy, and shows the shadow policy the same snapshot; `None` if no worker is ready.
+fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
+    let policy = proxy.state.policy.load();
+    let snapshot = Snapshot {
+        workers: views,
+        settings: &policy.settings,
+        sequence: proxy.next_sequence(),
+    };
+    let session = turn.session.as_ref();
+    let live;
+    let class = match turn.goal.origin {
+        Origin::Default => "",
+        Origin::Header => config::OF_HEADER,
+        Origin::Class(_) => {
+            live = proxy.state.live();
+            turn.goal.origin.named(&live.objective)
+        }
+    };
+    let asked = route::Turn {
+        prompt: found.prompt,
+        resident: &found.resident,
+        objective: turn.goal.ttft,
+        last_worker: session.and_then(|session| proxy.state.knowledge.last_worker(session.key)),
+        conversation: session.map(|session| ConversationId(session.key)),
+        head: turn.fingerprint.chain.hashes().first().copied(),
+        class,
+        ask: turn.asked.as_deref().map(Asked::ask),
+    };
+    let decision = route::decide(&snapshot, &asked)?;
+    if let Some(shadow) = &*proxy.state.operator.shadow.load() {
+        shadow.see(&snapshot, &asked, &decision);
+    }
+    Some(decision)
+}
+
+/// Excludes failing and recovering workers, as long as others remain.
+pub(super) fn narrow(
+    proxy: &Proxy,
+    workers: &[Arc<Worker>],
+    now: Millis,
+    views: &mut [WorkerView],
+    conditions: &mut Vec<Condition>,
+) {
+    conditions.clear();
+    conditions.extend(workers.iter().map(|worker| worker.condition(now)));
+    if conditions.iter().all(|condition| *condition == Condition::WELL) {
+        return;
+    }
+    let passed_over = rotation::narrow(views, conditions, proxy.state.config.failure.max_ejected_share);
+    proxy.state.metrics.breakers_passed_over(passed_over);
+}
+
+/// The evict-first tail of this request: hinted, or by the worker's own rule. Zero if the worker takes hints between
+/// requests.
+fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
+    let (hints, dialect) = (&proxy.state.config.hints, worker.dialect());
+    let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
+    if !is_told && !by_itself {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    if turn.last && !by_itself {
+        return dialect.evict_first(EVERYTHING);
+    }
+    if by_itself {
+        let told = worker
+            .hints
+            .told()
+            .unwrap_or_else(|| proxy.state.objective_for(worker));
+        return dialect.evict_first(told.tail());
+    }
+    if proxy.state.makes_room_on(worker) {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    let added = prompt.saturating_sub(turn.expected.history);
+    let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
+    dialect.evict_first(proxy.state.feedback.free_tail(worker.id, class))
+}

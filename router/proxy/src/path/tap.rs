@@ -1,0 +1,223 @@
+//! The response body on its way to the client: relays each chunk unchanged and observes it.
+//!
+//! Dropping the body, as when the client leaves, closes the connection to the worker. A stream that breaks off must not
+//! look complete: an event stream gets a last event with the error ([`mend`]), then the connection is cut.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tracing::warn;
+
+use super::flight::{Flight, Outcome};
+use super::observe::Observer;
+use super::watchdog::{Overrun, Watchdog};
+use protocol::error::ApiError;
+use protocol::headers;
+use protocol::mend;
+use protocol::watch::Watch;
+use tailroute_http::body::{BodyError, Given, Piece, Pieces};
+use tailroute_http::upstream::Answer;
+use telemetry::traces::AttemptSpan;
+
+/// The response body sent to the client.
+pub struct Tap {
+    /// First field, so that it is dropped first: in-flight state is released before the worker's connection closes.
+    observer: Observer,
+    /// The piece that was read before the body.
+    first: Option<Frame<Bytes>>,
+    inner: Answer,
+    watchdog: Watchdog,
+    failing: Failing,
+    /// Whether the whole body was handed to hyper. Learning runs when the body is dropped, which is after the write if
+    /// the socket accepts it (before it, over HTTP/2).
+    is_over: bool,
+}
+
+/// How a broken stream ends.
+#[derive(Debug)]
+enum Failing {
+    No,
+    /// The last event was sent and must be flushed.
+    Said(BodyError),
+    /// Cut the connection.
+    Cut(BodyError),
+}
+
+impl Tap {
+    /// Wraps a response, of which `first` was already read.
+    #[must_use]
+    pub fn new(
+        (first, inner): (Option<Frame<Bytes>>, Answer),
+        watch: Watch,
+        attempt: (Box<Flight>, AttemptSpan),
+        outcome: Outcome,
+        watchdog: Watchdog,
+    ) -> Self {
+        let mut tap = Self {
+            first,
+            inner,
+            observer: Observer::new(watch, attempt, outcome),
+            watchdog,
+            failing: Failing::No,
+            is_over: false,
+        };
+        if tap.is_end_stream() {
+            tap.observer.ended();
+        }
+        tap
+    }
+
+    fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<Given> {
+        frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
+        if let Some(data) = frame.data_ref() {
+            self.observer.passed(data);
+        }
+        self.watchdog.saw();
+        if self.inner.is_end_stream() {
+            self.observer.catch_up();
+            if !self.observer.stops_short() {
+                self.is_over();
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    /// Handles the next item of the worker's body.
+    fn came(&mut self, cx: &mut Context<'_>, given: Given) -> Poll<Given> {
+        match given {
+            Some(Ok(frame)) => self.hand_on(frame),
+            Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
+            None => {
+                self.observer.catch_up();
+                if self.observer.stops_short() {
+                    let error = "the stream ended without a completion marker".into();
+                    return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed);
+                }
+                self.is_over();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Polls the watchdog while no data comes.
+    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
+        let overrun = ready!(self.watchdog.poll(cx));
+        self.overran(cx, overrun)
+    }
+
+    fn is_over(&mut self) {
+        self.is_over = true;
+        self.observer.is_whole();
+    }
+
+    fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<Given> {
+        let outcome = match overrun {
+            Overrun::Silent(_) => Outcome::Broken,
+            Overrun::Late => Outcome::Deadline,
+            Overrun::Cut => Outcome::Cut,
+        };
+        self.broke(cx, outcome, overrun.cause(), &self.watchdog.told(overrun))
+    }
+
+    /// Ends a broken stream: sends an error event if possible, then cuts the connection.
+    fn broke(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Outcome,
+        error: BodyError,
+        told: &ApiError,
+    ) -> Poll<Given> {
+        self.observer.broke(outcome, |flight| {
+            warn!(worker = flight.worker().name(), %error, "the response was cut off");
+        });
+        let family = self.observer.family();
+        let Some(standing) = self.observer.standing() else {
+            // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
+            self.failing = Failing::Cut(error);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        self.failing = Failing::Said(error);
+        Poll::Ready(Some(Ok(Frame::data(mend::last_words(
+            standing,
+            &told.json_for(family),
+            family,
+        )))))
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if self.is_over {
+            self.observer.ended();
+        }
+    }
+}
+
+impl Pieces for Tap {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+        if self.first.is_some() || !matches!(self.failing, Failing::No) {
+            return Pin::new(self).poll_frame(cx).map(Piece::Given);
+        }
+        let before = out.len();
+        match self.inner.poll_piece(cx, out) {
+            Poll::Ready(Piece::Added) => {
+                self.observer.passed(&out[before..]);
+                self.watchdog.saw();
+                Poll::Ready(Piece::Added)
+            }
+            Poll::Ready(Piece::Given(given)) => self.came(cx, given).map(Piece::Given),
+            Poll::Pending => self.waits(cx).map(Piece::Given),
+        }
+    }
+}
+
+impl HttpBody for Tap {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
+        let tap = self.get_mut();
+        match std::mem::replace(&mut tap.failing, Failing::No) {
+            Failing::No => {}
+            Failing::Said(error) => {
+                // Returning pending once makes the server flush its buffer.
+                tap.failing = Failing::Cut(error);
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Failing::Cut(error) => return Poll::Ready(Some(Err(error))),
+        }
+        if let Some(first) = tap.first.take() {
+            return tap.hand_on(first);
+        }
+        match Pin::new(&mut tap.inner).poll_frame(cx) {
+            Poll::Ready(given) => tap.came(cx, given),
+            Poll::Pending => tap.waits(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.failing, Failing::No)
+            && self.first.is_none()
+            && self.inner.is_end_stream()
+            && !self.observer.stops_short()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self
+            .first
+            .as_ref()
+            .and_then(Frame::data_ref)
+            .map_or(0, Bytes::len) as u64;
+        let rest = self.inner.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + read);
+        }
+        hint.set_lower(rest.lower() + read);
+        hint
+    }
+}

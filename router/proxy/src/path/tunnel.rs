@@ -1,0 +1,332 @@
+//! WebSocket tunnels (RFC 6455) for realtime endpoints: after the handshake, bytes are relayed both ways.
+//!
+//! Clients ask with `Upgrade` in HTTP/1.1 or extended `CONNECT` in HTTP/2 (RFC 8441); workers are asked with `Upgrade`.
+//! A worker's refusal is relayed as its response. An open tunnel counts as in flight in the router and on the worker.
+//! It ends when either side closes, after pending data is relayed, when both sides are idle for
+//! `http.tunnel_idle_timeout_s`, and at the drain limit. In the last two cases both sides get a Close frame
+//! ([`frames`]) at a frame boundary. Client frames with fields that [steer](protocol::steering) an engine end the
+//! tunnel. Extensions, which compress, are not negotiated, so that these fields are visible.
+
+mod frames;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, warn};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use self::frames::Frames;
+use super::context::RequestContext;
+use super::forward::{Wanted, mark, pass};
+use super::upgrade::{WEBSOCKET, is_extended_connect};
+use crate::Proxy;
+use protocol::error::ApiError;
+use protocol::headers;
+use tailroute_http::body::{self, Body};
+use tailroute_http::upstream;
+
+const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
+const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
+const EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
+
+/// Read buffer size of each direction.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// Time for one side to close after the other.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time to deliver both Close frames: shorter than the drain's wait for requests that it cut.
+const GOODBYE: Duration = Duration::from_millis(700);
+
+/// Opens a tunnel. Fails if no worker is ready or the chosen one does not answer.
+pub(super) async fn open(
+    context: &RequestContext<'_>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
+    let RequestContext {
+        proxy,
+        started,
+        endpoint,
+        deadline,
+        ..
+    } = *context;
+    let place = context.place()?;
+    let is_h2 = is_extended_connect(&request);
+    let client = hyper::upgrade::on(&mut request);
+    let (head, _) = request.into_parts();
+    let model = model(&head.uri);
+    if let Some(model) = &model {
+        super::models::check(proxy, model)?;
+    }
+    let wanted = Wanted {
+        model,
+        ..Wanted::default()
+    };
+    let mut in_flight =
+        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let worker = Arc::clone(in_flight.worker());
+    let asked = ask(proxy, &head, is_h2, &worker)?;
+    let until = Instant::now() + proxy.state.live().limits.first_byte_timeout;
+    let until = deadline.head().map_or(until, |head| head.min(until));
+    let answered = async { upstream::vetted(proxy.state.client.request(asked).await?) };
+    let mut response = match timeout_at(until, answered).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            warn!(worker = worker.name(), %error, "no tunnel");
+            return Err(ApiError::WorkerFailed);
+        }
+        Err(_) => {
+            return Err(ApiError::WorkerTimeout(
+                proxy.state.live().limits.first_byte_timeout,
+            ));
+        }
+    };
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(pass::answered(context, response, (in_flight, place)));
+    }
+    if in_flight.answered() {
+        proxy.state.breaker_closed(&worker);
+    }
+    let sides = (client, hyper::upgrade::on(&mut response));
+    let (mut parts, _) = response.into_parts();
+    mark(&mut parts.headers, &worker, None);
+    if is_h2 {
+        parts.status = StatusCode::OK;
+        parts.headers.remove(ACCEPT);
+    } else {
+        switched(&mut parts.headers);
+    }
+    parts.version = Version::HTTP_11;
+    let proxy = Arc::clone(proxy);
+    tokio::spawn(async move {
+        let ended = join(&proxy, sides).await;
+        match &ended {
+            Ok(how) => debug!(worker = in_flight.worker().name(), how, "tunnel ended"),
+            Err(error) => debug!(worker = in_flight.worker().name(), %error, "tunnel broke"),
+        }
+        let outcome = if ended.is_ok() { "ok" } else { "broken" };
+        proxy
+            .state
+            .metrics
+            .request(endpoint, outcome, (proxy.state.clock.now() - started).0 / 1e3);
+        drop((in_flight, place));
+    });
+    Ok(Response::from_parts(parts, body::full(Bytes::new())))
+}
+
+/// The tunnel's model: `?model=`, as in OpenAI's realtime endpoint.
+fn model(uri: &http::Uri) -> Option<String> {
+    let value = uri
+        .query()?
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("model="))?;
+    protocol::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
+}
+
+fn switched(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
+}
+
+/// Builds the worker's request, always HTTP/1.1.
+fn ask(
+    proxy: &Proxy,
+    head: &http::request::Parts,
+    is_h2: bool,
+    worker: &fleet::Worker,
+) -> Result<Request<Body>, ApiError> {
+    let mut headers = headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec);
+    switched(&mut headers);
+    if !proxy.state.config.http.transfer_fields {
+        headers.remove(EXTENSIONS);
+    }
+    if is_h2 {
+        // RFC 8441 has no key, but the worker requires one. Its answer to the key is not relayed.
+        headers.insert(KEY, key(proxy));
+        headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
+    }
+    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut request = Request::new(body::full(Bytes::new()));
+    *request.uri_mut() = worker.uri(target).map_err(|_| ApiError::NotFound)?;
+    *request.headers_mut() = headers;
+    Ok(request)
+}
+
+/// Sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
+fn key(proxy: &Proxy) -> HeaderValue {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = xxh3_128_with_seed(proxy.ids.next().hex().as_bytes(), 1);
+    let mut text: String = (0..22)
+        .map(|digit| {
+            // 21 digits of six bits and one of two bits.
+            let six = if digit < 21 {
+                bits >> (122 - 6 * digit)
+            } else {
+                bits << 4
+            };
+            char::from(DIGITS[(six & 63) as usize])
+        })
+        .collect();
+    text.push_str("==");
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("dGFpbHJvdXRlLXR1bm5lbA=="))
+}
+
+/// Relays bytes both ways until the tunnel ends. Returns the reason.
+async fn join(proxy: &Proxy, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'static str, io::Error> {
+    let both = async { tokio::try_join!(client, worker) };
+    let (client, worker) = tokio::time::timeout(LAST_WORDS, both)
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        .map_err(io::Error::other)?;
+    let http = &proxy.state.config.http;
+    let from_client = if http.transfer_fields {
+        Frames::default()
+    } else {
+        Frames::looked_at()
+    };
+    relay(
+        (TokioIo::new(client), from_client),
+        TokioIo::new(worker),
+        http.tunnel_idle_timeout,
+        proxy.when_cut_off(),
+    )
+    .await
+}
+
+/// The time of the last activity, in milliseconds since the tunnel began, and the end signal.
+struct Activity {
+    began: Instant,
+    last_ms: AtomicU64,
+    ending: watch::Sender<bool>,
+}
+
+impl Activity {
+    fn now(&self) {
+        self.last_ms
+            .store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Completes when the tunnel was idle for `limit`.
+    async fn idle(&self, limit: Duration) {
+        loop {
+            let quiet = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed)) + limit;
+            if quiet <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(quiet).await;
+        }
+    }
+}
+
+async fn relay(
+    (client, looked_at): (impl AsyncRead + AsyncWrite, Frames),
+    worker: impl AsyncRead + AsyncWrite,
+    limit: Duration,
+    cut: impl Future<Output = ()>,
+) -> Result<&'static str, io::Error> {
+    let activity = Activity {
+        began: Instant::now(),
+        last_ms: AtomicU64::new(0),
+        ending: watch::Sender::new(false),
+    };
+    let (from_client, to_client) = tokio::io::split(client);
+    let (from_worker, to_worker) = tokio::io::split(worker);
+    let up = pump(
+        from_client,
+        to_worker,
+        &activity,
+        (looked_at, &frames::GOODBYE_TO_WORKER),
+    );
+    let down = pump(
+        from_worker,
+        to_client,
+        &activity,
+        (Frames::default(), &frames::GOODBYE_TO_CLIENT),
+    );
+    tokio::pin!(up, down, cut);
+    let why = tokio::select! {
+        ended = &mut up => {
+            ended?;
+            let _ = tokio::time::timeout(LAST_WORDS, down).await;
+            return Ok("by the client");
+        }
+        ended = &mut down => {
+            ended?;
+            let _ = tokio::time::timeout(LAST_WORDS, up).await;
+            return Ok("by the worker");
+        }
+        () = activity.idle(limit) => "silent for too long",
+        () = &mut cut => "cut",
+    };
+    activity.ending.send_replace(true);
+    // A side that does not read, or does not finish its frame, is not waited for.
+    let _ = tokio::time::timeout(GOODBYE, async { tokio::join!(up, down) }).await;
+    Ok(why)
+}
+
+/// Relays bytes one way until their end, and relays the end. When the tunnel is to end, stops at the end of the current
+/// frame and sends the Close frame.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    activity: &Activity,
+    (mut frames, goodbye): (Frames, &[u8]),
+) -> io::Result<()> {
+    let mut ending = activity.ending.subscribe();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let is_ending = *ending.borrow_and_update();
+        if is_ending && frames.at_end() {
+            return part(from, to, goodbye, frames.closed(), &mut buffer).await;
+        }
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read?,
+            // The sender outlives this task.
+            _ = ending.changed(), if !is_ending => continue,
+        };
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        activity.now();
+        let passed = if is_ending {
+            frames.rest_of_one(&buffer[..read])
+        } else {
+            frames.pass(&buffer[..read]);
+            read
+        };
+        if let Some(field) = frames.steering() {
+            let what = format!("a message has `{field}`, which steers an engine");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        to.write_all(&buffer[..passed]).await?;
+        to.flush().await?;
+    }
+}
+
+/// Sends the Close frame, unless one was sent, then drains the input, so that no reset overtakes the Close frame.
+async fn part(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    goodbye: &[u8],
+    is_said: bool,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    if !is_said {
+        to.write_all(goodbye).await?;
+    }
+    to.shutdown().await?;
+    while from.read(buffer).await? > 0 {}
+    Ok(())
+}

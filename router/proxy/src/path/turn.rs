@@ -1,0 +1,186 @@
+//! A turn: a parsed and fingerprinted request body, with its conversation and objective.
+
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
+use policy::ids::WorkerId;
+use policy::units::{Millis, Tokens};
+
+use super::among::Among;
+use super::arrival::REQUEST_ID;
+use super::ask::Asked;
+use super::objective::Goal;
+use super::session::Session;
+use super::{models, tenant};
+use crate::Proxy;
+use crate::admission::keys::Caller;
+use fleet::Worker;
+use learning::feedback::Expected;
+use protocol::claim::Allowed;
+use protocol::error::ApiError;
+use protocol::fingerprint::{Extent, Fingerprint};
+use protocol::routes::Endpoint;
+use protocol::tenant::Edit;
+use protocol::{headers, parse, steering};
+use telemetry::context::TraceId;
+
+/// A parsed and fingerprinted turn.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// When the body was complete.
+    pub arrived: Millis,
+    /// Length of the body in bytes.
+    pub body_bytes: usize,
+    /// The bounds that the request sets on its usage.
+    pub allowed: Allowed,
+    /// The requested model; empty if none is named.
+    pub model: Arc<str>,
+    /// The prompt's keys.
+    pub fingerprint: Fingerprint,
+    /// Edits to the body before it is sent to a worker, for tenants.
+    pub edits: Vec<Edit>,
+    /// The conversation; `None` if the prompt is not known.
+    pub session: Option<Session>,
+    /// The objective.
+    pub goal: Goal,
+    /// Expectations for this turn and the next.
+    pub expected: Expected,
+    /// Whether the client marks it as the conversation's last turn.
+    pub last: bool,
+    /// The tenant: [`Caller::seed`].
+    pub tenant: u64,
+    /// The only worker that stores the response which the turn continues.
+    pub home: Option<WorkerId>,
+    /// The request id.
+    pub request: HeaderValue,
+    /// The trace id.
+    pub trace: Option<TraceId>,
+    /// Whether the client asks for the terms of the decision, and may.
+    pub explain: bool,
+    /// The permitted policy or weights of the request.
+    pub asked: Option<Box<Asked>>,
+    /// The eligible workers; `None`: all.
+    pub among: Option<Among>,
+}
+
+impl Turn {
+    /// Parses a turn's body.
+    ///
+    /// # Errors
+    /// 400 if it is not JSON; 404 if no worker serves its model, or its tenant does not have the response that it
+    /// continues.
+    pub fn read(
+        proxy: &Proxy,
+        endpoint: Endpoint,
+        caller: &Caller,
+        headers: &HeaderMap,
+        body: &[u8],
+        arrived: Millis,
+    ) -> Result<Self, ApiError> {
+        let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
+        steering::permit_body(proxy.state.config.http.transfer_fields, parsed.steering)?;
+        if caller.tenant().is_some() {
+            tenant::permit_body(proxy, parsed.foreign.or(parsed.steering))?;
+        }
+        if let Some(model) = &parsed.model {
+            models::check(proxy, model)?;
+        }
+        let previous = parsed.previous.as_deref();
+        let kept = previous.and_then(|id| proxy.stored.find(caller.seed(), id));
+        if caller.tenant().is_some() && previous.is_some() && kept.is_none() {
+            return Err(ApiError::UnknownResponse);
+        }
+        let previous = kept;
+        let is_named = parsed.session.is_some() || headers.contains_key(headers::SESSION);
+        let session = match previous.as_ref().and_then(|kept| kept.conversation.clone()) {
+            Some(conversation) if !is_named => Some(Session {
+                in_header: false,
+                ..conversation
+            }),
+            _ => Session::of(
+                caller.tenant(),
+                headers,
+                parsed.session.as_deref(),
+                &parsed.fingerprint.chain,
+                &proxy.state.knowledge,
+            ),
+        };
+        let model: Arc<str> = parsed.model.unwrap_or_default().into();
+        let expected = expect(proxy, arrived, session.as_ref(), headers, parsed.has_tools);
+        Ok(Self {
+            endpoint,
+            arrived,
+            body_bytes: body.len(),
+            allowed: parsed.allowed,
+            goal: Goal::of(headers, &model, &proxy.state.live().objective),
+            model,
+            fingerprint: parsed.fingerprint,
+            edits: parsed.edits,
+            tenant: caller.seed(),
+            session,
+            expected,
+            last: says_yes(headers, &headers::SESSION_END),
+            home: previous.map(|kept| kept.worker),
+            trace: TraceId::of(headers),
+            request: headers.get(&REQUEST_ID).cloned().unwrap_or_else(unnamed),
+            explain: says_yes(headers, &headers::EXPLAIN)
+                && (proxy.state.config.explain.in_answers || caller.may_ask_why()),
+            asked: None,
+            among: None,
+        })
+    }
+
+    pub(super) fn may_go_to(&self, worker: &Worker) -> bool {
+        self.among.as_ref().is_none_or(|among| among.has(worker))
+    }
+
+    /// Tokens of the prompt, counted or estimated, without a lookup. If no prompt was recognised (several prompts, a
+    /// continued response, no generation), the whole body is counted, so that it is not free.
+    #[must_use]
+    pub fn tokens(&self, proxy: &Proxy) -> Tokens {
+        let bytes = match self.fingerprint.extent {
+            Extent::Tokens(tokens) => return Tokens(tokens),
+            Extent::Bytes(0) if self.endpoint.only_counts() => return Tokens::ZERO,
+            Extent::Bytes(0) => self.body_bytes as u64,
+            Extent::Bytes(bytes) => bytes,
+        };
+        Tokens((bytes as f64 * proxy.state.knowledge.ratio(&self.model)).ceil() as u64)
+    }
+}
+
+/// Expectations for a turn, from learned habits.
+fn expect(
+    proxy: &Proxy,
+    arrived: Millis,
+    session: Option<&Session>,
+    headers: &HeaderMap,
+    tools: bool,
+) -> Expected {
+    let key = session.map(|session| session.key);
+    let api_key = headers
+        .get(AUTHORIZATION)
+        .map(|value| xxhash_rust::xxh3::xxh3_64(value.as_bytes()));
+    let mut expected = proxy
+        .state
+        .feedback
+        .conversations
+        .lock()
+        .arrived(arrived, key, api_key, tools);
+    if !proxy.state.config.learning.habits {
+        expected.next_prompt = proxy.state.live().objective.next_prompt;
+    }
+    expected
+}
+
+fn unnamed() -> HeaderValue {
+    HeaderValue::from_static("")
+}
+
+fn says_yes(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers
+        .get(name)
+        .is_some_and(|value| matches!(value.as_bytes(), b"1" | b"true"))
+}

@@ -1,0 +1,41 @@
+//! Recognises requests for a WebSocket.
+
+use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::{Method, Request, Version};
+use hyper::ext::Protocol;
+
+pub(super) const WEBSOCKET: &str = "websocket";
+
+/// Extension that marks a WebSocket request after its upgrade headers were removed.
+#[derive(Clone, Copy, Debug)]
+struct Asked;
+
+/// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
+#[must_use]
+pub(super) fn is_asked<B>(request: &Request<B>) -> bool {
+    request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
+}
+
+pub(super) fn is_extended_connect<B>(request: &Request<B>) -> bool {
+    let protocol = request.extensions().get::<Protocol>();
+    *request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
+}
+
+/// Marks a WebSocket request before its upgrade headers are removed.
+pub(super) fn note<B>(request: &mut Request<B>) {
+    let lists = |name: HeaderName, wanted: &str| {
+        let values = request.headers().get_all(name);
+        let mut parts = values
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','));
+        parts.any(|part| part.trim().eq_ignore_ascii_case(wanted))
+    };
+    if *request.method() == Method::GET
+        && request.version() == Version::HTTP_11
+        && lists(UPGRADE, WEBSOCKET)
+        && lists(CONNECTION, "upgrade")
+    {
+        request.extensions_mut().insert(Asked);
+    }
+}

@@ -1,0 +1,57 @@
+//! Admits a turn: charges its key and waits at the gate.
+
+use policy::units::{Millis, Tokens};
+
+use super::context::RequestContext;
+use super::select;
+use super::turn::Turn;
+use crate::RequestPermit;
+use crate::admission::gate::{self, Ask, Gate, Shed};
+use protocol::error::ApiError;
+
+/// Charges a turn to its key, and waits until the engines have room. Fails if the key's tokens are used up, or no room
+/// is free in time.
+pub(super) async fn turn(
+    context: &RequestContext<'_>,
+    turn: &Turn,
+    place: &mut RequestPermit,
+) -> Result<(), ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let tokens = turn.tokens(proxy);
+    // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
+    place.charge = caller.charge(proxy.state.clock, tokens)?;
+    place.permit = enter(context, turn, tokens).await?;
+    let waited = (proxy.state.clock.now() - turn.arrived).0 / 1e3;
+    proxy.state.metrics.admitted(caller.name(), waited);
+    Ok(())
+}
+
+async fn enter(
+    context: &RequestContext<'_>,
+    turn: &Turn,
+    tokens: Tokens,
+) -> Result<Option<gate::Permit>, ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let settings = proxy.admission.settings();
+    let shed = settings.shed.then(|| Shed {
+        due: turn.arrived + Millis(turn.goal.ttft.0 * (1.0 - MARGIN)),
+        prefill: select::least_prefill(proxy, turn).unwrap_or(Millis::ZERO),
+    });
+    let ask = Ask {
+        model: gate::model(proxy, &turn.model).into(),
+        flow: caller.flow(),
+        standing: caller.standing(),
+        // A permit is held for prefill and response, so the cost includes an assumed reply.
+        cost: (tokens + REPLY).as_f64(),
+        patience: gate::patience(proxy, shed),
+        shed,
+    };
+    Gate::enter(proxy, ask).await
+}
+
+/// Share of the objective reserved for what predictions omit, such as the network. Under overload every admitted turn
+/// has waited as long as it could; without the margin some would be late by a few milliseconds.
+const MARGIN: f64 = 0.05;
+
+/// Tokens of the assumed reply.
+const REPLY: Tokens = Tokens(256);

@@ -1,0 +1,320 @@
+//! The connection to NATS, shared by all tasks, with automatic reconnection.
+//!
+//! Messages are not kept while the server is unreachable, because they would be outdated on reconnection. The roll
+//! call that follows at once has the current state.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, Event};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use tracing::{debug, info, warn};
+
+use super::Bus;
+use super::bucket::Bucket;
+use super::speak::{Out, speak};
+use super::{calibrations, join, leader, live_policy, wire};
+use operator::events::Kind;
+use serde_json::json;
+use state::State;
+use state::supervise::{Task, forever, until_done};
+use tailroute_http::tls;
+
+/// Pauses between connection attempts: the first and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Timeout of a connection attempt.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Ping interval. A server that is silent for two intervals counts as lost.
+const PING: Duration = Duration::from_secs(1);
+/// Most messages of a subscription waiting in the client. Further ones are lost and detected by their numbers.
+const INBOX: usize = 1_024;
+/// Most bytes of received messages waiting to be processed.
+const INBOX_BYTES: usize = 16 << 20;
+/// Longest credentials file.
+const LONGEST_CREDENTIALS: u64 = 1 << 20;
+/// Interval of the check for silent replicas.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Why no connection can be attempted.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("the files of [fleet]")]
+    Files(#[from] io::Error),
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+    #[error(transparent)]
+    Connect(#[from] async_nats::ConnectError),
+    #[error(transparent)]
+    Subscribe(#[from] async_nats::SubscribeError),
+}
+
+/// Sends messages to NATS.
+struct ToNats {
+    client: Client,
+    bus: Arc<Bus>,
+    subject: String,
+}
+
+impl Out for ToNats {
+    async fn publish(&mut self, message: Vec<u8>) {
+        let bytes = message.len();
+        if self.bus.is_up()
+            && self
+                .client
+                .publish(self.subject.clone(), message.into())
+                .await
+                .is_ok()
+        {
+            self.bus.counters.message("sent", bytes);
+        } else {
+            self.bus.counters.lost("disconnected", 1);
+        }
+    }
+}
+
+/// The parts shared by the tasks of a connection.
+#[derive(Clone)]
+struct Connected {
+    state: Arc<State>,
+    bus: Arc<Bus>,
+    client: Client,
+    /// Events of the connection; locked by the task that watches it.
+    events: Arc<Mutex<mpsc::Receiver<Event>>>,
+}
+
+impl Connected {
+    fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
+    }
+
+    fn bus(&self) -> Arc<Bus> {
+        Arc::clone(&self.bus)
+    }
+}
+
+/// A task of a connection.
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Connects and runs all tasks of the bus forever.
+pub(super) async fn run(state: Arc<State>, bus: Arc<Bus>) {
+    let (client, events) = loop {
+        match connect(&bus).await {
+            Ok(connected) => break connected,
+            Err(error) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                if bus.set_error(text.clone()) {
+                    warn!(error = text, "cannot use NATS: this replica works alone");
+                }
+                bus.set_up(state.clock.now(), false);
+                tokio::time::sleep(RETRY.1).await;
+            }
+        }
+    };
+    // Set only here.
+    let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
+    let connected = Connected {
+        state: Arc::clone(&state),
+        bus,
+        client,
+        events: Arc::new(Mutex::new(events)),
+    };
+    let mut tasks = JoinSet::new();
+    let mut spawn = |kind, start: fn(&Connected) -> Running| {
+        let connected = connected.clone();
+        tasks.spawn(forever(Arc::clone(&state), Task::only(kind), move || {
+            start(&connected)
+        }));
+    };
+    spawn("bus_policy", |to| {
+        Box::pin(live_policy::follow(to.state(), to.bus()))
+    });
+    spawn("bus_leader", |to| Box::pin(leader::lead(to.state(), to.bus())));
+    spawn("bus_calibrations", |to| {
+        Box::pin(calibrations::follow(to.state(), to.bus()))
+    });
+    spawn("bus_give", |to| {
+        Box::pin(join::give(to.state(), to.bus(), to.client.clone()))
+    });
+    spawn("bus_watch", |to| {
+        Box::pin(watch(to.state(), to.bus(), Arc::clone(&to.events)))
+    });
+    spawn("bus_hear", |to| {
+        Box::pin(hear(to.state(), to.bus(), to.client.clone()))
+    });
+    spawn("bus_tidy", |to| Box::pin(tidy(to.state(), to.bus())));
+    let joins = connected.clone();
+    let join = move || join::join(joins.state(), joins.bus(), joins.client.clone());
+    tasks.spawn(until_done(Arc::clone(&state), Task::only("bus_join"), join));
+    let say = move || {
+        let (state, bus) = (connected.state(), connected.bus());
+        let mut out = ToNats {
+            client: connected.client.clone(),
+            subject: subject(&bus),
+            bus: Arc::clone(&bus),
+        };
+        async move { speak(&state, &bus, &mut out).await }
+    };
+    forever(state, Task::only("bus_speak"), say).await;
+}
+
+fn subject(bus: &Bus) -> String {
+    format!("{}.turns", bus.settings.cluster)
+}
+
+/// Returns a client that reconnects automatically, and its events.
+async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError> {
+    let settings = &bus.settings;
+    let (tell, events) = mpsc::channel(64);
+    let mut options = ConnectOptions::new()
+        .name(format!("tailroute {}", bus.name))
+        .no_echo()
+        // A server's list of its cluster must not lead this router to hosts that are not configured.
+        .ignore_discovered_servers()
+        .retry_on_initial_connect()
+        .connection_timeout(CONNECT_LIMIT)
+        .ping_interval(PING)
+        .subscription_capacity(INBOX)
+        .reconnect_delay_callback(|attempts| {
+            let doubled = 2u32.saturating_pow(u32::try_from(attempts).unwrap_or(u32::MAX).min(8));
+            (RETRY.0 * doubled).min(RETRY.1)
+        })
+        .event_callback(move |event| {
+            let tell = tell.clone();
+            async move {
+                // A full queue already holds enough events to see the current state.
+                let _ = tell.try_send(event);
+            }
+        });
+    if let Some(path) = settings.credentials.clone() {
+        let read = move || config::file::read_text(&path, LONGEST_CREDENTIALS);
+        let text = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(io::Error::other)??;
+        options = options.credentials(&text)?;
+    }
+    if let Some(token) = &settings.token {
+        options = options.token(token.expose().to_owned());
+    }
+    if settings.is_encrypted {
+        options = options
+            .require_tls(true)
+            .tls_client_config(tls_client(settings.clone()).await?);
+    }
+    Ok((options.connect(settings.servers.as_slice()).await?, events))
+}
+
+async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, LinkError> {
+    let read = tokio::task::spawn_blocking(move || tls::towards_nats(&settings)).await;
+    Ok(read.map_err(io::Error::other)??)
+}
+
+/// Announces that NATS has connected or disconnected.
+fn announce(state: &State, bus: &Bus) {
+    let now = json!({ "connected": bus.is_up() });
+    state.operator.events.tell(Kind::Replicas, &bus.name, now);
+}
+
+/// Logs and records when NATS connects and disconnects.
+async fn watch(state: Arc<State>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
+    let mut events = events.lock().await;
+    while let Some(event) = events.recv().await {
+        let now = state.clock.now();
+        match event {
+            Event::Connected => {
+                if bus.set_up(now, true) {
+                    info!(cluster = bus.settings.cluster, "connected to NATS");
+                    announce(&state, &bus);
+                }
+                bus.roll_wanted.notify_one();
+                bus.live_policy.wanted.notify_one();
+            }
+            Event::Disconnected | Event::Closed => {
+                if bus.set_up(now, false) {
+                    warn!("NATS connection lost: this replica works alone until it is restored");
+                    announce(&state, &bus);
+                }
+            }
+            Event::SlowConsumer(_) => bus.counters.lost("inbox", 1),
+            Event::ClientError(error) => trouble(&state, &bus, &error.to_string()),
+            Event::ServerError(error) => trouble(&state, &bus, &error.to_string()),
+            other => debug!(event = %other, "NATS"),
+        }
+    }
+}
+
+fn trouble(state: &State, bus: &Bus, error: &str) {
+    if bus.set_error(error.to_owned()) {
+        if bus.is_up() {
+            warn!(error, "NATS error");
+        } else {
+            warn!(error, "cannot connect to NATS: this replica works alone");
+            bus.set_up(state.clock.now(), false);
+        }
+    }
+}
+
+/// Received messages waiting to be processed, bounded in bytes.
+#[derive(Debug, Default)]
+struct Inbox {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Inbox {
+    /// Adds a message, unless it is too long or the inbox is full.
+    fn put(&mut self, bus: &Bus, payload: Bytes) {
+        if payload.len() > wire::LONGEST_BYTES {
+            bus.counters.message("received", payload.len());
+            bus.counters.lost("malformed", 1);
+        } else if self.bytes + payload.len() > INBOX_BYTES {
+            bus.counters.lost("inbox", 1);
+        } else {
+            self.bytes += payload.len();
+            // A slice would keep the whole read buffer alive.
+            self.waiting.push_back(Bytes::copy_from_slice(&payload));
+        }
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let payload = self.waiting.pop_front()?;
+        self.bytes -= payload.len();
+        Some(payload)
+    }
+}
+
+/// Receives the other replicas' messages.
+async fn hear(state: Arc<State>, bus: Arc<Bus>, client: Client) {
+    loop {
+        match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
+            Ok(mut messages) => {
+                let mut inbox = Inbox::default();
+                while let Some(message) = messages.next().await {
+                    inbox.put(&bus, message.payload);
+                    while let Some(payload) = inbox.take() {
+                        bus.peers.hear(&state, &bus, &payload);
+                        // The client bounds messages by number, not by bytes, so they are moved out at once.
+                        while let Some(Some(message)) = messages.next().now_or_never() {
+                            inbox.put(&bus, message.payload);
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            Err(error) => warn!(%error, "cannot subscribe to other replicas"),
+        }
+        tokio::time::sleep(RETRY.1).await;
+    }
+}
+
+async fn tidy(state: Arc<State>, bus: Arc<Bus>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        bus.peers.tidy(&state, &bus);
+    }
+}

@@ -1,0 +1,319 @@
+//! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
+//!
+//! A connection's task is woken for each token. Its rare events are combined in one future with a waker of its own
+//! ([`Events`]).
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::Phase;
+use super::checked::Checked;
+use super::client_io::{self, ClientIo};
+use super::connections::ConnectionPermit;
+use super::events::{Event, Events, Times, Watched};
+use super::fast_path::{FastPath, Outgoing};
+use super::frame_owner::Carrier;
+use super::progress::Progress;
+use super::read_ahead::{ReadAhead, Reader};
+use super::socket::{Socket, Tcp};
+use super::stalled::Answers;
+use protocol::error::ApiError;
+use state::State;
+use tailroute_http::body::{Body, BodyError};
+use tailroute_http::rare_waker::rarely;
+
+/// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
+/// check rejects the head, with the error format of the client's API.
+const HEAD_SLACK_BYTES: usize = 16 * 1024;
+/// Longest HTTP/1 read of hyper. A head is bounded before hyper sees it; bodies are read in pieces of this size.
+const READ_BYTES: usize = 256 * 1024;
+/// HTTP/2 flow control window of a stream: bytes of a body that a client may send before the router reads it.
+pub const H2_STREAM_BYTES: u32 = 256 * 1024;
+/// HTTP/2 flow control window of a connection.
+pub const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
+/// Buffer for a response to an HTTP/2 client that reads slowly.
+pub const H2_SEND_BYTES: usize = 64 * 1024;
+/// Shortest time that a keep-alive connection remains usable after a response that did not announce its end.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// Time for a cut connection to send its last bytes.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+/// Interval of HTTP/2 keep-alive pings.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// The shared parts that connections are served with.
+#[derive(Clone)]
+pub struct Connector {
+    state: Arc<State>,
+    server: Arc<Builder<TokioExecutor>>,
+    max_head: usize,
+}
+
+impl Connector {
+    /// Configures the server from the limits.
+    #[must_use]
+    pub fn new(state: &Arc<State>) -> Self {
+        let limits = &state.config.limits;
+        let max_head = limits.max_header_bytes.get().saturating_add(HEAD_SLACK_BYTES);
+        let mut server = Builder::new(TokioExecutor::new());
+        server
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            // A token is sent as a chunk size, the data and a line break: copying them together costs less than a
+            // vectored write.
+            .writev(false)
+            .max_buf_size(max_head.saturating_add(READ_BYTES));
+        server
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX))
+            .enable_connect_protocol()
+            .keep_alive_interval(KEEP_ALIVE)
+            .initial_stream_window_size(H2_STREAM_BYTES)
+            .initial_connection_window_size(H2_CONNECTION_BYTES)
+            .max_send_buf_size(H2_SEND_BYTES)
+            .max_concurrent_streams(1024);
+        Self {
+            state: Arc::clone(state),
+            server: Arc::new(server),
+            max_head,
+        }
+    }
+
+    /// Serves a connection from its first byte to its last. `handle` answers its requests.
+    pub async fn serve<H, F>(
+        self,
+        stream: TcpStream,
+        handle: H,
+        (place, progress): (ConnectionPermit, Arc<Progress>),
+        phase: watch::Receiver<Phase>,
+    ) where
+        H: Fn(Request<Incoming>) -> F,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let opened = tokio::select! {
+            biased;
+            opened = open(&self.state, stream) => opened,
+            () = progress.has_to_give_way() => None,
+        };
+        let Some(stream) = opened else {
+            return;
+        };
+        let (stream, place) = (Arc::new(stream), Arc::new(place));
+        let ended = self.converse(&stream, handle, (&place, &progress), phase).await;
+        if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
+            // The socket now belongs to the tunnel.
+            return;
+        }
+        let closing = async {
+            match progress.refusal() {
+                Some(error) => client_io::say(&stream, error).await,
+                None if ended == Ended::TimedOut && progress.half_a_request() => {
+                    let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
+                    client_io::say(&stream, &error).await;
+                }
+                None => {}
+            }
+            client_io::close(&stream).await;
+        };
+        tokio::select! {
+            () = closing => {}
+            () = progress.has_to_give_way() => {}
+        }
+    }
+
+    /// Serves requests until the connection ends. The server is dropped before the socket is closed, because a drain
+    /// waits for connections, not for clients that are slow to close.
+    async fn converse<H, F>(
+        &self,
+        stream: &Arc<Socket>,
+        handle: H,
+        (place, progress): (&Arc<ConnectionPermit>, &Arc<Progress>),
+        phase: watch::Receiver<Phase>,
+    ) -> Ended
+    where
+        H: Fn(Request<Incoming>) -> F,
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let live = self.state.live();
+        let (idle, drain_delay) = (live.limits.idle_timeout, live.limits.drain_delay);
+        drop(live);
+        let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
+        let answers = Arc::new(Answers::new(idle));
+        let outgoing = Arc::new(Outgoing::default());
+        let ahead = Arc::new(ReadAhead::default());
+        let socket = ClientIo::new(
+            (Arc::clone(stream), Arc::clone(&outgoing), Arc::clone(&ahead)),
+            Arc::clone(progress),
+            place,
+            idle,
+        );
+        let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
+        let express = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
+        let reader = Reader {
+            socket: Arc::clone(stream),
+            progress: Arc::clone(progress),
+            ahead,
+            room: self.state.unread(),
+        };
+        let watched = Watched {
+            socket: Arc::clone(stream),
+            answers: Arc::clone(&answers),
+            progress: Arc::clone(progress),
+            phase,
+        };
+        let times = Times {
+            head: self.state.config.limits.header_timeout,
+            idle,
+            // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
+            unused: IDLE_GRACE.max(drain_delay),
+        };
+        let service = service_fn(|request: Request<Incoming>| {
+            let (state, progress, answers) = (
+                Arc::clone(&self.state),
+                Arc::clone(progress),
+                Arc::clone(&answers),
+            );
+            let open = progress.request_began();
+            let (version, carrier) = (request.version(), Carrier::of(&request));
+            let responding = handle(request);
+            async move {
+                let mut response = responding.await;
+                sent_as(&state, version, &progress, &mut response);
+                Ok::<_, Infallible>(answers.send(response, carrier, open))
+            }
+        });
+        let connection = self
+            .server
+            .serve_connection_with_upgrades(TokioIo::new(io), service);
+        let connection = pin!(connection.into_owned());
+        until_it_ends(
+            (connection, express, reader),
+            Events::new(watched, times),
+            progress,
+        )
+        .await
+    }
+}
+
+/// Applies a response's effect on its connection.
+fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut Response<Body>) {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        progress.upgrade();
+    } else if state.is_draining() && version <= Version::HTTP_11 {
+        // The client's next request then goes elsewhere, not to a connection about to close.
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// How the serving of a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Normally, or broken by the client.
+    Served,
+    /// No complete head came in time.
+    TimedOut,
+    /// It is closed at once: the client has disconnected, or its resources are needed.
+    Dropped,
+}
+
+/// The result of polling a connection.
+#[derive(Debug)]
+enum Happened {
+    /// hyper has finished.
+    Over(Result<(), BodyError>),
+    Besides(Event),
+}
+
+/// Serves a connection until it ends or an event ends it.
+async fn until_it_ends<C>(
+    (mut connection, mut express, mut reader): (Pin<&mut C>, FastPath, Reader),
+    mut events: Events,
+    progress: &Progress,
+) -> Ended
+where
+    C: GracefulConnection<Error = BodyError>,
+{
+    loop {
+        let mut event = pin!(rarely(events.next()));
+        let serving = poll_fn(|cx| {
+            express.poll(cx, |cx| match connection.as_mut().poll(cx) {
+                Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
+                // hyper has answered what it could; the remaining requests are from a client that has disconnected.
+                Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
+                Poll::Pending => match reader.poll(cx) {
+                    Poll::Ready(event) => Poll::Ready(Happened::Besides(event)),
+                    Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
+                },
+            })
+        });
+        match serving.await {
+            Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
+            Happened::Over(_) => return Ended::Served,
+            Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
+            Happened::Besides(
+                Event::Ended | Event::Evicted | Event::ClientLeft | Event::PipelinesTooMuch,
+            ) => {
+                return Ended::Dropped;
+            }
+            Happened::Besides(Event::Cut) => break,
+            Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
+        }
+        express.ring();
+    }
+    // Streams end with an error event and then break off. A client that does not read misses it. Responses that are
+    // still pending after this are dropped, together with their requests to workers.
+    express.ring();
+    let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
+    let _ = tokio::time::timeout(LAST_WORDS, rest).await;
+    Ended::Dropped
+}
+
+/// Performs the TLS handshake, if TLS is on, within the timeout of a request's head.
+async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
+    let Some(acceptor) = state.tls.acceptor() else {
+        return Some(Socket::plain(stream));
+    };
+    let shaking_hands = acceptor.accept(Tcp::new(stream));
+    match tokio::time::timeout(state.config.limits.header_timeout, shaking_hands).await {
+        Ok(Ok(stream)) => Some(Socket::encrypted(stream)),
+        Ok(Err(error)) => {
+            debug!(%error, "no TLS");
+            state.metrics.no_tls();
+            None
+        }
+        Err(_) => {
+            state.metrics.no_tls();
+            None
+        }
+    }
+}
+
+fn is_timeout(ended: &Result<(), BodyError>) -> bool {
+    let Err(error) = ended else { return false };
+    debug!(%error, "connection ended");
+    error
+        .downcast_ref::<hyper::Error>()
+        .is_some_and(hyper::Error::is_timeout)
+}

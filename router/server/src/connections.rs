@@ -1,0 +1,223 @@
+//! A port's connection limit, and the eviction of idle connections at the limit.
+//!
+//! A connection without an open request never keeps a new client out. At the limit, idle connections are closed, the
+//! longest idle first, of the address that has most of them, so that a client with many connections evicts its own. A
+//! connection with an open request is never closed for another one; requests have limits of their own.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::progress::Progress;
+
+/// Polling interval for idle connections while a new one waits.
+const LOOK: Duration = Duration::from_millis(20);
+/// Inverse share of all connections that is evicted at a time, because the search costs more with more connections.
+const SHARE: usize = 64;
+
+/// All connections of a port.
+#[derive(Debug)]
+pub struct Connections {
+    max: usize,
+    permits: Arc<Semaphore>,
+    open: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Open {
+    network: IpAddr,
+    progress: Arc<Progress>,
+}
+
+/// A connection's permit. Dropping it frees the slot.
+#[derive(Debug)]
+pub struct ConnectionPermit {
+    connections: Arc<Connections>,
+    number: u64,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.connections.open.lock().remove(&self.number);
+        self.permit = None;
+    }
+}
+
+impl Connections {
+    /// Permits `max` connections.
+    pub fn new(max: usize) -> Arc<Self> {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            max,
+            permits: Arc::new(Semaphore::new(max)),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Waits for a permit for a client's connection.
+    pub async fn place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> ConnectionPermit {
+        loop {
+            if let Some(place) = self.try_place(client, progress) {
+                return place;
+            }
+            self.make_room();
+            let freed = Arc::clone(&self.permits).acquire_owned();
+            if let Ok(Ok(permit)) = tokio::time::timeout(LOOK, freed).await {
+                return self.opened(client, progress, permit);
+            }
+        }
+    }
+
+    /// Returns a permit for a client's connection if one is free.
+    pub fn try_place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> Option<ConnectionPermit> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        Some(self.opened(client, progress, permit))
+    }
+
+    fn opened(
+        self: &Arc<Self>,
+        client: IpAddr,
+        progress: &Arc<Progress>,
+        permit: OwnedSemaphorePermit,
+    ) -> ConnectionPermit {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let open = Open {
+            network: network(client),
+            progress: Arc::clone(progress),
+        };
+        self.open.lock().insert(number, open);
+        ConnectionPermit {
+            connections: Arc::clone(self),
+            number,
+            permit: Some(permit),
+        }
+    }
+
+    /// Returns the number of free slots.
+    /// Returns the number of free permits.
+    pub fn free(&self) -> usize {
+        self.permits.available_permits()
+    }
+
+    /// Evicts some idle connections, if there are any.
+    fn make_room(&self) {
+        let open = self.open.lock();
+        let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
+        for Open { network, progress } in open.values() {
+            if let Some(idle_for) = progress.could_give_way() {
+                idle.entry(*network).or_default().push((idle_for, progress));
+            }
+        }
+        let Some(mut most) = idle.into_values().max_by_key(Vec::len) else {
+            return;
+        };
+        most.sort_unstable_by_key(|(idle_for, _)| std::cmp::Reverse(*idle_for));
+        for (_, progress) in most.iter().take(self.max.div_ceil(SHARE)) {
+            progress.give_way();
+        }
+    }
+}
+
+/// Returns the network that counts as one client: an IPv4 address, or an IPv6 /64.
+fn network(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    async fn open(
+        connections: &Arc<Connections>,
+        client: IpAddr,
+    ) -> (Arc<Progress>, tokio::task::JoinHandle<()>) {
+        let progress = Arc::new(Progress::default());
+        let place = connections.place(client, &progress).await;
+        let own = Arc::clone(&progress);
+        let task = tokio::spawn(async move {
+            own.has_to_give_way().await;
+            drop(place);
+        });
+        (progress, task)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_limit_the_longest_idle_connection_of_the_busiest_address_is_evicted() {
+        let connections = Connections::new(4);
+        let mut all = Vec::new();
+        for client in [1, 2, 2, 2] {
+            all.push(open(&connections, address(client)).await);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        let _request = all[1].0.request_began();
+        let _new = open(&connections, address(3)).await;
+        let ended: Vec<bool> = all.iter().map(|(_, task)| task.is_finished()).collect();
+        assert_eq!(ended, [false, false, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_client_waits_while_every_connection_has_a_request_open() {
+        let connections = Connections::new(1);
+        let (progress, _task) = open(&connections, address(1)).await;
+        let request = progress.request_began();
+        let other = Arc::new(Progress::default());
+        let mut waiting = std::pin::pin!(connections.place(address(2), &other));
+        let in_time = tokio::time::timeout(Duration::from_secs(60), waiting.as_mut()).await;
+        assert!(in_time.is_err());
+        drop(request);
+        waiting.await;
+        assert!(connections.try_place(address(2), &other).is_some());
+    }
+
+    #[test]
+    fn a_connection_under_eviction_is_not_chosen_again() {
+        let connections = Connections::new(2);
+        let open = [(); 2].map(|()| {
+            let progress = Arc::new(Progress::default());
+            (connections.try_place(address(1), &progress), progress)
+        });
+        let told = || {
+            let told =
+                |(_, progress): &(_, Arc<Progress>)| progress.has_to_give_way().now_or_never().is_some();
+            open.iter().filter(|one| told(one)).count()
+        };
+        for expected in [1, 1, 0] {
+            connections.make_room();
+            assert_eq!(told(), expected);
+        }
+    }
+
+    #[test]
+    fn an_ipv6_network_counts_as_one_client() {
+        let network = |text: &str| super::network(text.parse().unwrap());
+        assert_eq!(network("2001:db8::1"), network("2001:db8::2"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), address(1));
+    }
+
+    #[test]
+    fn dropping_a_permit_frees_its_slot() {
+        let (connections, progress) = (Connections::new(1), Arc::new(Progress::default()));
+        let place = connections.try_place(address(1), &progress).unwrap();
+        assert!(connections.try_place(address(1), &progress).is_none());
+        drop(place);
+        assert!(connections.place(address(1), &progress).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,159 @@
+//! Tracks whether hyper or the fast path ([`fast_path`](super::fast_path)) polls a response's frames.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::stalled::Held;
+use tailroute_http::body::{Body, BodyError};
+
+/// The encoding of the responses to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// HTTP/1.1: chunked, unless they have a length.
+    Chunks,
+    /// HTTP/1 without chunks.
+    Plain,
+    /// HTTP/2: each response is sent by a task of its own.
+    Streams,
+}
+
+impl Carrier {
+    /// Returns the encoding of the response to `request`.
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        match request.version() {
+            Version::HTTP_11 if request.method() != Method::HEAD => Self::Chunks,
+            version if version <= Version::HTTP_11 => Self::Plain,
+            _ => Self::Streams,
+        }
+    }
+}
+
+/// Which side polls a response's frames.
+#[derive(Debug)]
+pub(super) enum FrameOwner {
+    /// hyper polls all frames.
+    Hyper,
+    /// hyper polls; while it waits, the fast path may take over ([`fast_path`](super::fast_path)).
+    Offered,
+    /// The fast path polls; hyper waits.
+    FastPath,
+    /// hyper polls again, beginning with a result that the fast path could not write.
+    Left(Option<Result<Frame<Bytes>, BodyError>>),
+    /// The body is complete.
+    Over,
+}
+
+impl FrameOwner {
+    /// Returns the initial state: only chunked responses may use the fast path.
+    pub(super) fn of(answer: &Response<Body>, carrier: Carrier) -> Self {
+        if carrier == Carrier::Chunks && has_no_length(answer) {
+            Self::Offered
+        } else {
+            Self::Hyper
+        }
+    }
+}
+
+/// The results of hyper's polls for the connection's task.
+#[derive(Debug, Default)]
+pub(super) struct PollResults {
+    /// The response that hyper waits for and that may use the fast path.
+    pub(super) offer: Option<Arc<Mutex<Held>>>,
+    /// A body that hyper has finished. It is dropped after hyper has written, because dropping it does work.
+    pub(super) whole: Option<Body>,
+}
+
+/// Returns whether hyper sends the response in chunks, if the client supports them.
+fn has_no_length(answer: &Response<Body>) -> bool {
+    answer.status() == StatusCode::OK
+        && !answer.headers().contains_key(CONTENT_LENGTH)
+        && answer.body().size_hint().exact().is_none()
+}
+
+/// A response as hyper sees it.
+pub(super) struct Watched {
+    pub(super) held: Arc<Mutex<Held>>,
+    pub(super) handed: Arc<Mutex<PollResults>>,
+    pub(super) carrier: Carrier,
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut held = self.held.lock();
+        match std::mem::replace(&mut held.passage, FrameOwner::Offered) {
+            FrameOwner::Hyper => held.passage = FrameOwner::Hyper,
+            FrameOwner::Offered => {}
+            FrameOwner::FastPath => {
+                held.passage = FrameOwner::FastPath;
+                return Poll::Pending;
+            }
+            FrameOwner::Left(frame) => return Poll::Ready(frame),
+            FrameOwner::Over => {
+                held.passage = FrameOwner::Over;
+                return Poll::Ready(None);
+            }
+        }
+        let Some(body) = &mut held.body else {
+            return Poll::Ready(Some(Err("the client did not read it in time".into())));
+        };
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        let is_last = body.is_end_stream() || matches!(polled, Poll::Ready(None));
+        held.handed_out = polled.is_ready().then(Instant::now);
+        if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
+            // hyper keeps the response until the client's window has room for its end, which may never happen.
+            held.passage = FrameOwner::Over;
+            let body = held.body.take();
+            drop(held);
+            drop(body);
+            return polled;
+        }
+        if polled.is_pending() && matches!(held.passage, FrameOwner::Offered) {
+            self.handed.lock().offer = Some(Arc::clone(&self.held));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = self.held.lock();
+        match held.passage {
+            FrameOwner::Left(_) => false,
+            FrameOwner::Over => true,
+            _ => held.body.as_ref().is_some_and(Body::is_end_stream),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.held
+            .lock()
+            .body
+            .as_ref()
+            .map_or_else(SizeHint::new, Body::size_hint)
+    }
+}
+
+impl Drop for Watched {
+    /// hyper has dropped the response, which closes the request.
+    fn drop(&mut self) {
+        let mut held = self.held.lock();
+        let (body, _request) = (held.body.take(), held.request.take());
+        drop(held);
+        if self.carrier != Carrier::Streams {
+            let before = std::mem::replace(&mut self.handed.lock().whole, body);
+            drop(before);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Connections of clients: request framing, timeouts, limits, and a fast path for streamed responses.
+//!
+//! [`Connector`] serves a connection of the data port. The other ports use the parts: [`connections`] bounds their
+//! number, [`client_io`] their time.
+
+mod checked;
+pub mod client_io;
+mod connection;
+pub mod connections;
+mod events;
+mod fast_path;
+mod frame_owner;
+pub mod framing;
+pub mod progress;
+mod read_ahead;
+pub mod socket;
+mod stalled;
+
+use tokio::time::Instant;
+
+pub use self::connection::{Connector, H2_CONNECTION_BYTES, H2_SEND_BYTES, H2_STREAM_BYTES};
+
+/// The phase of a shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// No shutdown.
+    Serving,
+    /// No new connections are accepted. Open ones announce that they close, and close when idle.
+    Draining,
+    /// All connections announce the end where the protocol can, and close.
+    Cut,
+}
+
+/// The deadline of the whole response, as a response extension.
+#[derive(Clone, Copy, Debug)]
+pub struct Due(pub Instant);

@@ -1,0 +1,343 @@
+//! Drops responses whose client does not read.
+//!
+//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks
+//! the response's own timeouts, and could hold a worker for as long as it likes. In HTTP/2 this applies to each
+//! stream, while the connection is healthy. So each connection watches its responses from outside: a response
+//! whose last frame was taken, without a poll for the next one, for `limits.idle_timeout_s` or past its request's
+//! deadline, is dropped, together with its request to the worker. A client that reads on gets an error. The
+//! request is closed, so a connection without reads becomes idle, and ends as an idle one does.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http::Response;
+use http_body::Body as _;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Due;
+use super::frame_owner::{Carrier, FrameOwner, PollResults, Watched};
+use super::progress::OpenRequest;
+use tailroute_http::body::{self, Body};
+
+/// Polling interval for a response that is past its deadline and would be stalled without another read.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The responses that a connection is sending.
+#[derive(Debug)]
+pub(super) struct Answers {
+    patience: Duration,
+    sending: Mutex<Sending>,
+    sooner: Notify,
+    handed: Arc<Mutex<PollResults>>,
+}
+
+#[derive(Debug, Default)]
+struct Sending {
+    answers: Vec<Weak<Mutex<Held>>>,
+    /// Time of the next check. No response can be stalled before it; `None` without responses.
+    next_look: Option<Instant>,
+}
+
+/// A response in transmission.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` once it was dropped.
+    pub(super) body: Option<Body>,
+    /// When the last frame was taken, if none was polled for since.
+    pub(super) handed_out: Option<Instant>,
+    /// The request's deadline.
+    due: Option<Instant>,
+    /// Open until hyper drops the response, or it is dropped as stalled.
+    pub(super) request: Option<OpenRequest>,
+    pub(super) passage: FrameOwner,
+}
+
+impl Held {
+    /// Returns when the response will be stalled without further polls. While its next frame is awaited, returns the
+    /// earliest possible time.
+    fn stuck_at(&self, now: Instant, patience: Duration) -> Instant {
+        let silent = self.handed_out.unwrap_or(now) + patience;
+        let due = self.due.map(|due| match self.handed_out {
+            None if due <= now => now + LOOK,
+            _ => due,
+        });
+        due.map_or(silent, |due| due.min(silent))
+    }
+}
+
+impl Answers {
+    /// Returns an empty set. `patience` is the longest time without a poll.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            sending: Mutex::default(),
+            sooner: Notify::new(),
+            handed: Arc::default(),
+        }
+    }
+
+    /// Adds the response to this request.
+    pub(super) fn send(
+        &self,
+        mut answer: Response<Body>,
+        carrier: Carrier,
+        request: OpenRequest,
+    ) -> Response<Body> {
+        if answer.body().is_end_stream() {
+            return answer;
+        }
+        let passage = FrameOwner::of(&answer, carrier);
+        let due = answer.extensions_mut().remove::<Due>().map(|due| due.0);
+        answer.map(|body| {
+            let held = Arc::new(Mutex::new(Held {
+                body: Some(body),
+                handed_out: None,
+                due,
+                request: Some(request),
+                passage,
+            }));
+            let mut sending = self.sending.lock();
+            sending.answers.retain(|other| other.strong_count() > 0);
+            sending.answers.push(Arc::downgrade(&held));
+            // Without a deadline, a response cannot be stalled before those present at the last check.
+            let is_sooner = |at| due.is_some_and(|due| due < at);
+            if sending.next_look.is_none_or(is_sooner) {
+                self.sooner.notify_one();
+            }
+            drop(sending);
+            body::streaming(Watched {
+                held,
+                handed: Arc::clone(&self.handed),
+                carrier,
+            })
+        })
+    }
+
+    /// Takes the results of hyper's polls.
+    pub(super) fn take_handed(&self) -> PollResults {
+        std::mem::take(&mut self.handed.lock())
+    }
+
+    pub(super) fn are_any(&self) -> bool {
+        let sending = self.sending.lock();
+        sending.answers.iter().any(|answer| answer.strong_count() > 0)
+    }
+
+    /// Drops stalled responses, forever. A healthy response is checked only once per `patience`, because there are
+    /// many of them.
+    pub(super) async fn watch(&self) -> Infallible {
+        loop {
+            match self.give_up() {
+                None => self.sooner.notified().await,
+                Some(at) => {
+                    let _ = tokio::time::timeout_at(at, self.sooner.notified()).await;
+                }
+            }
+        }
+    }
+
+    /// Drops stalled responses. Returns the time of the next check, if any response is being sent.
+    fn give_up(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let (mut given_up, mut next_look) = (Vec::new(), None::<Instant>);
+        let mut sending = self.sending.lock();
+        sending.answers.retain(|held| {
+            let Some(held) = held.upgrade() else { return false };
+            let mut held = held.lock();
+            let at = held.stuck_at(now, self.patience);
+            if at <= now {
+                given_up.push((held.body.take(), held.request.take()));
+            } else {
+                next_look = Some(next_look.map_or(at, |next| next.min(at)));
+            }
+            held.request.is_some()
+        });
+        sending.next_look = next_look;
+        drop(sending);
+        // Dropped without locks held: this frees the worker and admits the next request.
+        drop(given_up);
+        next_look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll};
+
+    use bytes::Bytes;
+    use http_body::Frame;
+    use http_body_util::{BodyExt as _, StreamBody};
+    use tokio::sync::mpsc;
+
+    use super::super::progress::Progress;
+    use super::*;
+    use tailroute_http::body::BodyError;
+
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    fn request() -> OpenRequest {
+        Arc::new(Progress::default()).request_began()
+    }
+
+    /// Returns an endless response of these frames, and a channel that reports when it was dropped.
+    fn answer(frames: &[&'static str], due: Option<Duration>) -> (Response<Body>, mpsc::Sender<()>) {
+        let (alive, held) = mpsc::channel(1);
+        let frames: Vec<_> = frames
+            .iter()
+            .map(|frame| Bytes::from_static(frame.as_bytes()))
+            .collect();
+        let mut left = frames.into_iter();
+        let stream = futures_util::stream::poll_fn(move |_| {
+            let _ = &held;
+            match left.next() {
+                Some(frame) => Poll::Ready(Some(Ok::<_, BodyError>(Frame::data(frame)))),
+                None => Poll::Pending,
+            }
+        });
+        let mut answer = Response::new(body::streaming(StreamBody::new(stream)));
+        if let Some(due) = due {
+            answer.extensions_mut().insert(Due(Instant::now() + due));
+        }
+        (answer, alive)
+    }
+
+    /// Returns the time after which the response is dropped, once the client has polled this number of frames.
+    async fn given_up_after(
+        frames: &[&'static str],
+        asked: usize,
+        due: Option<Duration>,
+    ) -> Option<Duration> {
+        let (answers, began) = (Arc::new(Answers::new(PATIENCE)), Instant::now());
+        let (answer, alive) = answer(frames, due);
+        let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
+        for _ in 0..asked {
+            let _ = futures_util::FutureExt::now_or_never(body.frame());
+        }
+        tokio::select! {
+            never = answers.watch() => match never {},
+            () = alive.closed() => Some(began.elapsed()),
+            () = tokio::time::sleep(PATIENCE * 10) => None,
+        }
+    }
+
+    fn seconds(after: Option<Duration>) -> Option<u64> {
+        after.map(|after| after.as_millis().div_ceil(1000) as u64)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unread_response_is_dropped_after_the_idle_timeout() {
+        assert_eq!(seconds(given_up_after(&["a", "b"], 1, None).await), Some(120));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_waits_for_its_own_next_frame_is_kept() {
+        assert_eq!(given_up_after(&["a"], 2, None).await, None);
+        assert_eq!(
+            given_up_after(&["a"], 2, Some(Duration::from_secs(5))).await,
+            None
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unread_response_is_dropped_at_its_deadline() {
+        assert_eq!(
+            seconds(given_up_after(&["a", "b"], 1, Some(Duration::from_secs(5))).await),
+            Some(5)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_before_the_next_check_brings_the_check_forward() {
+        let answers = Arc::new(Answers::new(PATIENCE));
+        let (endless, _alive) = answer(&["a"], None);
+        let (urgent, alive) = answer(&["a", "b"], Some(Duration::from_secs(2)));
+        let mut endless = answers.send(endless, Carrier::Plain, request()).into_body();
+        let began = Instant::now();
+        let urgent = async {
+            // By then the watch sleeps until the other response could be stalled.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let mut urgent = answers.send(urgent, Carrier::Plain, request()).into_body();
+            let _ = urgent.frame().await;
+            alive.closed().await;
+        };
+        tokio::select! {
+            never = answers.watch() => match never {},
+            () = urgent => assert_eq!(seconds(Some(began.elapsed())), Some(2)),
+            _ = async { while endless.frame().await.is_some() {} } => {}
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropping_a_stalled_response_closes_its_request() {
+        for (frames, asked) in [(&["a", "b"][..], 1), (&["a"], 1)] {
+            let (answers, progress) = (Arc::new(Answers::new(PATIENCE)), Arc::new(Progress::default()));
+            let frames: Vec<_> = frames
+                .iter()
+                .map(|frame| Ok::<_, BodyError>(Frame::data(Bytes::from_static(frame.as_bytes()))))
+                .collect();
+            let answer = Response::new(body::streaming(StreamBody::new(futures_util::stream::iter(
+                frames,
+            ))));
+            let mut body = answers
+                .send(answer, Carrier::Streams, progress.request_began())
+                .into_body();
+            for _ in 0..asked {
+                assert!(body.frame().await.is_some());
+            }
+            assert!(progress.is_open());
+            let watched = tokio::time::timeout(PATIENCE + LOOK, answers.watch()).await;
+            assert!(watched.is_err() && !progress.is_open());
+            drop(body);
+            assert!(!progress.is_open(), "and it is not counted twice");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_dropped_at_its_end_over_http_2_and_after_the_write_over_http_1() {
+        for (carrier, is_gone) in [(Carrier::Streams, true), (Carrier::Chunks, false)] {
+            let (alive, held) = mpsc::channel::<()>(1);
+            let frames =
+                futures_util::stream::iter([Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"a")))]);
+            let frames = futures_util::StreamExt::inspect(frames, move |_| {
+                let _ = &held;
+            });
+            let answers = Arc::new(Answers::new(PATIENCE));
+            let answer = Response::new(body::streaming(StreamBody::new(frames)));
+            let mut body = answers.send(answer, carrier, request()).into_body();
+            assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
+            assert!(body.frame().await.is_none());
+            assert_eq!(alive.is_closed(), is_gone);
+            assert!(body.frame().await.is_none(), "once more");
+            drop(body);
+            drop(answers.take_handed());
+            assert!(alive.is_closed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_healthy_response_is_checked_once_per_idle_timeout() {
+        let answers = Arc::new(Answers::new(PATIENCE));
+        let (answer, _alive) = answer(&["a"], None);
+        let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
+        let _ = futures_util::FutureExt::now_or_never(body.frame());
+        let _ = futures_util::FutureExt::now_or_never(body.frame());
+        let (mut watch, mut bell, mut looks) = (
+            pin!(answers.watch()),
+            tailroute_http::rare_waker::RareWaker::default(),
+            0,
+        );
+        let task = std::task::Waker::noop();
+        for _ in 0..PATIENCE.as_secs() * 5 {
+            if bell.has_rung(&Context::from_waker(task)) {
+                looks += 1;
+                let _ = watch.as_mut().poll(&mut Context::from_waker(bell.waker()));
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!((5..=7).contains(&looks), "{looks}");
+    }
+}

@@ -1,0 +1,40 @@
+//! Events for subscribers of the admin API.
+
+use fleet::Worker;
+use fleet::breaker::BreakerState;
+use operator::events::Kind;
+
+use crate::State;
+
+impl State {
+    /// Announces that a worker's state has changed.
+    pub fn worker_changed(&self, worker: &Worker) {
+        let now = serde_json::json!({ "ready": worker.is_ready(), "well": worker.is_well(), "hold": worker.hold() });
+        self.operator.events.tell(Kind::Worker, worker.name(), now);
+    }
+
+    /// Announces that a worker's cache events are followed.
+    pub fn evidence_live(&self, worker: &Worker) {
+        let now = serde_json::json!({ "followed": true });
+        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+    }
+
+    /// Announces that a worker's cache events are lost.
+    pub fn evidence_lost(&self, worker: &Worker, error: &dyn std::error::Error) {
+        let now = serde_json::json!({ "followed": false, "error": error.to_string() });
+        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+    }
+
+    /// Counts and announces that a worker's breaker has opened.
+    pub fn breaker_opened(&self, worker: &Worker) {
+        self.metrics.breaker_opened(worker.name());
+        let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
+        self.operator.events.tell(Kind::Breaker, worker.name(), now);
+    }
+
+    /// Announces that a worker's breaker has closed.
+    pub fn breaker_closed(&self, worker: &Worker) {
+        let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
+        self.operator.events.tell(Kind::Breaker, worker.name(), now);
+    }
+}

@@ -1,0 +1,88 @@
+//! Control calls to a worker: every call outside of requests, bounded in time and size.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+
+use crate::State;
+use fleet::Worker;
+use protocol::headers;
+use tailroute_http::body;
+
+/// Longest response of a control call that is read.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// A control call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No response in time.
+    #[error("timed out waiting for a response")]
+    Timeout,
+    /// A response that is not a success.
+    #[error("answered {0}")]
+    Status(StatusCode),
+    /// No connection, or it broke.
+    #[error("{0}")]
+    Transport(String),
+}
+
+impl CallError {
+    /// Returns whether the worker refused the call: repeating it would not help.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status(status) if status.is_client_error())
+    }
+
+    /// Returns whether the worker merely did not respond in time.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout)
+    }
+}
+
+/// Makes a control call to a worker, bounded in time and size.
+///
+/// # Errors
+/// Fails if there is no successful response within the health timeout.
+pub async fn call(
+    state: &State,
+    worker: &Worker,
+    method: Method,
+    path: &str,
+    json: Option<&Value>,
+) -> Result<Bytes, CallError> {
+    let transport = |error: &dyn std::fmt::Display| CallError::Transport(error.to_string());
+    let uri = worker.uri(path).map_err(|error| transport(&error))?;
+    let mut request = Request::builder().method(method).uri(uri);
+    if json.is_some() {
+        request = request.header(http::header::CONTENT_TYPE, "application/json");
+    }
+    let mut request = request
+        .body(body::full(json.map(Value::to_string).unwrap_or_default()))
+        .map_err(|error| transport(&error))?;
+    headers::present(request.headers_mut(), &worker.spec);
+    headers::pin(request.headers_mut(), worker.spec.rank);
+    let exchange = async {
+        let response = state
+            .client
+            .request(request)
+            .await
+            .map_err(|error| transport(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| transport(&error))?
+            .to_bytes();
+        if status.is_success() {
+            Ok(bytes)
+        } else {
+            Err(CallError::Status(status))
+        }
+    };
+    tokio::time::timeout(state.config.health.timeout, exchange)
+        .await
+        .unwrap_or(Err(CallError::Timeout))
+}

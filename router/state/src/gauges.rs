@@ -1,0 +1,84 @@
+//! Values of the metrics page.
+
+use fleet::Worker;
+use learning::feedback::{ClassState, TailState};
+use metrics::{BusGauges, Gauges, WorkerGauges};
+use policy::slo;
+use policy::units::{Millis, Tokens};
+
+use crate::State;
+
+impl State {
+    /// Returns the gauges of the metrics page. The parts that own admission and the bus give theirs.
+    #[must_use]
+    pub fn gauges(&self, admission: (usize, usize), bus: Option<BusGauges>) -> Gauges {
+        let habits = {
+            let conversations = self.feedback.conversations.lock();
+            let all = ClassState::of(None, conversations.habits.all());
+            let mut classes = ClassState::keyless(&conversations.habits);
+            classes.insert(0, all);
+            classes
+        };
+        Gauges {
+            workers: self
+                .fleet
+                .present()
+                .iter()
+                .map(|worker| self.worker_gauges(worker))
+                .collect(),
+            index: self.knowledge.index_stats(),
+            losses: self.knowledge.losses(),
+            slo_share: self.live().objective.share,
+            tail: TailState::of(&self.feedback, self.config.hints.enabled),
+            habits,
+            lessons_dropped: self.feedback.dropped(),
+            policy_revision: self.policy.load().revision,
+            audit_failures: self.operator.audit.failures(),
+            admission,
+            discovery: self.discovery.standings(),
+            bus,
+            log_dropped: telemetry::logs::writer::dropped(),
+            tasks: tokio::runtime::Handle::try_current()
+                .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
+        }
+    }
+
+    /// Returns the gauges of a worker.
+    #[must_use]
+    pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
+        let now = self.clock.now();
+        let silent = self.feedback.tail.lock().silent_on(worker.id);
+        let costs = self.feedback.costs.lock().state(worker.id);
+        let resident = self.knowledge.held(worker.id);
+        let kv_live = self.knowledge.stored(worker.id).is_some();
+        let told = self
+            .knowledge
+            .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
+        let (blocks, kv_bindings) = told.unwrap_or_default();
+        let breaker = worker.condition(now).breaker;
+        let ttft_errors = worker.errors.lock().quantiles();
+        worker.with_load(|load| {
+            let utilisation = load.utilisation.at(now);
+            let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
+            WorkerGauges {
+                name: worker.name().to_owned(),
+                ready: worker.is_ready(),
+                breaker,
+                ttft_errors,
+                in_flight: load.in_flight,
+                wait: load.pending.wait(now),
+                utilisation,
+                resident,
+                kv_live,
+                kv_blocks: blocks as u64,
+                kv_bindings,
+                cost: load.cost,
+                overhead: load.overhead,
+                cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
+                xi_tokens: xi.min(1e9),
+                silent: silent as u64,
+                queue: load.figure,
+            }
+        })
+    }
+}

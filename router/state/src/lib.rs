@@ -1,0 +1,271 @@
+//! The state that every part of the router shares: configuration, workers, what was learned, the policy in force.
+//!
+//! A part holds an [`Arc`] of it beside what is its own: the pipeline in `proxy`, the exchange in `replicas`, the
+//! operator's API in `admin`. Nothing here knows any of them.
+//!
+//! | file | |
+//! |---|---|
+//! | [`Live`] | settings that a reload of the configuration replaces |
+//! | `health` | probes' results, and what they change |
+//! | `members` | workers that join and leave |
+//! | `live_policy` | changes of the routing policy |
+//! | `announce` | events for subscribers |
+//! | `gauges` | values of the metrics page |
+//! | [`idle`] | whether there are requests |
+//! | [`control`] | calls to workers outside of requests |
+//! | [`snapshot`] | what was learned, kept over a restart |
+//! | [`supervise`] | restarts of long-lived tasks |
+//! | [`turn_reports`] | what other replicas are told of turns |
+
+mod announce;
+pub mod control;
+mod gauges;
+mod health;
+pub mod idle;
+mod live;
+mod live_policy;
+mod members;
+mod pool_timer;
+pub mod snapshot;
+pub mod supervise;
+pub mod turn_reports;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use config::Config;
+use discovery::DiscoveryState;
+use fleet::clock::Clock;
+use fleet::hints::SentObjective;
+use fleet::hold::Hold;
+use fleet::{Fleet, Worker};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use learning::feedback::Feedback;
+use learning::knowledge::Knowledge;
+use metrics::{MetricError, Metrics};
+use operator::revisions::Revisions;
+use operator::{AuditError, Operator};
+use policy::ids::WorkerId;
+use policy::tail::Class;
+use policy::units::{Millis, Tokens};
+use protocol::error::ApiError;
+use tailroute_http::body::Body;
+use tailroute_http::tls::{Connector, Tls, TlsError};
+use tailroute_http::unread::Unread;
+use tailroute_http::upstream::{self, POOL_IDLE};
+
+use self::idle::Idle;
+pub use self::live::Live;
+use self::pool_timer::PoolTimer;
+
+/// Bytes that may be held of all responses while they pass, beside the first part of each.
+pub const MAX_COPIED_BYTES: usize = 256 << 20;
+/// Idle connections kept to each worker.
+const POOL_IDLE_PER_WORKER: usize = 1024;
+
+/// The state that every part of the router shares.
+#[derive(Debug)]
+pub struct State {
+    /// Configuration at the start. [`State::live`], `policy` and `operator` have what a reload replaces.
+    pub config: Config,
+    live: ArcSwap<Live>,
+    /// Certificates.
+    pub tls: Tls,
+    /// Policy and weights in force.
+    pub policy: Revisions,
+    /// Admin tokens, audit log and events.
+    pub operator: Operator,
+    /// Workers.
+    pub fleet: Fleet,
+    /// Discovery sources and what they found.
+    pub discovery: Arc<DiscoveryState>,
+    /// Where prefixes live.
+    pub knowledge: Knowledge,
+    /// Costs, conversations and the value of their ends.
+    pub feedback: Feedback,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Connections to the workers for everything but turns.
+    pub client: Client<Connector, Body>,
+    /// Clock.
+    pub clock: Clock,
+    /// Whether the router is idle.
+    pub idle: Arc<Idle>,
+    /// Locked while a snapshot is read or written.
+    pub snapshot: parking_lot::Mutex<()>,
+    /// Bytes of request heads that are being read, and of bodies until their response begins.
+    unread: Arc<AtomicUsize>,
+    /// Bytes of responses that are held while they pass.
+    copied: Arc<AtomicUsize>,
+    draining: AtomicBool,
+}
+
+/// Why the state cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A metric is missing from the table of metrics.
+    #[error("the metrics cannot be registered")]
+    Metrics(#[from] MetricError),
+    /// The certificates are invalid.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The audit log cannot be written.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+}
+
+impl State {
+    /// Creates the state of a router that has served nothing yet.
+    ///
+    /// # Errors
+    /// Fails if the metrics cannot be registered, the certificates are invalid, or the audit log cannot be written.
+    pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
+        let metrics = Metrics::new()?;
+        metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
+        let routing = &config.routing;
+        let capacities: Vec<_> = config
+            .workers
+            .iter()
+            .map(|worker| (worker.capacity, worker.block_size))
+            .collect();
+        let index_bytes = config.index.max_bytes.get() as u64;
+        let window = routing.utilisation_window;
+        let knowledge = Knowledge::new(index_bytes, &capacities, routing.tokens_per_byte, window);
+        for (slot, spec) in (0..).zip(&config.workers) {
+            if !spec.capacity_is_known {
+                knowledge.learn_capacity(WorkerId(slot));
+            }
+        }
+        let worker = |(slot, spec): (u32, &config::Worker)| {
+            Arc::new(Worker::new(WorkerId(slot), spec.clone(), &config, Millis::ZERO))
+        };
+        let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
+        let clock = Clock::start();
+        let tls = Tls::load(&config)?;
+        let idle = Arc::<Idle>::default();
+        Ok(Arc::new(Self {
+            live: ArcSwap::from_pointee(Live::of(&config)),
+            policy: Revisions::new(routing.settings()),
+            operator: Operator::new(&config.admin)?,
+            fleet,
+            discovery: Arc::new(DiscoveryState::new(
+                &config.discovery,
+                metrics.discovery_observer(),
+            )),
+            knowledge,
+            feedback: Feedback::new(&config),
+            metrics,
+            client: client(&config, &tls, &idle),
+            tls,
+            clock,
+            idle,
+            snapshot: parking_lot::Mutex::new(()),
+            unread: Arc::default(),
+            copied: Arc::default(),
+            draining: AtomicBool::new(false),
+            config,
+        }))
+    }
+
+    /// Returns the settings that can change while the router serves.
+    #[must_use]
+    pub fn live(&self) -> Arc<Live> {
+        self.live.load_full()
+    }
+
+    /// Applies the settings of another configuration.
+    pub fn set_live(&self, config: &Config) {
+        self.live.store(Arc::new(Live::of(config)));
+    }
+
+    /// Returns the error for a request that finds no ready worker.
+    #[must_use]
+    pub fn no_worker_ready(&self) -> ApiError {
+        let workers = self.fleet.workers();
+        let held = |worker: &Arc<Worker>| matches!(worker.hold(), Hold::Cordoned | Hold::Draining);
+        if !workers.is_empty() && workers.iter().all(held) {
+            ApiError::AllWorkersHeld
+        } else {
+            ApiError::NoWorkerReady
+        }
+    }
+
+    /// Reserves memory for what is read of clients' requests.
+    #[must_use]
+    pub fn unread(&self) -> Unread {
+        Unread::new(
+            Arc::clone(&self.unread),
+            self.live().limits.max_unread_bytes.get(),
+        )
+    }
+
+    /// Reserves memory for what is held of a worker's response while it passes.
+    #[must_use]
+    pub fn copied(&self) -> Unread {
+        Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
+    }
+
+    /// Starts the drain: the router is no longer ready, and closes connections when they become idle.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the router is draining.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a worker takes hints between requests, so that ends are evicted when it needs room.
+    #[must_use]
+    pub fn makes_room_on(&self, worker: &Worker) -> bool {
+        self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
+    }
+
+    /// Returns the budget for requests that carry none: the free tail of a second turn. A worker that takes hints between
+    /// requests has no free tail.
+    #[must_use]
+    pub fn objective_for(&self, worker: &Worker) -> SentObjective {
+        let next_prompt = self.next_prompt();
+        let tail = if self.makes_room_on(worker) {
+            Tokens::ZERO
+        } else {
+            let second_turn = Class::of(2, next_prompt, false);
+            self.feedback.free_tail(worker.id, second_turn)
+        };
+        SentObjective {
+            xi_tokens: (next_prompt + tail).as_f64(),
+            next_prompt_tokens: next_prompt.0,
+        }
+    }
+
+    /// Returns Q̂ of all traffic.
+    #[must_use]
+    pub fn next_prompt(&self) -> Tokens {
+        if self.config.learning.habits {
+            self.feedback.conversations.lock().habits.all().next_prompt().0
+        } else {
+            self.live().objective.next_prompt
+        }
+    }
+}
+
+fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client<Connector, Body> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let connect_timeout = config.limits.connect_timeout;
+    let pool_timer = PoolTimer {
+        idle: Arc::clone(idle),
+        timer: TokioTimer::new(),
+    };
+    Client::builder(TokioExecutor::new())
+        .pool_timer(pool_timer)
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(POOL_IDLE)
+        .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
+        .http1_max_buf_size(upstream::MAX_HEAD_BYTES)
+        .build(tls.connector(connector, connect_timeout))
+}

@@ -1,0 +1,36 @@
+//! Settings that a reload of the configuration replaces.
+
+use std::path::PathBuf;
+
+use config::Config;
+
+/// Settings that can change while the router serves and are not kept elsewhere.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Objectives.
+    pub objective: config::Objective,
+    /// Overrides that requests may ask for.
+    pub requests: config::Requests,
+    /// Limits.
+    pub limits: config::Limits,
+    /// Files named by the configuration, which are read again with it.
+    pub files: Vec<PathBuf>,
+}
+
+impl Live {
+    /// Reads the settings of a configuration.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let admission = &config.admission;
+        let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);
+        let keys = keys.chain(&config.admin.tokens_file);
+        let traces = config.traces.iter();
+        let keys = keys.chain(traces.flat_map(|traces| &traces.headers_file));
+        Self {
+            objective: config.objective.clone(),
+            requests: config.routing.requests.clone(),
+            limits: config.limits.clone(),
+            files: config.tls.files().into_iter().chain(keys).cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Changes of the active policy: through the admin port, by a reload, at the end of a temporary change, or adopted from
+//! other replicas.
+
+use std::sync::Arc;
+
+use policy::route::Settings;
+use tracing::info;
+
+use super::State;
+use operator::audit::AuditRecord;
+use operator::events::Kind;
+use operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
+
+impl State {
+    /// Applies a change, if `expected` is the active revision or `None`.
+    ///
+    /// # Errors
+    /// If another revision is active.
+    pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
+        let made = self.policy.apply(self.clock.now(), change, expected)?;
+        self.policy_changed(&made.after);
+        Ok(made)
+    }
+
+    /// Restores an earlier policy if that is due. Returns the policy before and after.
+    pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
+        let changed = self.policy.revert(self.clock.now())?;
+        self.policy_changed(&changed.1);
+        Some(changed)
+    }
+
+    /// Puts a configured policy in force here. Returns the policy before and after, if that changes it.
+    pub fn configure_policy(&self, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
+        let changed = self.policy.configure(self.clock.now(), settings)?;
+        self.policy_changed(&changed.1);
+        Some(changed)
+    }
+
+    /// Activates the revision shared by all replicas, if it is new. Returns the policy before and after.
+    pub fn adopt_policy(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
+        let (before, after) = self.policy.adopt(adopted)?;
+        info!(
+            revision = after.revision,
+            by = after.by,
+            replica = after.replica,
+            "adopted the shared policy"
+        );
+        self.policy_changed(&after);
+        Some((before, after))
+    }
+
+    /// Audits a policy change made on another replica.
+    pub async fn policy_changed_elsewhere(&self, before: &Revision, after: &Revision) {
+        let mut happened = AuditRecord::by_router("policy.adopt", before, after);
+        happened.who.name.clone_from(&after.by);
+        self.operator.audit.record(happened).await;
+    }
+
+    fn policy_changed(&self, now: &Revision) {
+        // The configured policy is no change, whichever replica wrote it to the bucket.
+        if now.source != Source::Start {
+            self.metrics.policy_changed(now.source.as_str());
+        }
+        let now = serde_json::to_value(now).unwrap_or_default();
+        self.operator.events.tell(Kind::Policy, "policy", now);
+    }
+}

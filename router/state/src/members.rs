@@ -1,0 +1,95 @@
+//! Workers that join, leave and are calibrated while the router serves.
+//!
+//! State is indexed by a worker's slot. A new worker takes an empty slot, and every user of slots is notified before a
+//! request can see the worker. A leaving worker gets no new requests and finishes those in flight. Then the state of
+//! its slot is removed, and the slot is free.
+
+use std::sync::Arc;
+
+use policy::evidence::WorkerEvidence;
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::State;
+use fleet::hold::{Hold, Measured};
+use fleet::source::Source;
+use fleet::{JoinError, Worker};
+use operator::events::Kind;
+
+impl State {
+    /// Adds a worker to the fleet. It is probed at once, and gets work when it is healthy.
+    ///
+    /// # Errors
+    /// If its name is taken, or the fleet is full.
+    pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
+        self.join_named(spec, Source::Operator, true)
+    }
+
+    /// Adds a worker found by this source, which also says whether the worker may get work (`offered`).
+    ///
+    /// # Errors
+    /// If its name is taken, or the fleet is full.
+    pub fn join_named(
+        &self,
+        spec: config::Worker,
+        source: Source,
+        offered: bool,
+    ) -> Result<Arc<Worker>, JoinError> {
+        let name = spec.name.clone();
+        let now = self.clock.now();
+        let worker = self.fleet.join(&name, now, |slot| {
+            self.knowledge.admit(slot, spec.capacity, spec.block_size);
+            if !spec.capacity_is_known {
+                self.knowledge.learn_capacity(slot);
+            }
+            self.feedback.admit(slot, &spec);
+            Worker::new(slot, spec, &self.config, now).named_by(source, offered)
+        })?;
+        info!(worker = name, url = %worker.spec.url, source = source.as_str(), "worker joined the fleet");
+        if self.config.endpoint_picker.is_some() && worker.endpoint.is_none() {
+            warn!(
+                worker = name,
+                url = %worker.spec.url,
+                "gateways cannot address this worker: its url is not http://IP:PORT without a path"
+            );
+        }
+        self.operator
+            .events
+            .tell(Kind::Worker, &name, json!({ "joined": true }));
+        Ok(worker)
+    }
+
+    /// Applies a measured cost. Learning restarts from it.
+    pub fn calibrate(&self, worker: &Worker, measured: Measured) {
+        self.feedback.costs.lock().calibrate(worker.id, measured.cost);
+        worker.calibrated(measured);
+        info!(worker = worker.name(), cost = ?measured.cost, "worker calibrated");
+    }
+
+    /// Starts a worker's removal: it finishes its requests. Returns its previous hold; `None` if it is leaving already.
+    pub fn leave(&self, worker: &Worker) -> Option<Hold> {
+        let before = self.fleet.leave(worker)?;
+        info!(worker = worker.name(), "worker is leaving the fleet");
+        self.worker_changed(worker);
+        Some(before)
+    }
+
+    /// Removes a leaving worker and its state once it has no requests in flight. Returns whether it is gone.
+    pub fn forget_if_done(&self, worker: &Worker) -> bool {
+        let done = worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0;
+        if done {
+            self.knowledge.forget(worker.id);
+            self.knowledge.evidence_paused(worker.id);
+            self.knowledge.evidence(worker.id, WorkerEvidence::forget);
+            self.knowledge.left(worker.id);
+            self.feedback.vacate(worker.id);
+            self.metrics.left(worker.name());
+            self.fleet.gone(worker, self.clock.now());
+            info!(worker = worker.name(), "worker left the fleet");
+            self.operator
+                .events
+                .tell(Kind::Worker, worker.name(), json!({ "left": true }));
+        }
+        done
+    }
+}

@@ -1,0 +1,147 @@
+//! Capacity in tokens of a worker's prefix cache, as the worker reports it.
+//!
+//! Queried where the configuration does not give it: the capability document has `capacity_tokens`, SGLang's server
+//! info `max_total_num_tokens`, and vLLM's metrics have the number and size of blocks in the labels of
+//! `vllm:cache_config_info`. Each data-parallel rank has its own cache: a worker that is one rank uses that rank's
+//! capacity, and a whole endpoint the sum. Reports are capped at [`MOST`], since a mirror's memory grows with the
+//! capacity.
+
+use bytes::Bytes;
+use http::Method;
+use policy::residency::MOST_TOKENS as MOST;
+use policy::units::Tokens;
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::queues::exposition;
+use fleet::Worker;
+use state::State;
+use state::control;
+
+/// The gauge of vLLM whose labels give the capacity.
+const VLLM: &str = "vllm:cache_config_info";
+
+/// Finds a worker's capacity, starting from the documents already fetched, and sets it in its mirror. Returns whether
+/// every query was answered, even if negatively.
+pub(super) async fn learn(state: &State, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
+    if worker.spec.capacity_is_known {
+        return true;
+    }
+    let rank = worker.spec.rank;
+    let mut said = documents
+        .into_iter()
+        .flatten()
+        .find_map(|document| in_json(document, rank));
+    let mut answered = true;
+    if said.is_none() {
+        match control::call(state, worker, Method::GET, "/metrics", None).await {
+            Ok(page) => {
+                said = std::str::from_utf8(&page)
+                    .ok()
+                    .and_then(|page| in_metrics(page, rank))
+            }
+            Err(error) => answered = error.is_refusal(),
+        }
+    }
+    if said.is_none() && answered {
+        answered = match control::call(state, worker, Method::GET, "/server_info", None).await {
+            Ok(info) => {
+                said = in_json(&info, rank);
+                true
+            }
+            Err(error) => error.is_refusal(),
+        };
+    }
+    if let Some(told) = said {
+        take(state, worker, told);
+    }
+    answered
+}
+
+fn take(state: &State, worker: &Worker, told: Tokens) {
+    let least = Tokens(u64::from(worker.spec.block_size) * 2);
+    if told < least {
+        warn!(
+            worker = worker.name(),
+            told = told.0,
+            "reported capacity is below one block, ignored"
+        );
+        return;
+    }
+    let capacity = told.min(MOST);
+    if state
+        .knowledge
+        .capacity_told(worker.id, capacity, worker.spec.block_size)
+    {
+        info!(
+            worker = worker.name(),
+            capacity = capacity.0,
+            "cache capacity reported"
+        );
+        state.feedback.tail.lock().set_capacity(worker.id, capacity);
+    }
+}
+
+/// Reads the capacity from a capability document, or from SGLang's server info.
+fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
+    let said: Value = serde_json::from_slice(document).ok()?;
+    if let Some(tokens) = said["capacity_tokens"].as_u64() {
+        return Some(Tokens(tokens));
+    }
+    let of_a_rank = said["max_total_num_tokens"].as_u64()?;
+    let ranks = match rank {
+        Some(_) => 1,
+        None => said["dp_size"].as_u64().unwrap_or(1).max(1),
+    };
+    Some(Tokens(of_a_rank.saturating_mul(ranks)))
+}
+
+/// Reads the capacity from vLLM's metrics.
+fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {
+    let caches = exposition::labelled(page, VLLM, ["num_gpu_blocks", "block_size"]);
+    let of = |(engine, [blocks, size]): (Option<u32>, [Option<&str>; 2])| {
+        let tokens = blocks?.parse::<u64>().ok()?.saturating_mul(size?.parse().ok()?);
+        (rank.is_none() || engine == rank).then_some(tokens)
+    };
+    let all = caches.into_iter().filter_map(of);
+    all.reduce(u64::saturating_add).map(Tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_says_it_in_its_own_place() {
+        let of = |text: &str, rank| in_json(text.as_bytes(), rank).map(|tokens| tokens.0);
+        assert_eq!(
+            of(r#"{"dialect":"tailroute","capacity_tokens":56000}"#, None),
+            Some(56_000)
+        );
+        let sglang = r#"{"radix_eviction_policy":"lru","dp_size":2,"max_total_num_tokens":400000}"#;
+        assert_eq!(
+            (of(sglang, Some(1)), of(sglang, None)),
+            (Some(400_000), Some(800_000))
+        );
+        assert_eq!(
+            (
+                of("{}", None),
+                of("no", None),
+                of(r#"{"capacity_tokens":-1}"#, None)
+            ),
+            (None, None, None)
+        );
+        let vllm = "vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"0\",num_gpu_blocks=\"1000\"} 1.0\n\
+            vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",engine=\"1\",num_gpu_blocks=\"2000\"} 1.0\n";
+        let of = |page: &str, rank| in_metrics(page, rank).map(|tokens| tokens.0);
+        assert_eq!((of(vllm, Some(1)), of(vllm, None)), (Some(32_000), Some(48_000)));
+        assert_eq!(of(vllm, Some(2)), None);
+        assert_eq!(
+            of(
+                "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1.0\n",
+                None
+            ),
+            None
+        );
+    }
+}

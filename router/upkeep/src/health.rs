@@ -1,0 +1,56 @@
+//! Probes the health of a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use tokio::time::MissedTickBehavior;
+use tracing::debug;
+
+use super::introduce::{Pause, introduce};
+use fleet::Worker;
+use fleet::health::Probe;
+use proxy::Proxy;
+use state::control;
+
+/// Probes one worker until the task is cancelled.
+pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
+    let settings = &proxy.state.config.health;
+    let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut bytes_seen = 0;
+    let mut pause = Pause::default();
+    loop {
+        ticks.tick().await;
+        let outcome = control::call(&proxy.state, &worker, Method::GET, &settings.path, None).await;
+        let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
+        let probe = match outcome {
+            Ok(_) => Probe::Well,
+            Err(error) if sending && error.is_timeout() => {
+                debug!(
+                    worker = worker.name(),
+                    "probe timed out while answers were coming in: worker is busy"
+                );
+                continue;
+            }
+            Err(error) => {
+                debug!(worker = worker.name(), %error, "probe failed");
+                let is_busy = worker.with_load(|load| load.in_flight > 0);
+                if error.is_timeout() && is_busy {
+                    Probe::Late
+                } else {
+                    Probe::Bad
+                }
+            }
+        };
+        let again = worker.is_well();
+        if probe == Probe::Well && (!again || pause.is_over()) {
+            // Before the first turn, because models and dialect affect requests.
+            pause.asked(introduce(&proxy, &worker).await, again);
+        }
+        proxy.state.note_health(&worker, probe);
+        if let Some(origin) = &worker.origin {
+            origin.tidy();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Delivers queued hints, at most one message in flight per worker.
+
+use std::sync::Arc;
+
+use policy::units::Tokens;
+use serde_json::Value;
+use tracing::debug;
+
+use fleet::Worker;
+use fleet::dialect::Terms;
+use fleet::hints::Hint;
+use proxy::Proxy;
+use state::control;
+
+/// Sends a worker its queued hints until the task is cancelled.
+pub async fn deliver(proxy: Arc<Proxy>, worker: Arc<Worker>) {
+    loop {
+        worker.hints.queued().await;
+        loop {
+            let ready = worker.is_well();
+            if ready {
+                send_objective(&proxy, &worker).await;
+            }
+            let batch = worker.hints.take();
+            if batch.is_empty() {
+                break;
+            }
+            if ready {
+                send(&proxy, &worker, &batch).await;
+            }
+        }
+    }
+}
+
+async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
+    let ttl_ms = proxy.state.config.hints.ttl.0;
+    let hints: Vec<Value> = batch.iter().map(|hint| hint.json(ttl_ms)).collect();
+    let Some(message) = worker.dialect().hints(&hints) else {
+        return;
+    };
+    tell_others(proxy, worker, batch.last().map_or(0, |hint| hint.epoch));
+    let outcome = control::call(
+        &proxy.state,
+        worker,
+        message.method,
+        message.path,
+        Some(&message.body),
+    )
+    .await;
+    if let Err(error) = &outcome {
+        debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
+    }
+    for hint in batch {
+        proxy
+            .state
+            .metrics
+            .hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
+    }
+}
+
+/// Sends a worker the queued objective, if there is one and its dialect supports it: ξ_w of an idle worker, and Q̂.
+/// Hints in requests are more exact and take precedence.
+pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
+    let Some((objective, epoch)) = worker.hints.take_objective() else {
+        return;
+    };
+    let terms = Terms {
+        xi_tokens: objective.xi_tokens,
+        next_prompt: Tokens(objective.next_prompt_tokens),
+        epoch,
+    };
+    let Some(message) = worker.dialect().objective(&terms) else {
+        return;
+    };
+    tell_others(proxy, worker, epoch);
+    let outcome = control::call(
+        &proxy.state,
+        worker,
+        message.method,
+        message.path,
+        Some(&message.body),
+    )
+    .await;
+    match &outcome {
+        Ok(_) => worker.hints.took(Some(objective)),
+        Err(error) => debug!(worker = worker.name(), %error, "objective not delivered"),
+    }
+    proxy
+        .state
+        .metrics
+        .hint(worker.name(), "objective", outcome.is_ok());
+}
+
+/// Shares the epoch with other replicas, so that their later hints have higher ones.
+fn tell_others(proxy: &Proxy, worker: &Worker, epoch: u64) {
+    if let Some(bus) = &proxy.replicas {
+        bus.hinted(worker, epoch);
+    }
+}

@@ -1,0 +1,279 @@
+//! Applies queued observations, and periodically sweeps for silent conversations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use policy::estimate::PrefillSize;
+use policy::ids::WorkerId;
+use policy::units::{Millis, Tokens};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::room;
+use fleet::Worker;
+use fleet::hints::Kind;
+use fleet::hold::Hold;
+use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, Sample};
+use proxy::Proxy;
+use state::State;
+
+/// Interval of the sweep over silent conversations, idle workers' costs and objectives.
+const SWEEP: Duration = Duration::from_millis(500);
+/// Interval of the sweep of an idle router.
+const IDLE_SWEEP: Duration = Duration::from_secs(30);
+/// Observations applied before other tasks may run.
+const BATCH: usize = 64;
+
+pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
+    let mut lessons = lessons.lock().await;
+    let mut sweeps = tokio::time::interval(SWEEP);
+    sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut swept, mut is_slow) = (Instant::now(), false);
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        tokio::select! {
+            // A sweep is rare, and later observations should not be applied before it.
+            biased;
+            _ = sweeps.tick() => {
+                sweep(&proxy);
+                let state = &proxy.state;
+                state.idle.check(state.clock.now(), proxy.in_flight());
+                (swept, is_slow) = (Instant::now(), state.idle.is_idle());
+                if is_slow {
+                    sweeps.reset_after(IDLE_SWEEP);
+                }
+            }
+            () = sweep_is_wanted(&proxy.state), if is_slow => {
+                is_slow = false;
+                sweeps.reset_at(swept + SWEEP);
+            }
+            count = lessons.recv_many(&mut batch, BATCH) => {
+                if count == 0 {
+                    return;
+                }
+                proxy.state.idle.requested(proxy.state.clock.now());
+                for taught in batch.drain(..) {
+                    match taught {
+                        LearnerEvent::Turn(lesson) => apply(&proxy, &lesson),
+                        LearnerEvent::Late(late) => learn_late(&proxy.state, &late),
+                        LearnerEvent::Sent(worker) => make_room(&proxy, worker),
+                        LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
+                    }
+                }
+                publish_costs(&proxy.state);
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+/// Waits until an idle router has a request or an event, such as a worker that is ready or a changed objective.
+async fn sweep_is_wanted(state: &State) {
+    tokio::select! {
+        () = state.idle.ends() => {}
+        () = state.operator.events.happened() => {}
+    }
+}
+
+/// Returns the worker, unless it was removed.
+fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
+    let known = workers.get(worker.index())?;
+    (known.hold() != Hold::Gone).then_some(known)
+}
+
+fn apply(proxy: &Proxy, lesson: &Observation) {
+    let workers = proxy.state.fleet.workers();
+    let Some(worker) = present(&workers, lesson.worker) else {
+        return;
+    };
+    learn_cost(proxy, worker, lesson);
+    let Some((key, _)) = &lesson.conversation else {
+        return;
+    };
+    let (keys, shared_tokens) = shared(proxy, lesson);
+    let turns = proxy.state.feedback.conversations.lock().turned(&CompletedTurn {
+        key: *key,
+        class: lesson.class,
+        finish: lesson.finish,
+        arrived: lesson.arrived,
+        ended: lesson.ended,
+        prompt: lesson.prompt,
+        response: lesson.response,
+        last: lesson.last,
+    });
+    room::learn(proxy, worker, lesson, *key, turns);
+    let hints = &proxy.state.config.hints;
+    if !hints.enabled {
+        return;
+    }
+    if hints.out_of_band {
+        if lesson.last {
+            give_up(proxy, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
+        }
+        protect(proxy, worker, lesson, keys, shared_tokens);
+    }
+    let stored = lesson.prompt.saturating_sub(lesson.cached) + lesson.response;
+    room::price(proxy, worker, stored);
+    room::make(proxy, worker);
+}
+
+fn make_room(proxy: &Proxy, worker: WorkerId) {
+    if let Some(worker) = present(&proxy.state.fleet.workers(), worker) {
+        room::make(proxy, worker);
+    }
+}
+
+fn learn_cost(proxy: &Proxy, worker: &Worker, lesson: &Observation) {
+    let told = match lesson.prefill {
+        None => "none",
+        Some(_) if !lesson.cached_is_told => "predicted",
+        Some(sample) => sample.source(),
+    };
+    proxy.state.metrics.cost_sample(worker.name(), told);
+    if !proxy.state.config.learning.costs {
+        return;
+    }
+    let size = PrefillSize::of(lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
+    proxy.state.feedback.counters.lock().answered(
+        lesson.ended,
+        worker.id,
+        size,
+        lesson.cached_is_told,
+        lesson.prefill.is_some(),
+    );
+    let mut costs = proxy.state.feedback.costs.lock();
+    // First, because the prefill ends the time without a response.
+    if let Some(beside) = lesson.beside {
+        costs.beside(worker.id, beside);
+    }
+    if let Some(sample) = lesson.prefill {
+        costs.observe(lesson.ended, worker.id, size, sample);
+    }
+}
+
+pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
+    if !state.config.learning.costs {
+        return;
+    }
+    let now = state.clock.now();
+    let learned = state.feedback.counters.lock().counted(now, worker.id, counted);
+    let Some((size, took)) = learned else { return };
+    let sample = Sample::Counters(took);
+    state.metrics.cost_sample(worker.name(), sample.source());
+    state.feedback.costs.lock().observe(now, worker.id, size, sample);
+    publish_costs(state);
+}
+
+/// Learns from a late first token without waiting for the response's end.
+fn learn_late(state: &State, late: &Late) {
+    let workers = state.fleet.workers();
+    let Some(worker) = present(&workers, late.worker) else {
+        return;
+    };
+    state.metrics.cost_sample(worker.name(), "late");
+    if state.config.learning.costs {
+        let size = PrefillSize::of(late.uncached, late.cached);
+        state
+            .feedback
+            .costs
+            .lock()
+            .observe(late.at, late.worker, size, late.took);
+    }
+}
+
+/// Sets a new worker's cost to that of its pool.
+pub(super) fn introduce(state: &State, worker: WorkerId) {
+    state.feedback.costs.lock().introduce(worker);
+    publish_costs(state);
+}
+
+fn publish_costs(state: &State) {
+    if state.config.learning.costs {
+        let mut costs = state.feedback.costs.lock();
+        costs.elapse(state.clock.now());
+        let (published, overheads) = (costs.published(), costs.overheads());
+        drop(costs);
+        for ((worker, cost), overhead) in state.fleet.workers().iter().zip(published).zip(overheads) {
+            worker.set_cost(cost);
+            worker.set_overhead(overhead);
+        }
+    }
+}
+
+/// Returns the leading keys of a prompt that many conversations share, and their tokens.
+fn shared(proxy: &Proxy, lesson: &Observation) -> (usize, Tokens) {
+    let keys = lesson.chain.hashes();
+    let mut shared = proxy.state.feedback.shared.lock();
+    if lesson.class.stage == policy::estimate::Stage::First {
+        shared.begins(keys);
+    }
+    let count = shared.shared(keys);
+    let units = lesson.chain.span(count) as f64;
+    (count, Tokens((units * lesson.tokens_per_unit).round() as u64))
+}
+
+/// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
+fn give_up(proxy: &Proxy, worker: &Worker, lesson: &Observation, shared: usize, kind: Kind) {
+    let Some((_, name)) = &lesson.conversation else {
+        return;
+    };
+    if !worker.hears_hints() {
+        return;
+    }
+    worker.hints.push(Arc::clone(name), kind);
+    let own = lesson.chain.hashes().get(shared..).unwrap_or_default();
+    proxy
+        .state
+        .knowledge
+        .update(worker.id, |residency| residency.released(worker.id, own));
+}
+
+/// Removes marks from a shared prefix, which outlives any one of its conversations.
+fn protect(proxy: &Proxy, worker: &Worker, lesson: &Observation, keys: usize, tokens: Tokens) {
+    let (Some((_, name)), Some(&last)) = (
+        &lesson.conversation,
+        keys.checked_sub(1).and_then(|at| lesson.chain.hashes().get(at)),
+    ) else {
+        return;
+    };
+    if tokens.0 < u64::from(worker.spec.block_size) || !worker.hears_hints() {
+        return;
+    }
+    let again_after = Millis(proxy.state.config.hints.ttl.0 / 2.0);
+    let due = proxy
+        .state
+        .feedback
+        .shared
+        .lock()
+        .is_due(lesson.ended, worker.id, last, again_after);
+    if due {
+        worker
+            .hints
+            .push(Arc::clone(name), Kind::Protect { keep: tokens });
+        proxy.state.knowledge.update(worker.id, |residency| {
+            residency.protected(worker.id, &lesson.chain.hashes()[..keys]);
+        });
+    }
+}
+
+fn sweep(proxy: &Proxy) {
+    let now = proxy.state.clock.now();
+    let workers = proxy.state.fleet.workers();
+    proxy.state.feedback.conversations.lock().sweep(now);
+    let told_beforehand = workers.iter().filter(|worker| !proxy.state.makes_room_on(worker));
+    proxy
+        .state
+        .feedback
+        .publish_free_tails(told_beforehand.map(|worker| worker.id));
+    if proxy.state.config.learning.costs && proxy.state.feedback.costs.lock().elapse(now) {
+        publish_costs(&proxy.state);
+    }
+    if proxy.state.config.hints.enabled {
+        for worker in workers
+            .iter()
+            .filter(|worker| worker.is_well() && worker.takes_objective())
+        {
+            worker.hints.objective(proxy.state.objective_for(worker));
+        }
+    }
+}

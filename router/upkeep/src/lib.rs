@@ -1,0 +1,94 @@
+//! Background tasks of the router: probes, control calls, learning, snapshots.
+//!
+//! These tasks depend on the [`Proxy`] and everything below it, and nothing below depends on them. Each is one loop, and
+//! none delays a request.
+
+mod capacity;
+pub mod health;
+pub mod hints;
+mod introduce;
+mod learner;
+mod members;
+pub mod queues;
+mod reverts;
+mod room;
+mod roster;
+mod template;
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+
+use proxy::Proxy;
+use replicas::Bus;
+use state::State;
+use state::supervise::{Task, forever};
+
+/// Starts all tasks. They end when the set is dropped.
+#[must_use]
+pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>) -> JoinSet<()> {
+    let mut tasks = Tasks {
+        state: Arc::clone(&proxy.state),
+        running: JoinSet::new(),
+    };
+    let state = &proxy.state;
+    if let Some(snapshot) = &state.config.index.snapshot {
+        let (of, snapshot) = (Arc::clone(state), snapshot.clone());
+        // A restarted task does not restore again: newer state was learned since.
+        let mut restore = true;
+        let keep = move || {
+            let restore = std::mem::take(&mut restore);
+            state::snapshot::keep(Arc::clone(&of), snapshot.clone(), restore)
+        };
+        tasks.spawn("snapshot", keep);
+    }
+    tasks.spawn_with(proxy, "gate", proxy::admission::gate::keep_moving);
+    let (of, with) = (Arc::clone(state), bus.cloned());
+    let revert = move || reverts::policy(Arc::clone(&of), with.clone());
+    tasks.spawn("policy_reverts", revert);
+    tasks.spawn_with(state, "alpha_reverts", reverts::alphas);
+    if let Some(traces) = &proxy.traces {
+        let traces = Arc::clone(traces);
+        tasks.spawn("traces", move || Arc::clone(&traces).export());
+    }
+    if let Some(lessons) = state.feedback.lessons() {
+        // Shared, since the task may be restarted.
+        let (of, lessons) = (Arc::clone(proxy), Arc::new(Mutex::new(lessons)));
+        let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&lessons));
+        tasks.spawn("learner", learn);
+    }
+    if let Some(bus) = bus {
+        let (of, bus) = (Arc::clone(state), Arc::clone(bus));
+        tasks.spawn("bus", move || replicas::run(Arc::clone(&of), Arc::clone(&bus)));
+    }
+    tasks.spawn_with(proxy, "roster", roster::keep);
+    members::spawn(&mut tasks);
+    tasks.running
+}
+
+/// Supervised tasks.
+struct Tasks {
+    state: Arc<State>,
+    running: JoinSet<()>,
+}
+
+impl Tasks {
+    fn spawn<F>(&mut self, kind: &'static str, start: impl FnMut() -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let task = forever(Arc::clone(&self.state), Task::only(kind), start);
+        self.running.spawn(task);
+    }
+
+    /// Spawns a task that needs one shared part.
+    fn spawn_with<T, F>(&mut self, part: &Arc<T>, kind: &'static str, start: fn(Arc<T>) -> F)
+    where
+        T: Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let part = Arc::clone(part);
+        self.spawn(kind, move || start(Arc::clone(&part)));
+    }
+}

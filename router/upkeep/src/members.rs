@@ -1,0 +1,176 @@
+//! Applies discovery results to the fleet.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use discovery::{Named, Refused, Source};
+use tracing::info;
+
+use super::Tasks;
+use fleet::hold::Hold;
+use fleet::{JoinError, Worker};
+use state::State;
+
+/// Interval between attempts while a worker waits to join.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn spawn(tasks: &mut Tasks) {
+    let state = Arc::clone(&tasks.state);
+    let settings = &state.config.discovery;
+    if !settings.is_on() {
+        return;
+    }
+    for source in discovery::tasks(settings, &state.discovery) {
+        tasks.spawn(source.name(), move || source.clone().run());
+    }
+    tasks.spawn_with(&state, "discovery_members", keep);
+}
+
+/// Keeps the fleet in agreement with the sources. Does not end.
+async fn keep(state: Arc<State>) {
+    loop {
+        // Reports that arrive meanwhile are handled in the next round.
+        let all_said = state.discovery.all_said();
+        let waits = agree(&state);
+        if all_said {
+            state.discovery.agreed();
+        }
+        tokio::select! {
+            () = state.discovery.changed() => {}
+            () = tokio::time::sleep(LOOK), if waits => {}
+        }
+    }
+}
+
+/// Slots per discoverable worker. A removed worker keeps its slot for some seconds, in which all workers may be
+/// replaced twice. Workers that change faster wait to join.
+const SLOTS_PER_WORKER: usize = 3;
+
+struct Wanted<'a> {
+    workers: BTreeMap<&'a str, (Source, &'a Named)>,
+    refused: BTreeMap<Source, Refused>,
+}
+
+/// Adds, removes and updates workers as the sources require. Returns whether a worker waits to join until another one
+/// has left.
+fn agree(state: &State) -> bool {
+    let all = state.discovery.all();
+    let present = state.fleet.present();
+    let mut wanted = Wanted {
+        workers: BTreeMap::new(),
+        refused: all
+            .iter()
+            .map(|(source, _)| (*source, Refused::default()))
+            .collect(),
+    };
+    for (source, found) in &all {
+        for (name, named) in &found.workers {
+            if let Some((first, _)) = wanted.workers.get(name.as_str()) {
+                let why = format!("{} already has a worker of this name", first.as_str());
+                wanted.refuse(*source, name, why);
+            } else {
+                wanted.workers.insert(name, (*source, named));
+            }
+        }
+    }
+    let heard: HashSet<fleet::source::Source> = all.iter().map(|(source, _)| of(*source)).collect();
+    for worker in present.iter().filter(|worker| heard.contains(&worker.source)) {
+        adjust(state, worker, wanted.workers.get(worker.name()).copied());
+    }
+    let waits = join(state, &present, &mut wanted);
+    for (source, refused) in wanted.refused {
+        state.discovery.not_taken(source, refused);
+    }
+    waits
+}
+
+impl Wanted<'_> {
+    fn refuse(&mut self, source: Source, name: &str, why: String) {
+        self.refused.entry(source).or_default().push(name, why);
+    }
+}
+
+/// Updates a worker of the fleet as its source requires.
+fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
+    match wanted {
+        Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {
+            if worker.set_offered(named.ready) != named.ready {
+                info!(
+                    worker = worker.name(),
+                    ready = named.ready,
+                    source = source.as_str(),
+                    "discovery changed the worker's readiness"
+                );
+                state.worker_changed(worker);
+            }
+        }
+        // The source removed the worker or changed its settings.
+        _ => {
+            state.leave(worker);
+        }
+    }
+}
+
+fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
+    let by_name: HashMap<&str, &Arc<Worker>> = present.iter().map(|worker| (worker.name(), worker)).collect();
+    let stays = |worker: &&Arc<Worker>| !worker.hold().is_final();
+    let address = |spec: &config::Worker| (spec.url.to_string(), spec.rank);
+    let mut addresses: HashMap<_, &str> = present
+        .iter()
+        .filter(stays)
+        .map(|worker| (address(&worker.spec), worker.name()))
+        .collect();
+    let mut found = present
+        .iter()
+        .filter(stays)
+        .filter(|worker| worker.source.finds())
+        .count();
+    let most = state.config.discovery.max_workers;
+    let slots = state.config.workers.len() + SLOTS_PER_WORKER * most;
+    let (mut waits, mut refused) = (false, Vec::new());
+    for (name, (source, named)) in &wanted.workers {
+        match by_name.get(name) {
+            Some(worker) if worker.hold() == Hold::Leaving => {
+                waits = true;
+                continue;
+            }
+            Some(worker) if worker.source == of(*source) => continue,
+            Some(worker) => {
+                let why = format!("the {} has a worker of this name", worker.source.as_str());
+                refused.push((*source, *name, why));
+                continue;
+            }
+            None => {}
+        }
+        if let Some(other) = addresses.get(&address(&named.spec)) {
+            refused.push((*source, *name, format!("it has the address of {other}")));
+        } else if found >= most {
+            let why = format!("the limit of {most} workers is reached (discovery.max_workers)");
+            refused.push((*source, *name, why));
+        } else if !state.fleet.has_slot(state.clock.now(), slots) {
+            waits = true;
+        } else {
+            match state.join_named(named.spec.clone(), of(*source), named.ready) {
+                Ok(_) => {
+                    found += 1;
+                    addresses.insert(address(&named.spec), name);
+                }
+                // The name was taken meanwhile, or the slots of removed workers are not free yet.
+                Err(JoinError::NameTaken | JoinError::Leaving | JoinError::Full) => waits = true,
+            }
+        }
+    }
+    for (source, name, why) in refused {
+        wanted.refuse(source, name, why);
+    }
+    waits
+}
+
+fn of(source: Source) -> fleet::source::Source {
+    match source {
+        Source::Kubernetes => fleet::source::Source::Kubernetes,
+        Source::Dns => fleet::source::Source::Dns,
+        Source::File => fleet::source::Source::File,
+    }
+}

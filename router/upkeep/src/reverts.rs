@@ -1,0 +1,61 @@
+//! Ends temporary changes of the policy and of workers' α.
+
+use std::sync::Arc;
+
+use policy::units::Millis;
+
+use fleet::Worker;
+use fleet::clock;
+use operator::audit::{AuditRecord, Who};
+use replicas::Bus;
+use state::State;
+
+/// Restores an earlier policy whenever that is due. Does not end.
+pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
+    loop {
+        state.policy.revert_due(state.clock).await;
+        let reverted = match &bus {
+            None => state.revert_policy(),
+            Some(bus) => bus.revert_policy(&state).await,
+        };
+        let Some((before, after)) = reverted else {
+            continue;
+        };
+        let happened = AuditRecord::by_router("policy.revert", &before, &after);
+        state.operator.audit.record(happened).await;
+    }
+}
+
+/// Restores learned values of α whenever a pin expires. Does not end.
+pub(super) async fn alphas(state: Arc<State>) {
+    loop {
+        let workers = state.fleet.present();
+        let pins = workers.iter().filter_map(|worker| worker.pinned_alpha()?.until);
+        let due = pins.reduce(Millis::min);
+        let wait = due.map(|due| clock::duration(due - state.clock.now()));
+        tokio::select! {
+            () = state.operator.alphas_set.notified() => {}
+            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+        for worker in workers {
+            revert(&state, &worker).await;
+        }
+    }
+}
+
+async fn revert(state: &State, worker: &Worker) {
+    let Some(before) = worker.unpin_due(state.clock.now()) else {
+        return;
+    };
+    let happened = AuditRecord {
+        who: Who::router(),
+        action: "workers.alpha_revert".to_owned(),
+        target: worker.name().to_owned(),
+        why: Some("the temporary change expired".to_owned()),
+        outcome: Ok((
+            Some(before.alpha_ms_per_token.into()),
+            Some(worker.cost().alpha_ms_per_token.into()),
+        )),
+    };
+    state.operator.audit.record(happened).await;
+}

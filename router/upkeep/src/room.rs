@@ -1,0 +1,149 @@
+//! Trims workers' caches just in time, and learns the value of their contents from turns.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use policy::estimate::Finish;
+use policy::ids::WorkerId;
+use policy::tail::{Answered, Begun, Class};
+use policy::units::{Millis, Tokens};
+
+use fleet::Worker;
+use fleet::hints::Kind;
+use learning::feedback::{self, CopyKeys, Observation, Turns};
+use proxy::Proxy;
+
+/// Most copies trimmed in a row.
+const MOST: usize = 64;
+
+/// Records the start of a stream: its conversation is active and has nothing to trim.
+pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
+    proxy
+        .state
+        .feedback
+        .tail
+        .lock()
+        .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
+}
+
+/// Learns from a completed turn, and adds its conversation to the silent ones.
+pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
+    let Some((_, name)) = &lesson.conversation else {
+        return;
+    };
+    let capacity = proxy
+        .state
+        .knowledge
+        .update(worker.id, |residency| residency.capacity_of(worker.id));
+    let mut tail = proxy.state.feedback.tail.lock();
+    tail.set_capacity(worker.id, capacity);
+    tail.arrived(lesson.arrived, key, worker.id, lesson.left);
+    tail.begun(
+        lesson.ended,
+        worker.id,
+        &Begun {
+            wait: lesson.wait,
+            ttft: lesson.ttft,
+            objective: lesson.objective,
+            prompt: lesson.prompt,
+            cached: lesson.cached,
+            compared: lesson.compared,
+            history: turns.history,
+            cost: lesson.cost,
+        },
+    );
+    proxy.state.feedback.publish_next_turns(tail.next_turns());
+    if lesson.last {
+        return;
+    }
+    let added = lesson.prompt.saturating_sub(turns.history);
+    let calls_tool = lesson.finish == Finish::ToolCalls;
+    let turn = Answered {
+        at: lesson.ended,
+        worker: worker.id,
+        conversation: key,
+        class: Class::of(turns.number, added, calls_tool),
+        length: lesson.prompt + lesson.response,
+        what: Arc::new(CopyKeys {
+            name: Arc::clone(name),
+            tips: lesson.tips(),
+            end: Mutex::default(),
+        }),
+    };
+    tail.answered(turn, lesson.response);
+}
+
+/// Trims the ends of least value on a worker with too little room for the next prompts.
+pub(super) fn make(proxy: &Proxy, worker: &Worker) {
+    if !proxy.state.makes_room_on(worker) {
+        return;
+    }
+    let Some(wanted) = wanted(proxy, worker) else {
+        return;
+    };
+    let now = proxy.state.clock.now();
+    let enough = room(proxy, worker) + wanted;
+    for _ in 0..MOST {
+        let need = enough.saturating_sub(room(proxy, worker));
+        if need == Tokens::ZERO || !give_up(proxy, worker, now, need) {
+            return;
+        }
+    }
+}
+
+/// Sets the price of room on a worker that takes hints in requests only, after it stored this many tokens: the value of
+/// the ends that it evicted for them.
+pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
+    if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
+        proxy
+            .state
+            .feedback
+            .tail
+            .lock()
+            .displaced(proxy.state.clock.now(), worker.id, stored);
+    }
+}
+
+fn room(proxy: &Proxy, worker: &Worker) -> Tokens {
+    proxy
+        .state
+        .knowledge
+        .update(worker.id, |residency| residency.room_on(worker.id))
+}
+
+fn wanted(proxy: &Proxy, worker: &Worker) -> Option<Tokens> {
+    let room = room(proxy, worker);
+    proxy.state.feedback.tail.lock().wanted(worker.id, room)
+}
+
+/// Trims one end. Returns whether there was one.
+fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
+    let Some(trim) = proxy.state.feedback.tail.lock().next(now, worker.id, need) else {
+        return false;
+    };
+    let keys = trim.what.keys();
+    let marked = proxy.state.knowledge.update(worker.id, |residency| {
+        residency.trimmed(worker.id, keys.iter().copied(), trim.keep)
+    });
+    if marked.is_none() {
+        forget(proxy, worker.id, trim.conversation);
+    }
+    // Nothing is marked while a turn of the conversation is running, or if the end lies within a piece.
+    if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
+        let keep = marked.keep;
+        *trim.what.end.lock() = marked.end;
+        worker
+            .hints
+            .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
+        if let Some(bus) = &proxy.replicas {
+            bus.trimmed(worker, keep, &keys);
+        }
+        proxy.state.feedback.trimmed(worker, &trim, keep);
+    }
+    true
+}
+
+/// Forgets a conversation's copy on a worker that cannot be trimmed.
+pub(super) fn forget(proxy: &Proxy, worker: WorkerId, conversation: u64) {
+    proxy.state.feedback.tail.lock().forget(worker, conversation);
+}
