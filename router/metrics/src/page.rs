@@ -47,7 +47,7 @@ pub struct Gauges {
 }
 
 /// Gauges of the admission gate.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionGauges {
     /// Waiting requests.
     pub waiting: usize,
