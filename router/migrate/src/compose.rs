@@ -142,11 +142,14 @@ pub(crate) fn agree(draft: &mut Draft, probes_every_s: f64) {
             draft.set_number("health.timeout_ms", interval, "at most health.interval_ms");
         }
         (Some(timeout), Some(interval)) if timeout > interval => {
-            draft.set_number("health.timeout_ms", interval, "at most health.interval_ms");
-            draft.note(
-                format!("health checks with a timeout of {timeout} ms"),
-                "shortened to the interval between two probes, which must not overlap",
-            );
+            let why = "shortened to the interval between two probes, which must not overlap";
+            let from = draft
+                .entries
+                .get("health.timeout_ms")
+                .map(|entry| entry.from.clone());
+            let from = from.unwrap_or_else(|| format!("a timeout of {timeout} ms"));
+            draft.note(&from, why);
+            draft.set_number("health.timeout_ms", interval, format!("{from}, {why}"));
         }
         _ => {}
     }

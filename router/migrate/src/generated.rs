@@ -19,5 +19,8 @@ fn the_tables_of_the_guide_are_fresh() {
         std::fs::write(&path, &wanted).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap();
-    assert!(found == wanted, "docs/migrating.md is out of date: run `make generate`");
+    assert!(
+        found == wanted,
+        "docs/migrating.md is out of date: run `make generate`"
+    );
 }

@@ -163,7 +163,7 @@ impl Walk<'_> {
         };
         let mut is_used = true;
         for parameter in parameters {
-            let shown = format!("{}:{parameter}", given.shown());
+            let shown = format!("{}: {address} {parameter}", given.place());
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let key_of = match key {
                 "max_fails" => "failure.breaker_failures",
@@ -247,10 +247,11 @@ impl Walk<'_> {
 
     /// Writes what servers differ in, and tailroute has once.
     fn finish(&mut self) {
-        for key in [
-            "failure.breaker_failures",
-            "failure.breaker_pause_s",
-            "admission.max_concurrent_per_worker",
+        for (key, parameter) in [
+            ("failure.breaker_failures", "max_fails"),
+            ("failure.breaker_pause_s", "fail_timeout"),
+            ("failure.slow_start_s", "slow_start"),
+            ("admission.max_concurrent_per_worker", "max_conns"),
         ] {
             let numbers: Vec<f64> = self
                 .limits
@@ -262,10 +263,11 @@ impl Walk<'_> {
             let most = numbers.iter().copied().fold(0.0, f64::max);
             if least < most {
                 self.draft.note(
-                    format!("servers that differ ({least} to {most})"),
+                    format!("{parameter} of {least} to {most}"),
                     format!("{key} is one for all workers: {most}"),
                 );
-                self.draft.set_number(key, most, "the largest of all servers");
+                let from = format!("{parameter}={most}, the largest of all servers");
+                self.draft.set_number(key, most, from);
             }
             // `max_fails=0` and `max_conns=0` switch the limit off.
             if most == 0.0 && !numbers.is_empty() && key == "failure.breaker_failures" {

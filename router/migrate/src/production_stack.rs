@@ -246,14 +246,14 @@ fn routing_logic(draft: &mut Draft, given: &Given) -> Result<(), String> {
                 0.0,
                 format!("{shown}: the longest match"),
             );
-            let why = "cache_aware also balances load (routing.cache_aware.imbalance_abs); `tail` weighs the two by predicted time";
+            let why = "becomes cache_aware, which also balances load (routing.cache_aware.imbalance_abs)";
             draft.note(shown, why);
         }
         "kvaware" => {
             draft.set("routing.policy", "tail", shown.clone());
             draft.note(
                 shown,
-                "tail: follows the engines' cache events instead of the LMCache controller",
+                "becomes tail, which follows the engines' cache events instead of the LMCache controller",
             );
         }
         "disaggregated_prefill" | "disaggregated_prefill_orchestrated" => draft.note(shown, PAIRS),

@@ -166,7 +166,7 @@ fn indexed<'a>(path: &'a str, list: &str) -> Option<(usize, &'a str)> {
 
 fn text(draft: &Draft, source: Source, name: &str) -> String {
     let mut text = format!(
-        "# Written by `tailroute migrate` from {} of {source}.\n\
+        "# Written by `tailroute migrate` from {} ({source}).\n\
          # Above each key stands what it comes from; the end lists what has no equivalent.\n\
          # Next: `tailroute check FILE`, and `gpu-bench worker URL` to measure each worker.\n",
         crate::table::printable(name)
@@ -196,7 +196,11 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
     if !draft.has("routing.policy") {
         text.push_str("\n# routing.policy is left at tailroute's own rule, `tail`.\n");
     }
-    notes(&mut text, "Without an equivalent:", &draft.notes);
+    notes(
+        &mut text,
+        "Without an equivalent, or with another effect:",
+        &draft.notes,
+    );
     notes(&mut text, "Built in, with nothing to set:", &draft.built_in);
     text
 }

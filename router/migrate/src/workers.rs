@@ -86,7 +86,6 @@ pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> R
 
 /// Reports a key that workers require: it goes into a file, which is not written here.
 pub(crate) fn note_key_of_workers(draft: &mut Draft, from: &str) {
-    let why =
-        "the key that workers require goes into a file of its own: name it in `api_key_file` of each worker";
+    let why = "a key that workers require goes into a file of its own: name that in `api_key_file` of [[workers]] or [discovery.worker]";
     draft.note(from, why);
 }

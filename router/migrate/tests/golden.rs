@@ -2,6 +2,12 @@
 //!
 //! `TAILROUTE_BLESS=1 cargo test -p tailroute-migrate --test golden` writes the results again.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what helpers cannot do fails the test"
+)]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

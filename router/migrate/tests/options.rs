@@ -1,5 +1,7 @@
 //! Every option of the real parsers is in a table, and everything else is reported.
 
+#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
+
 use std::path::Path;
 
 use migrate::{Error, Input, MOST_BYTES, Migration, Source, migrate, options};
@@ -353,8 +355,6 @@ fn word() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn no_words_panic_and_every_result_loads(words in proptest::collection::vec(word(), 0..16), from in 0..5usize) {
         let from = Source::ALL.get(from).copied();

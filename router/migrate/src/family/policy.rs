@@ -58,7 +58,7 @@ pub(super) fn policy(draft: &mut Draft, given: &Given) -> Result<(), String> {
         Some((_, ours, differs)) => {
             draft.set("routing.policy", *ours, given.shown());
             if !differs.is_empty() {
-                draft.note(given.shown(), format!("{ours}: {differs}"));
+                draft.note(given.shown(), format!("becomes {ours}: {differs}"));
             }
         }
         None => {

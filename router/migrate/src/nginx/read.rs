@@ -108,7 +108,7 @@ fn tokens(name: &str, text: &str) -> Result<Vec<(Token, usize)>, Error> {
                 loop {
                     match letters.next() {
                         Some(end) if end == letter => break,
-                        Some('\\') => word.extend(letters.next()),
+                        Some('\\') => escaped(&mut word, letters.next()),
                         Some(other) => {
                             line += usize::from(other == '\n');
                             word.push(other);
@@ -140,6 +140,20 @@ fn tokens(name: &str, text: &str) -> Result<Vec<(Token, usize)>, Error> {
         }
     }
     Ok(tokens)
+}
+
+/// Adds what a backslash and the next letter mean within quotes.
+fn escaped(word: &mut String, letter: Option<char>) {
+    match letter {
+        Some('n') => word.push('\n'),
+        Some('r') => word.push('\r'),
+        Some('t') => word.push('\t'),
+        Some(quote @ ('"' | '\'' | '\\')) => word.push(quote),
+        other => {
+            word.push('\\');
+            word.extend(other);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) fn least_time(draft: &mut Draft, given: &Given) -> Result<(), String>
 
 pub(super) fn sticky(draft: &mut Draft, given: &Given) -> Result<(), String> {
     draft.set("routing.policy", "consistent_hash", given.shown());
-    let why = "consistent_hash: hashes the conversation (X-Session-ID, or the one that the prompt continues)";
+    let why = "becomes consistent_hash, which hashes the conversation (X-Session-ID, or the one that the prompt continues)";
     draft.note(given.shown(), why);
     Ok(())
 }
@@ -91,15 +91,18 @@ pub(super) fn read_timeout(draft: &mut Draft, given: &Given) -> Result<(), Strin
 
 pub(super) fn trusted_proxy(draft: &mut Draft, given: &Given) -> Result<(), String> {
     let network = given.one()?.to_owned();
-    let earlier = draft
-        .entries
-        .get("http.trusted_proxies")
-        .map(|entry| entry.value.clone());
-    let mut networks = earlier
-        .and_then(|value| value.as_array().cloned())
-        .unwrap_or_default();
+    let earlier = draft.entries.get("http.trusted_proxies").cloned();
+    let from = earlier
+        .as_ref()
+        .map_or_else(String::new, |earlier| format!("{}, ", earlier.from));
+    let networks = earlier.and_then(|earlier| earlier.value.as_array().cloned());
+    let mut networks = networks.unwrap_or_default();
     networks.push(network.into());
-    draft.set("http.trusted_proxies", networks, given.shown());
+    draft.set(
+        "http.trusted_proxies",
+        networks,
+        format!("{from}{}", given.shown()),
+    );
     Ok(())
 }
 
