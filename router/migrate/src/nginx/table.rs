@@ -92,7 +92,7 @@ pub(crate) const TABLE: &[Row] = &[
     none(
         "keepalive_timeout",
         Any,
-        "an idle connection stays until its place is needed (limits.max_connections)",
+        "an idle connection gives way to a new one at limits.max_connections; HTTP/2 ends after limits.idle_timeout_s",
     ),
     none("return", Any, SITE),
     none("rewrite", Any, SITE),
@@ -199,7 +199,7 @@ pub(crate) const TABLE: &[Row] = &[
     none(
         "proxy_next_upstream_timeout",
         Any,
-        "retries end with the request's own deadlines (limits.first_byte_timeout_s)",
+        "retries end with the request's deadline (failure.total_timeout_s)",
     ),
     text("proxy_ssl_certificate", "tls.workers.cert_file"),
     text("proxy_ssl_certificate_key", "tls.workers.key_file"),
