@@ -34,9 +34,9 @@ lint: setup ## formatting, clippy with warnings as errors, and the lock files of
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-generate: setup ## write what is generated: configuration reference and example, the chart's schema, metrics reference, the console's tables
+generate: setup ## write what is generated: configuration reference and example, the chart's schema, metrics reference, the console's tables, tables of the migration guide
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-config --lib generated
-	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-metrics -p tailroute-admin --lib generated
+	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-metrics -p tailroute-admin -p tailroute-migrate --lib generated
 
 compare: build ## TRACE=file: drive four policies over HTTP at two loads, interleaved (14 minutes; LOADS, ROUNDS, JSON=1)
 	@scripts/compare $(TRACE)

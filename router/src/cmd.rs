@@ -3,5 +3,6 @@
 pub mod check;
 pub mod demo;
 pub mod key;
+pub mod migrate;
 pub mod schema;
 pub mod serve;

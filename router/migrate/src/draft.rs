@@ -1,0 +1,134 @@
+//! A configuration while it is put together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::Value;
+
+use crate::table::{Given, printable};
+
+/// A configuration while it is put together: values with their origins, and what has no equivalent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Draft {
+    /// Values by key, as in `limits.retries`. Those below `workers.` apply to every worker.
+    pub(crate) entries: BTreeMap<String, Entry>,
+    /// `[[workers]]`.
+    pub(crate) workers: Vec<Worker>,
+    /// `[[keys]]`.
+    pub(crate) keys: Vec<Key>,
+    /// What has no equivalent.
+    pub(crate) notes: Vec<Note>,
+    /// What tailroute always does.
+    pub(crate) built_in: Vec<Note>,
+    held: BTreeMap<&'static str, Given>,
+    noted: BTreeSet<(String, String)>,
+}
+
+/// A value with its origin.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    /// The option that it comes from.
+    pub(crate) from: String,
+}
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Worker {
+    pub(crate) url: String,
+    /// Models, where the source names them.
+    pub(crate) models: Vec<String>,
+    pub(crate) from: String,
+}
+
+/// A client's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    /// SHA-256 in hexadecimal.
+    pub(crate) sha256: String,
+    pub(crate) from: String,
+}
+
+/// Something that has no equivalent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// The option, or the property of the source.
+    pub(crate) what: String,
+    /// Why, or what to use instead.
+    pub(crate) why: String,
+}
+
+impl Draft {
+    /// Sets a key. A later value replaces an earlier one, as on a command line.
+    pub(crate) fn set(&mut self, key: impl Into<String>, value: impl Into<Value>, from: impl Into<String>) {
+        let entry = Entry {
+            value: value.into(),
+            from: printable(&from.into()),
+        };
+        self.entries.insert(key.into(), entry);
+    }
+
+    /// Sets a key to a number, without a fraction if it has none.
+    pub(crate) fn set_number(&mut self, key: &str, number: f64, from: impl Into<String>) {
+        // Seconds times 1000 and the like: rounded so that 0.1 does not become 0.10000000000000001.
+        let rounded = (number * 1e6).round() / 1e6;
+        let number = if rounded.is_finite() { rounded } else { number };
+        if number.fract() == 0.0 && number.abs() < 9e15 {
+            self.set(key, number as i64, from);
+        } else {
+            self.set(key, number, from);
+        }
+    }
+
+    /// Sets a key unless it is set.
+    pub(crate) fn set_default(&mut self, key: &str, value: impl Into<Value>, from: impl Into<String>) {
+        if !self.has(key) {
+            self.set(key, value, from);
+        }
+    }
+
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Returns the number at a key.
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        match self.entries.get(key)?.value {
+            Value::Integer(number) => Some(number as f64),
+            Value::Float(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Adds something that has no equivalent, once.
+    pub(crate) fn note(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
+        let note = Note {
+            what: printable(what.as_ref()),
+            why: why.into(),
+        };
+        if self.noted.insert((note.what.clone(), note.why.clone())) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Adds something that tailroute always does.
+    pub(crate) fn note_built_in(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
+        self.built_in.push(Note {
+            what: printable(what.as_ref()),
+            why: why.into(),
+        });
+    }
+
+    /// Keeps an option for the source's `finish`. Repeated lists add up; of single values the last one counts.
+    pub(crate) fn hold(&mut self, name: &'static str, given: Given) {
+        match self.held.get_mut(name) {
+            Some(earlier) => earlier.values.extend(given.values),
+            None => drop(self.held.insert(name, given)),
+        }
+    }
+
+    /// Takes an option that was kept.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+        self.held.remove(name)
+    }
+}

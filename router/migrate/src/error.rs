@@ -1,0 +1,44 @@
+//! Reasons why an input cannot be translated.
+
+use crate::MOST_BYTES;
+
+/// Reason why an input cannot be translated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The input is too long.
+    #[error("longer than {MOST_BYTES} bytes, the limit for an input")]
+    TooLong,
+    /// The router cannot be told from the input.
+    #[error(
+        "no known router is started here; name it with --from sglang-router, vllm-router, production-stack or nginx"
+    )]
+    Unknown,
+    /// nginx is configured by a file.
+    #[error("nginx is configured by a file, not by flags; name the file instead")]
+    NotNginx,
+    /// Several routers are started, and only one becomes a configuration.
+    #[error("{first} and {second} both start a router; migrate them one at a time")]
+    Several {
+        /// Where one is started.
+        first: String,
+        /// Where another one is started.
+        second: String,
+    },
+    /// A flag or directive cannot be understood.
+    #[error("{place}: {what}")]
+    Wrong {
+        /// The flag, or the file and line with the directive.
+        place: String,
+        /// What is wrong and what was expected.
+        what: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn wrong(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Wrong {
+            place: place.into(),
+            what: what.into(),
+        }
+    }
+}

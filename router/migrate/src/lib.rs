@@ -1,0 +1,107 @@
+//! Translates the configuration of another router into a `tailroute.toml`.
+//!
+//! ```text
+//! words, script ──▶ shell ───┐
+//! YAML ───────────▶ manifest ┼─▶ options ─▶ table of the source ─▶ Draft ─▶ render ─▶ TOML text
+//! nginx.conf ─────▶ nginx ───┘            (key │ no equivalent)            (loaded by `config`)
+//! ```
+//!
+//! Each source has one table, a [`Row`](table::Row) per flag or directive: the keys of tailroute that it becomes, or the
+//! reason why there are none. An option that is in no table is reported too, so that nothing is lost without a message.
+//! [`render`] loads its own output: a value that tailroute refuses is taken out again and reported with the reason.
+//!
+//! Secrets never reach the output: keys of clients are written as hashes, and all other secret values are left out.
+
+mod compose;
+mod draft;
+mod error;
+mod family;
+#[cfg(test)]
+mod generated;
+mod manifest;
+mod nginx;
+mod options;
+mod production_stack;
+mod reference;
+mod render;
+mod sglang;
+mod shell;
+mod source;
+mod table;
+mod vllm_router;
+mod workers;
+
+pub use error::Error;
+pub use reference::{options, reference};
+pub use source::Source;
+
+use draft::Draft;
+use options::Command;
+
+/// Longest input in bytes.
+pub const MOST_BYTES: u64 = 1 << 20;
+
+/// What is to be translated.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A command line, word by word.
+    Words(&'a [String]),
+    /// The text of a file: a command line, a YAML manifest or an nginx configuration.
+    Text {
+        /// Name of the file, for messages.
+        name: &'a str,
+        /// Its text.
+        text: &'a str,
+    },
+}
+
+/// A translated configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// The router that the input belongs to.
+    pub source: Source,
+    /// The text of a `tailroute.toml`.
+    pub toml: String,
+    /// What has no equivalent, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// Translates `input`; `from` overrides the detection of its router.
+///
+/// # Errors
+/// Fails if the input is too long, belongs to no known router, or cannot be understood; the error names the line or the
+/// flag.
+pub fn migrate(input: Input<'_>, from: Option<Source>) -> Result<Migration, Error> {
+    let length = match input {
+        Input::Words(words) => words.iter().map(|word| word.len() + 1).sum(),
+        Input::Text { text, .. } => text.len(),
+    };
+    if length as u64 > MOST_BYTES {
+        return Err(Error::TooLong);
+    }
+    let (command, name) = match input {
+        Input::Words(words) => (Command::of_words(words.to_vec()), "a command line"),
+        Input::Text { name, text } => {
+            let is_nginx = match from {
+                Some(from) => from == Source::Nginx,
+                None => nginx::looks_like(text) && !manifest::looks_like(text),
+            };
+            if is_nginx {
+                return Ok(render::finished(nginx::read(name, text)?, Source::Nginx, name));
+            }
+            let command = match manifest::read(name, text, from)? {
+                Some(command) => command,
+                None => shell::command(name, text, from)?,
+            };
+            (command, name)
+        }
+    };
+    let source = match from {
+        Some(Source::Nginx) => return Err(Error::NotNginx),
+        Some(from) => from,
+        None => command.source().ok_or(Error::Unknown)?,
+    };
+    let mut draft = Draft::default();
+    command.translate(source, &mut draft)?;
+    Ok(render::finished(draft, source, name))
+}
