@@ -1,7 +1,7 @@
 //! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
 //!
-//! A connection's task is woken for each token. Its rare events are combined in one future with a waker of its own
-//! ([`Events`]).
+//! A connection's task is woken for each token. Its rare events are combined in one future ([`Events`]), which the fast
+//! path polls only when something other than a token has woken the task.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -36,7 +36,6 @@ use super::stalled::Answers;
 use protocol::error::ApiError;
 use state::State;
 use tailroute_http::body::{Body, BodyError};
-use tailroute_http::rare_waker::rarely;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.
@@ -257,7 +256,7 @@ where
     C: GracefulConnection<Error = BodyError>,
 {
     loop {
-        let mut event = pin!(rarely(events.next()));
+        let mut event = pin!(events.next());
         let serving = poll_fn(|cx| {
             express.poll(cx, |cx| match connection.as_mut().poll(cx) {
                 Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
