@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use super::reason::{Because, Reason};
+use super::reason::{Because, Forced, Reason};
 use crate::Admin;
 use fleet::Worker;
 use fleet::hold::{Hold, PinnedAlpha};
@@ -85,6 +85,12 @@ pub(super) struct Shown {
     state: State,
     /// Whether its probes find it well.
     well: bool,
+    /// The error of its last probe, if that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    /// Since when its probes have failed, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_unix_ms: Option<f64>,
     /// What its breaker lets through: `closed` (everything), `half_open` (one request), `open` (nothing).
     breaker: &'static str,
     /// Requests sent and not finished.
@@ -192,12 +198,12 @@ struct SetAlpha {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    let hold = |id, path, summary, hold| {
+    let take_out = |id, path, summary, hold| {
         Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {
-            set_hold(call, hold)
+            take_out(call, hold)
         })
         .parameter("name", NAME)
-        .body::<Because>()
+        .body::<Forced>()
         .fails(&[404, 409])
     };
     vec![
@@ -218,19 +224,23 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .parameter("name", NAME)
         .fails(&[404]),
-        hold(
+        take_out(
             "workers.cordon",
             "/admin/v1/workers/{name}/cordon",
             "Send a worker only turns that no other worker can serve",
             Hold::Cordoned,
         ),
-        hold(
+        Operation::new::<Shown, _, _>(
             "workers.uncordon",
-            "/admin/v1/workers/{name}/uncordon",
+            (Method::POST, "/admin/v1/workers/{name}/uncordon"),
+            Role::Operate,
             "Send a worker turns again, after a cordon or a drain",
-            Hold::None,
-        ),
-        hold(
+            uncordon,
+        )
+        .parameter("name", NAME)
+        .body::<Because>()
+        .fails(&[404, 409]),
+        take_out(
             "workers.drain",
             "/admin/v1/workers/{name}/drain",
             "Send a worker no turns; it is `drained` once its turns have finished",
@@ -301,6 +311,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         (Hold::None, false) => State::Unwell,
     };
     let now = admin.state.clock.now();
+    let failing = worker.failing();
     let learned = worker.with_load(|load| load.learned);
     let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
         learned_alpha_ms_per_token: learned.alpha_ms_per_token,
@@ -312,6 +323,10 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         source: worker.source,
         state,
         well: worker.is_well(),
+        since_unix_ms: failing
+            .as_ref()
+            .map(|failure| admin.state.clock.unix_ms(failure.since).round()),
+        last_error: failing.map(|failure| failure.error),
         breaker: gauges.breaker.as_str(),
         in_flight: gauges.in_flight,
         wait_ms: gauges.wait.0,
@@ -359,14 +374,41 @@ fn models(worker: &Worker) -> Vec<String> {
     names.take(32).map(str::to_owned).collect()
 }
 
-async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
+/// Refuses to take the last ready worker out of service, unless that is forced.
+pub(super) fn keep_one(call: &Call, worker: &Worker, force: bool) -> Result<(), Problem> {
+    let workers = call.admin.state.fleet.present();
+    let others = workers
+        .iter()
+        .filter(|other| other.id != worker.id && other.is_ready());
+    if force || !worker.is_ready() || others.count() > 0 {
+        return Ok(());
+    }
+    Err(Problem::last_worker(format!(
+        "{} is the last ready worker: without it, clients get 503 until another one is ready. Nothing was changed; \
+         `force: true` (`tailroute ctl … --force`) does it nevertheless",
+        worker.name()
+    )))
+}
+
+async fn take_out(call: Call, hold: Hold) -> Result<Reply, Problem> {
+    let worker = named(&call)?;
+    let forced: Forced = call.body()?;
+    keep_one(&call, &worker, forced.force)?;
+    set_hold(&call, &worker, hold)
+}
+
+async fn uncordon(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
+    set_hold(&call, &worker, Hold::None)
+}
+
+fn set_hold(call: &Call, worker: &Worker, hold: Hold) -> Result<Reply, Problem> {
     let Some(before) = worker.set_hold(hold) else {
         return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
     };
-    call.admin.state.worker_changed(&worker);
-    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &hold))
+    call.admin.state.worker_changed(worker);
+    Ok(Reply::json(&shown(&call.admin, worker))?.changed(&before, &hold))
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {

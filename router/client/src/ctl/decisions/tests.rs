@@ -51,8 +51,8 @@ fn the_explanation_begins_with_the_reason_and_its_columns_add_up() {
     });
     assert_eq!(
         explained(late),
-        "gpu-0 chosen: 403 ms predicted, 47 ms behind gpu-1, but computing 5,136 tokens more on gpu-1 would delay the \
-         turns behind it by 325 ms more.\n\
+        "gpu-0 chosen: 403 ms predicted, 47 ms behind gpu-1, but computing 5,136 more tokens on gpu-1 would hold up \
+         the turns behind it for 325 ms longer.\n\
          First token after 512 ms, 112 ms late for the objective of 400 ms (cause: engine), 109 ms later than \
          predicted; gpu-1 was predicted 20 ms sooner.\n\
          \n\
@@ -82,7 +82,7 @@ fn the_sentence_names_the_term_that_decides() {
     let warm = terms("gpu-0", 5_136, 864, [0.0, 50.0, 1.0, 0.0]);
     assert_eq!(
         first(decision([warm, cold(0.0, 0.0)])),
-        "gpu-0 chosen: 53 ms predicted, 250 ms ahead of gpu-1, because computing 5,136 tokens more on gpu-1 would \
+        "gpu-0 chosen: 53 ms predicted, 250 ms ahead of gpu-1, because computing 5,136 more tokens on gpu-1 would \
          take 250 ms longer."
     );
     let idle = terms("gpu-0", 0, 6_000, [0.0, 300.0, 1.0, 0.0]);

@@ -101,14 +101,14 @@ fn deciding(chosen: &Terms, second: &Terms) -> Option<String> {
     let fewer = second.uncached_tokens.saturating_sub(chosen.uncached_tokens);
     let computes = match fewer {
         0 => format!("the prefill on {there}"),
-        fewer => format!("computing {} more on {there}", counted(fewer, "token")),
+        fewer => format!("computing {} on {there}", counted(fewer, "more token")),
     };
     Some(match NAMES[at] {
         "wait" => format!("{there} has {cost} more of work waiting"),
         "prefill" => format!("{computes} would take {cost} longer"),
         "fixed" => format!("a turn on {there} has {cost} more of fixed cost"),
         "overhead" => format!("{there} takes {cost} longer beside queue and prefill"),
-        "locality" => format!("{computes} would delay the turns behind it by {cost} more"),
+        "locality" => format!("{computes} would hold up the turns behind it for {cost} longer"),
         "home" => format!("{there} is home to more conversations (home: {cost} more)"),
         "slo" => format!("{there} would miss the objective by more (slo: {cost} more)"),
         "affinity" => format!(
