@@ -6,10 +6,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::call::{Call, Reply};
+use super::holds::keep_one;
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Forced, Reason};
-use super::workers::{NAME, Shown, keep_one, named, shown};
+use super::workers::{NAME, Shown, named, shown};
 use fleet::JoinError;
 
 /// A worker that is to join.

@@ -9,6 +9,7 @@ mod audit;
 pub mod client;
 mod decisions;
 pub(crate) mod format;
+mod generate;
 mod policy;
 mod show;
 mod status;
@@ -33,7 +34,7 @@ use self::client::{Client, Target};
     tailroute ctl policy rollback --reason 'worse than before'\n  \
     tailroute ctl workers drain gpu-3 --reason 'new driver' --wait\n  \
     tailroute ctl --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token workers\n  \
-    tailroute ctl completions bash > /etc/bash_completion.d/tailroute")]
+    tailroute ctl generate bash > /etc/bash_completion.d/tailroute")]
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -133,11 +134,12 @@ enum What {
     Config,
     /// The OpenAPI document of the admin port.
     Openapi,
-    /// Shell completions for all tailroute commands.
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
+    /// Shell completions and man pages for all tailroute commands.
+    #[command(
+        visible_alias = "completions",
+        after_help = "Examples:\n  tailroute ctl generate zsh > ~/.zfunc/_tailroute\n  tailroute ctl generate man --dir /usr/local/share/man/man1"
+    )]
+    Generate(generate::Generate),
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -177,15 +179,15 @@ enum Capture {
     Turns,
 }
 
-/// Runs the command. `program` is the whole command line, which completions are generated from.
+/// Runs the command. `program` is the whole command line, from which completions and man pages are generated.
 ///
 /// # Errors
 /// If the router cannot be reached, or rejects the request.
-pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
-    if let What::Completions { shell } = args.what {
-        let mut out = Vec::new();
-        clap_complete::generate(shell, &mut program, "tailroute", &mut out);
-        lab::terminal::print(String::from_utf8_lossy(&out).trim_end())?;
+pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
+    if let What::Generate(what) = &args.what {
+        if let Some(text) = generate::run(what, program)? {
+            lab::terminal::print(&text)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let client = Client::new(args.target.target()?)?;
@@ -227,7 +229,7 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
         What::Slo => Answer::new(client.get("/admin/v1/slo").await?, status::slo),
         What::Config => Answer::new(client.get("/admin/v1/config").await?, status::config),
         What::Openapi => Answer::new(client.get("/admin/v1/openapi.json").await?, indented),
-        What::Completions { .. } => return Ok(()),
+        What::Generate(_) => return Ok(()),
     };
     let text = if json { indented(&answer.json) } else { answer.text };
     Ok(lab::terminal::print(&text)?)
