@@ -10,6 +10,7 @@ export class Failure extends Error {
     this.kind = kind;
     this.status = status;
     this.errors = problem?.errors ?? [];
+    this.type = problem?.type;
   }
 }
 

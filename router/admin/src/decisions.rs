@@ -16,6 +16,8 @@ use telemetry::context::TraceId;
 
 /// Largest page.
 const MOST: usize = 200;
+/// Most request ids that are named where several begin as asked.
+const CANDIDATES: usize = 8;
 
 /// Which decisions are wanted.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -106,8 +108,11 @@ pub(super) fn operations() -> Vec<Operation> {
             "The decisions of one request, one for each attempted worker",
             of_request,
         )
-        .parameter("request", "its `x-request-id`")
-        .fails(&[404]),
+        .parameter(
+            "request",
+            "its `x-request-id`, or the beginning of it if no other kept request has the same",
+        )
+        .fails(&[404, 409]),
     ]
 }
 
@@ -141,18 +146,37 @@ async fn list(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn of_request(call: Call) -> Result<Reply, Problem> {
-    let filter = Filter {
-        request: Some(call.parameter("request").to_owned()),
-        ..Filter::default()
+    let asked = call.parameter("request");
+    let page = |request: &str| {
+        let filter = Filter {
+            request: Some(request.to_owned()),
+            ..Filter::default()
+        };
+        page(&call.admin, &filter, None, MOST)
     };
-    let page = page(&call.admin, &filter, None, MOST);
-    if page.decisions.is_empty() {
-        return Err(Problem::not_found(format!(
-            "no decision of this request is kept; the router keeps the last {} (explain.max_bytes)",
-            page.capacity
-        )));
+    let exact = page(asked);
+    if !exact.decisions.is_empty() {
+        return Reply::json(&exact);
     }
-    Reply::json(&page)
+    let decisions = &call.admin.proxy.decisions;
+    let candidates = decisions.requests_beginning_with(asked, CANDIDATES + 1);
+    match candidates.as_slice() {
+        [] => Err(Problem::not_found(format!(
+            "No decision found for this request id. The router keeps the last {} decisions (explain.max_bytes).",
+            exact.capacity
+        ))),
+        [one] => Reply::json(&page(one)),
+        many => Err(Problem::conflict(ambiguous(many))),
+    }
+}
+
+fn ambiguous(candidates: &[String]) -> String {
+    let more = match candidates.len() > CANDIDATES {
+        true => ", …",
+        false => "",
+    };
+    let shown = &candidates[..candidates.len().min(CANDIDATES)];
+    format!("several request ids begin like this: {}{more}", shown.join(", "))
 }
 
 fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Page {
@@ -164,5 +188,21 @@ fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Pa
             .collect(),
         next,
         capacity: admin.proxy.decisions.capacity(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ambiguous_ids_are_listed_up_to_a_bound() {
+        let ids = |count: usize| -> Vec<String> { (0..count).map(|at| format!("ab{at}")).collect() };
+        assert_eq!(
+            ambiguous(&ids(2)),
+            "several request ids begin like this: ab0, ab1"
+        );
+        let many = ambiguous(&ids(CANDIDATES + 1));
+        assert!(many.ends_with("ab7, …"), "{many}");
     }
 }

@@ -118,7 +118,10 @@ impl History {
     }
 
     fn mark(&self, event: &Event) {
-        if matches!(event.kind, Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Reload) {
+        if matches!(
+            event.kind,
+            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Reload
+        ) {
             self.0.lock().mark(Mark {
                 at_unix_ms: event.at_unix_ms,
                 kind: event.kind.as_str().to_owned(),
@@ -130,15 +133,17 @@ impl History {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation::new::<Past, _, _>(
-        "history.get",
-        Method::GET,
-        "/admin/v1/history",
-        Role::Read,
-        "Counters, loads and changes of the last 24 hours",
-        get,
-    )
-    .query::<Asked>()]
+    vec![
+        Operation::new::<Past, _, _>(
+            "history.get",
+            Method::GET,
+            "/admin/v1/history",
+            Role::Read,
+            "Counters, loads and changes of the last 24 hours",
+            get,
+        )
+        .query::<Asked>(),
+    ]
 }
 
 async fn get(call: Call) -> Result<Reply, Problem> {
@@ -216,7 +221,11 @@ pub async fn save(admin: &Admin) {
 
 fn sample(admin: &Admin) -> Sample {
     let gauges = admin.gauges();
-    let page = admin.state.metrics.render(&gauges, Format::Text).unwrap_or_default();
+    let page = admin
+        .state
+        .metrics
+        .render(&gauges, Format::Text)
+        .unwrap_or_default();
     let load = |worker: &metrics::WorkerGauges| {
         let load = Load {
             ready: worker.ready,

@@ -15,6 +15,7 @@
 //! | [`preview`] | another policy on captured turns, or in the shadow of the live one |
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, its overrides and its α |
+//! | [`holds`] | cordoning, draining and returning workers |
 //! | [`keys`] | the remaining budget of each API key, and its reset |
 //! | [`members`] | workers that join and leave |
 //! | [`discovery`] | the sources of workers |
@@ -34,6 +35,7 @@ pub mod discovery;
 pub mod dispatch;
 pub mod events;
 pub mod history;
+pub mod holds;
 pub mod index;
 pub mod keys;
 pub mod log;
@@ -110,6 +112,7 @@ pub fn operations() -> Vec<Operation> {
         preview::operations(),
         capture::operations(),
         workers::operations(),
+        holds::operations(),
         calibration::operations(),
         members::operations(),
         keys::operations(),

@@ -6,9 +6,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::call::{Call, Reply};
+use super::holds::keep_one;
 use super::operation::Operation;
 use super::problem::Problem;
-use super::reason::{Because, Reason};
+use super::reason::{Forced, Reason};
 use super::workers::{NAME, Shown, named, shown};
 use fleet::JoinError;
 
@@ -44,7 +45,7 @@ pub(super) fn operations() -> Vec<Operation> {
             remove,
         )
         .parameter("name", NAME)
-        .body::<Because>()
+        .body::<Forced>()
         .fails(&[404, 409]),
     ]
 }
@@ -67,13 +68,14 @@ async fn add(call: Call) -> Result<Reply, Problem> {
 
 async fn remove(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
-    let _: Because = call.body()?;
+    let forced: Forced = call.body()?;
     if worker.source.finds() {
         return Err(Problem::conflict(format!(
             "it was discovered by {}, which would add it again: remove it there, or drain it here",
             worker.source.as_str()
         )));
     }
+    keep_one(&call, &worker, forced.force)?;
     let Some(before) = call.admin.state.leave(&worker) else {
         return Err(Problem::conflict("it is already leaving the fleet"));
     };

@@ -32,6 +32,13 @@ struct Shown {
     etag: String,
     /// Whether this is what `[routing]` of the configuration says, which a restart begins with.
     as_configured: bool,
+    /// What `[routing]` of the configuration says, if that differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<PolicyDocument>")]
+    configured: Option<Settings>,
+    /// The revision whose settings a rollback has restored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restored_revision: Option<u64>,
     /// The classes whose turns may have settings of their own (`classes`); `header` is of turns that bring their objective
     /// along.
     turn_classes: Vec<String>,
@@ -67,7 +74,7 @@ struct Put {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rollback {
-    /// To the settings of this revision; left out, of the one before.
+    /// To the settings of this revision; left out, of the last one before that was not temporary.
     #[serde(default)]
     to_revision: Option<u64>,
     /// Why, for the audit log.
@@ -91,7 +98,10 @@ pub(super) fn operations() -> Vec<Operation> {
             POLICY,
             Role::Read,
             "The policy in force with all of its weights",
-            |call: Call| async move { current(&call.admin) },
+            |call: Call| async move {
+                let (now, pending) = call.admin.state.policy.now();
+                shown(&call.admin, now, pending, None)
+            },
         )
         .carries("etag", TAG),
         Operation::new::<Shown, _, _>(
@@ -138,13 +148,12 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-/// Returns the policy in force.
-fn current(admin: &Admin) -> Result<Reply, Problem> {
-    let (now, pending) = admin.state.policy.now();
-    shown(admin, now, pending)
-}
-
-fn shown(admin: &Admin, now: Arc<Revision>, pending: Option<Pending>) -> Result<Reply, Problem> {
+fn shown(
+    admin: &Admin,
+    now: Arc<Revision>,
+    pending: Option<Pending>,
+    restored_revision: Option<u64>,
+) -> Result<Reply, Problem> {
     let etag = admin.state.policy.tag(now.revision);
     let reverts = pending.map(|pending| Reverts {
         in_s: ((pending.due - admin.state.clock.now()).0 / 1e3).max(0.0),
@@ -152,9 +161,13 @@ fn shown(admin: &Admin, now: Arc<Revision>, pending: Option<Pending>) -> Result<
     });
     let live = admin.state.live();
     let classes = live.objective.classes.iter().map(|class| class.name.clone());
+    let configured = admin.state.policy.configured();
+    let as_configured = now.settings == configured;
     let shown = Shown {
         turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
-        as_configured: now.settings == admin.state.policy.configured(),
+        as_configured,
+        configured: (!as_configured).then_some(configured),
+        restored_revision,
         etag: etag.clone(),
         reverts,
         now,
@@ -173,7 +186,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
     };
-    change_policy(admin, change, expected).await
+    change_policy(admin, change, expected, None).await
 }
 
 /// Converts a document to settings and checks it against the configured classes.
@@ -192,15 +205,18 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let expected = expected.flatten().unwrap_or(now.revision);
     // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
     let changed = if expected == 0 { now.revision } else { expected };
-    let number = asked.to_revision.unwrap_or(changed.saturating_sub(1));
-    let Some(to) = admin.state.policy.find(number) else {
-        return Err(match asked.to_revision {
-            None => Problem::conflict("there is no revision before this one"),
-            Some(_) => Problem::invalid_field(
+    let to = match asked.to_revision {
+        None => admin
+            .state
+            .policy
+            .lasting_before(changed)
+            .ok_or_else(|| Problem::conflict("there is no lasting revision before this one"))?,
+        Some(number) => admin.state.policy.find(number).ok_or_else(|| {
+            Problem::invalid_field(
                 "to_revision",
                 format!("revision {number} is not in the history; `history` lists the available ones"),
-            ),
-        });
+            )
+        })?,
     };
     let change = Change {
         settings: to.settings.clone(),
@@ -209,10 +225,15 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         source: Source::Rollback,
         revert_after: None,
     };
-    change_policy(admin, change, Some(expected)).await
+    change_policy(admin, change, Some(expected), Some(to.revision)).await
 }
 
-async fn change_policy(admin: &Admin, change: Change, expected: Option<u64>) -> Result<Reply, Problem> {
+async fn change_policy(
+    admin: &Admin,
+    change: Change,
+    expected: Option<u64>,
+    restored_revision: Option<u64>,
+) -> Result<Reply, Problem> {
     let stale = |revision| {
         Problem::precondition_failed(format!(
             "revision {revision} is now in force: GET it and check whether the change is still wanted"
@@ -237,7 +258,8 @@ async fn change_policy(admin: &Admin, change: Change, expected: Option<u64>) -> 
         }
     };
     // Shows the revision as this change made it, regardless of later changes.
-    Ok(shown(admin, Arc::clone(&made.after), made.pending)?.changed(&made.before, &made.after))
+    let shown = shown(admin, Arc::clone(&made.after), made.pending, restored_revision)?;
+    Ok(shown.changed(&made.before, &made.after))
 }
 
 /// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.

@@ -125,6 +125,12 @@ impl Problem {
         )
     }
 
+    /// 409: the change takes the last ready worker out of service, and is not forced.
+    #[must_use]
+    pub fn last_worker(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "last-worker", "Last ready worker", detail)
+    }
+
     /// 412: the object has changed since the caller read it.
     #[must_use]
     pub fn precondition_failed(detail: impl Into<String>) -> Self {

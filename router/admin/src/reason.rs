@@ -37,3 +37,15 @@ pub struct Because {
     #[serde(rename = "reason")]
     _reason: Reason,
 }
+
+/// A change that takes a worker out of service.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Forced {
+    /// Why, for the audit log, which reads it from the body.
+    #[serde(rename = "reason")]
+    _reason: Reason,
+    /// Also if it is the last ready worker; clients then get 503.
+    #[serde(default)]
+    pub force: bool,
+}

@@ -85,6 +85,12 @@ pub(super) struct Shown {
     state: State,
     /// Whether its probes find it well.
     well: bool,
+    /// The error of its last probe, if that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    /// Since when its probes have failed, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_unix_ms: Option<f64>,
     /// What its breaker lets through: `closed` (everything), `half_open` (one request), `open` (nothing).
     breaker: &'static str,
     /// Requests sent and not finished.
@@ -192,14 +198,6 @@ struct SetAlpha {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    let hold = |id, path, summary, hold| {
-        Operation::new::<Shown, _, _>(id, Method::POST, path, Role::Operate, summary, move |call| {
-            set_hold(call, hold)
-        })
-        .parameter("name", NAME)
-        .body::<Because>()
-        .fails(&[404, 409])
-    };
     vec![
         Operation::new::<List, _, _>(
             "workers.list",
@@ -220,24 +218,6 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .parameter("name", NAME)
         .fails(&[404]),
-        hold(
-            "workers.cordon",
-            "/admin/v1/workers/{name}/cordon",
-            "Send a worker only turns that no other worker can serve",
-            Hold::Cordoned,
-        ),
-        hold(
-            "workers.uncordon",
-            "/admin/v1/workers/{name}/uncordon",
-            "Send a worker turns again, after a cordon or a drain",
-            Hold::None,
-        ),
-        hold(
-            "workers.drain",
-            "/admin/v1/workers/{name}/drain",
-            "Send a worker no turns; it is `drained` once its turns have finished",
-            Hold::Draining,
-        ),
         Operation::new::<Shown, _, _>(
             "workers.alpha",
             Method::PUT,
@@ -305,6 +285,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         (Hold::None, false) => State::Unwell,
     };
     let now = admin.state.clock.now();
+    let failing = worker.failing();
     let learned = worker.with_load(|load| load.learned);
     let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
         learned_alpha_ms_per_token: learned.alpha_ms_per_token,
@@ -316,6 +297,10 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         source: worker.source,
         state,
         well: worker.is_well(),
+        since_unix_ms: failing
+            .as_ref()
+            .map(|failure| admin.state.clock.unix_ms(failure.since).round()),
+        last_error: failing.map(|failure| failure.error),
         breaker: gauges.breaker.as_str(),
         in_flight: gauges.in_flight,
         wait_ms: gauges.wait.0,
@@ -361,16 +346,6 @@ fn models(worker: &Worker) -> Vec<String> {
     let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
     let names = listed.iter().filter_map(|card| card["id"].as_str());
     names.take(32).map(str::to_owned).collect()
-}
-
-async fn set_hold(call: Call, hold: Hold) -> Result<Reply, Problem> {
-    let worker = named(&call)?;
-    let _: Because = call.body()?;
-    let Some(before) = worker.set_hold(hold) else {
-        return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
-    };
-    call.admin.state.worker_changed(&worker);
-    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &hold))
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {

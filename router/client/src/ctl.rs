@@ -1,11 +1,19 @@
 //! `tailroute ctl`: the admin port from a shell.
 //!
-//! Each command is one request, or a read and a conditional write ([`policy`]). `--json` prints the response as it
-//! was received. A problem document is printed with its invalid fields and gives exit code 1.
+//! Each command is one request, or a read and a conditional write ([`policy`]). The output is a sentence and a table;
+//! `--json` prints the response as it was received. A problem document is printed with its invalid fields and gives
+//! exit code 1.
 
+mod answer;
+mod audit;
 pub mod client;
+mod decisions;
+pub(crate) mod format;
+mod generate;
 mod policy;
 mod show;
+mod status;
+mod table;
 pub(crate) mod workers;
 
 use std::path::PathBuf;
@@ -14,8 +22,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use futures_util::StreamExt as _;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::answer::{Answer, indented};
 use self::client::{Client, Target};
 
 /// See and change a running router through its admin port
@@ -25,7 +34,7 @@ use self::client::{Client, Target};
     tailroute ctl policy rollback --reason 'worse than before'\n  \
     tailroute ctl workers drain gpu-3 --reason 'new driver' --wait\n  \
     tailroute ctl --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token workers\n  \
-    tailroute ctl completions bash > /etc/bash_completion.d/tailroute")]
+    tailroute ctl generate bash > /etc/bash_completion.d/tailroute")]
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -91,20 +100,19 @@ enum What {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
-    /// Why a request was sent to its worker: the terms of every worker, the runner-up, the outcome.
+    /// Why a request was sent to its worker: the reason, the terms of every worker, the outcome.
     Explain {
-        /// The request's id, from the `x-request-id` header of its response.
+        /// The request's id, from the `x-request-id` header of its response, or the beginning of it.
         request: String,
     },
-    /// Recent decisions, newest first.
-    Decisions {
-        /// Only turns that missed their latency objective.
-        #[arg(long)]
-        late: bool,
-        /// Maximum number of decisions.
-        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
-        limit: u32,
+    /// The decisions of a trace, newest first.
+    Trace {
+        /// The trace's id: 32 hexadecimal digits.
+        id: String,
     },
+    /// Recent decisions, newest first.
+    #[command(after_help = "Example:\n  tailroute ctl decisions --late --cause queue --worker gpu-3")]
+    Decisions(decisions::Filters),
     /// Recently used prefixes on the workers: the largest, the newest, or the most shared.
     #[command(after_help = "Example:\n  tailroute ctl index --order shared --worker gpu-3")]
     Index {
@@ -126,11 +134,12 @@ enum What {
     Config,
     /// The OpenAPI document of the admin port.
     Openapi,
-    /// Shell completions for all tailroute commands.
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
+    /// Shell completions and man pages for all tailroute commands.
+    #[command(
+        visible_alias = "completions",
+        after_help = "Examples:\n  tailroute ctl generate zsh > ~/.zfunc/_tailroute\n  tailroute ctl generate man --dir /usr/local/share/man/man1"
+    )]
+    Generate(generate::Generate),
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -170,15 +179,15 @@ enum Capture {
     Turns,
 }
 
-/// Runs the command. `program` is the whole command line, which completions are generated from.
+/// Runs the command. `program` is the whole command line, from which completions and man pages are generated.
 ///
 /// # Errors
 /// If the router cannot be reached, or rejects the request.
-pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
-    if let What::Completions { shell } = args.what {
-        let mut out = Vec::new();
-        clap_complete::generate(shell, &mut program, "tailroute", &mut out);
-        lab::terminal::print(String::from_utf8_lossy(&out).trim_end())?;
+pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
+    if let What::Generate(what) = &args.what {
+        if let Some(text) = generate::run(what, program)? {
+            lab::terminal::print(&text)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let client = Client::new(args.target.target()?)?;
@@ -191,88 +200,69 @@ pub fn run(args: Args, mut program: clap::Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> {
-    let print = |answer: &Value, show: fn(&Value) -> String| -> anyhow::Result<()> {
-        let text = if json {
-            serde_json::to_string_pretty(answer)?
-        } else {
-            show(answer)
-        };
-        Ok(lab::terminal::print(&text)?)
-    };
-    match what {
-        What::Policy { what } => {
-            let (answer, show) = policy::run(client, what.unwrap_or(policy::Policy::Show)).await?;
-            print(&answer, show)
+    let answer = match what {
+        What::Policy { what } => policy::run(client, what.unwrap_or(policy::Policy::Show)).await?,
+        What::Workers { what } => workers::run(client, what.unwrap_or(workers::Workers::List)).await?,
+        What::Keys { what } => keys(client, what.unwrap_or(Keys::List)).await?,
+        What::Capture {
+            what: Some(Capture::Turns),
+        } => {
+            let turns = client.text("/admin/v1/capture/turns").await?;
+            return Ok(lab::terminal::print(turns.trim_end())?);
         }
-        What::Workers { what } => {
-            let (answer, show) = workers::run(client, what.unwrap_or(workers::Workers::List)).await?;
-            print(&answer, show)
+        What::Capture { what } => capture(client, what.unwrap_or(Capture::Status)).await?,
+        What::Audit { limit } => {
+            let log = client.get(&format!("/admin/v1/audit?limit={limit}")).await?;
+            Answer::new(log, audit::audit)
         }
-        What::Keys { what } => {
-            let answer = match what.unwrap_or(Keys::List) {
-                Keys::List => client.get("/admin/v1/keys").await?,
-                Keys::Reset { name, reason } => {
-                    let path = format!("/admin/v1/keys/{}/reset", client::escaped(&name));
-                    client
-                        .send(Method::POST, &path, &json!({ "reason": reason }))
-                        .await?
-                }
-            };
-            print(&answer, show::pretty)
-        }
-        What::Capture { what } => capture(client, what.unwrap_or(Capture::Status), print).await,
-        What::Audit { limit } => print(
-            &client.get(&format!("/admin/v1/audit?limit={limit}")).await?,
-            show::audit,
-        ),
-        What::Explain { request } => {
-            let path = format!("/admin/v1/decisions/{}", client::escaped(&request));
-            print(&client.get(&path).await?, show::pretty)
-        }
-        What::Decisions { late, limit } => {
-            let late = if late { "&late=true" } else { "" };
-            let path = format!("/admin/v1/decisions?limit={limit}{late}");
-            print(&client.get(&path).await?, show::pretty)
-        }
+        What::Explain { request } => decisions::explain(client, &request).await?,
+        What::Trace { id } => decisions::trace(client, &id).await?,
+        What::Decisions(filters) => decisions::list(client, &filters).await?,
         What::Index { worker, order, limit } => {
             let worker = worker.map_or(String::new(), |name| {
                 format!("&worker={}", client::escaped(&name))
             });
             let path = format!("/admin/v1/index?order={order}&limit={limit}{worker}");
-            print(&client.get(&path).await?, show::index)
+            Answer::new(client.get(&path).await?, show::index)
         }
-        What::Events => events(client, json).await,
-        What::Slo => print(&client.get("/admin/v1/slo").await?, show::pretty),
-        What::Config => print(&client.get("/admin/v1/config").await?, show::pretty),
-        What::Openapi => print(&client.get("/admin/v1/openapi.json").await?, show::pretty),
-        What::Completions { .. } => Ok(()),
-    }
+        What::Events => return events(client, json).await,
+        What::Slo => Answer::new(client.get("/admin/v1/slo").await?, status::slo),
+        What::Config => Answer::new(client.get("/admin/v1/config").await?, status::config),
+        What::Openapi => Answer::new(client.get("/admin/v1/openapi.json").await?, indented),
+        What::Generate(_) => return Ok(()),
+    };
+    let text = if json { indented(&answer.json) } else { answer.text };
+    Ok(lab::terminal::print(&text)?)
 }
 
-async fn capture(
-    client: &Client,
-    what: Capture,
-    print: impl Fn(&Value, fn(&Value) -> String) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    const CAPTURE: &str = "/admin/v1/capture";
+async fn keys(client: &Client, what: Keys) -> anyhow::Result<Answer> {
     let answer = match what {
-        Capture::Status => client.get(CAPTURE).await?,
-        Capture::Start { reason, max_bytes } => {
-            let body = json!({ "reason": reason, "max_bytes": max_bytes });
-            client
-                .send(Method::POST, "/admin/v1/capture/start", &body)
-                .await?
-        }
-        Capture::Stop { reason } => {
+        Keys::List => client.get("/admin/v1/keys").await?,
+        Keys::Reset { name, reason } => {
+            let path = format!("/admin/v1/keys/{}/reset", client::escaped(&name));
             let body = json!({ "reason": reason });
-            client.send(Method::POST, "/admin/v1/capture/stop", &body).await?
-        }
-        Capture::Turns => {
-            let turns = client.text("/admin/v1/capture/turns").await?;
-            return Ok(lab::terminal::print(turns.trim_end())?);
+            client.send(Method::POST, &path, &body).await?
         }
     };
-    print(&answer, show::pretty)
+    Ok(Answer::new(answer, status::keys))
+}
+
+async fn capture(client: &Client, what: Capture) -> anyhow::Result<Answer> {
+    let (change, body) = match what {
+        Capture::Status | Capture::Turns => {
+            return Ok(Answer::new(
+                client.get("/admin/v1/capture").await?,
+                status::capture,
+            ));
+        }
+        Capture::Start { reason, max_bytes } => {
+            ("start", json!({ "reason": reason, "max_bytes": max_bytes }))
+        }
+        Capture::Stop { reason } => ("stop", json!({ "reason": reason })),
+    };
+    let path = format!("/admin/v1/capture/{change}");
+    let answer = client.send(Method::POST, &path, &body).await?;
+    Ok(Answer::new(answer, status::capture))
 }
 
 async fn events(client: &Client, json: bool) -> anyhow::Result<()> {

@@ -3,16 +3,18 @@
 //! It polls the admin port for the workers, the metrics page, the objective, recent decisions and the audit log.
 //! Percentiles cover the time between two polls and come from histogram buckets. `--once` prints one screen as text.
 
+mod changes;
 mod draw;
+mod help;
 mod look;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Size;
-use ratatui::{Terminal, backend::TestBackend};
+use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
 
 use self::look::Screen;
 use crate::ctl::TargetArgs;
@@ -24,7 +26,7 @@ const ONCE: Size = Size::new(120, 40);
 /// Show a running router on one screen: workers, TTFT, hottest prefixes, late turns and their causes, changes
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  tailroute top\n  tailroute top --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token\n\nq ends it."
+    after_help = "Examples:\n  tailroute top\n  tailroute top --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token\n\n? shows the keys and what the columns mean; q ends it."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -60,10 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // A failed poll is shown on the screen and retried.
         let looked = runtime.block_on(screen.look(&client));
         screen.note(looked);
-        if let Err(error) = terminal.draw(|frame| draw::draw(frame, &screen)) {
-            break Err(error);
-        }
-        match wants_to_end(interval) {
+        match show_until_ended(&mut terminal, &mut screen, interval) {
             Ok(false) => {}
             Ok(true) => break Ok(()),
             Err(error) => break Err(error),
@@ -74,23 +73,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for the next poll. Returns whether q, Escape or Control-C was typed.
-fn wants_to_end(interval: Duration) -> std::io::Result<bool> {
-    let until = std::time::Instant::now() + interval;
+/// Shows the screen until the next poll is due. Returns whether the user wants to end.
+fn show_until_ended(
+    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
+    interval: Duration,
+) -> std::io::Result<bool> {
+    let until = Instant::now() + interval;
     loop {
-        let left = until.saturating_duration_since(std::time::Instant::now());
-        if !event::poll(left)? {
-            return Ok(false);
+        terminal.draw(|frame| draw::draw(frame, screen))?;
+        match typed(until)? {
+            None => return Ok(false),
+            Some(key) if screen.takes(key) => return Ok(true),
+            Some(_) => {}
         }
-        if let Event::Key(key) = event::read()?
-            && key.kind == KeyEventKind::Press
-        {
-            let control = key.modifiers.contains(event::KeyModifiers::CONTROL);
-            match key.code {
-                KeyCode::Char('q') | KeyCode::Esc => return Ok(true),
-                KeyCode::Char('c') if control => return Ok(true),
-                _ => {}
-            }
+    }
+}
+
+/// Waits for a key. Returns `None` at that time.
+fn typed(until: Instant) -> std::io::Result<Option<KeyEvent>> {
+    loop {
+        if !event::poll(until.saturating_duration_since(Instant::now()))? {
+            return Ok(None);
+        }
+        match event::read()? {
+            Event::Key(key) if key.kind == KeyEventKind::Press => return Ok(Some(key)),
+            // The terminal has another size.
+            Event::Resize(..) => return Ok(Some(KeyEvent::from(KeyCode::Null))),
+            _ => {}
         }
     }
 }

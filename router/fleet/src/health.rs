@@ -7,6 +7,8 @@
 
 use std::num::NonZeroU32;
 
+use policy::units::Millis;
+
 /// Outcome of a probe, or of a request that shows the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
@@ -16,6 +18,15 @@ pub enum Probe {
     Late,
     /// Refused, failed, or no response from an idle worker.
     Bad,
+}
+
+/// The probes of a worker that have failed since the last one that succeeded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeFailure {
+    /// Error of the last one.
+    pub error: String,
+    /// Time of the first one.
+    pub since: Millis,
 }
 
 /// Health of one worker.

@@ -19,7 +19,7 @@ use telemetry::traces::Target;
 use super::breaker::{self, Breaker, BreakerPass, BreakerState};
 use super::dialect::{self, Dialect, Terms};
 use super::errors::Errors;
-use super::health::{Health, Probe};
+use super::health::{Health, Probe, ProbeFailure};
 use super::hints::HintQueue;
 use super::hold::{AtomicHold, Hold, Measured, PinnedAlpha};
 use super::log_rate_limit::LogRateLimit;
@@ -52,6 +52,7 @@ pub struct Worker {
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
     health: Mutex<Health>,
+    failing: Mutex<Option<ProbeFailure>>,
     well: AtomicBool,
     hold: AtomicHold,
     /// When it was removed, in milliseconds.
@@ -145,6 +146,7 @@ impl Worker {
             origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
             health: Mutex::new(Health::new(health.unhealthy_after, health.healthy_after)),
+            failing: Mutex::new(None),
             well: AtomicBool::new(false),
             hold: AtomicHold::default(),
             gone_at: AtomicU64::new(0),
@@ -349,6 +351,24 @@ impl Worker {
             self.tells_cached.store(false, Ordering::Relaxed);
         }
         changed
+    }
+
+    /// Records the error of a failed probe. Returns whether it is the first since one succeeded.
+    pub fn probe_failed(&self, now: Millis, error: String) -> bool {
+        let mut failing = self.failing.lock();
+        let since = failing.as_ref().map_or(now, |failure| failure.since);
+        failing.replace(ProbeFailure { error, since }).is_none()
+    }
+
+    /// Records that a probe succeeded.
+    pub fn probe_succeeded(&self) {
+        *self.failing.lock() = None;
+    }
+
+    /// Returns the probes that have failed since one succeeded, if any.
+    #[must_use]
+    pub fn failing(&self) -> Option<ProbeFailure> {
+        self.failing.lock().clone()
     }
 
     /// Returns the cached tokens of a prompt from the figure in its complete response. SGLang, and vLLM for long, omit

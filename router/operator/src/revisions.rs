@@ -60,6 +60,10 @@ pub struct Revision {
     /// Replica that applied it, where several share their policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
+    /// Whether it was made for a limited time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(default)]
+    pub temporary: bool,
 }
 
 /// Kind of change that created a revision.
@@ -203,6 +207,7 @@ impl Revisions {
             reason: None,
             source: Source::Start,
             replica: None,
+            temporary: false,
         };
         let seed = (since_unix_ms, std::process::id());
         let state = State {
@@ -278,6 +283,22 @@ impl Revisions {
         state.history().find(|known| known.revision == revision).cloned()
     }
 
+    /// Returns the last revision before this number that was not temporary; `None` if it is not remembered.
+    #[must_use]
+    pub fn lasting_before(&self, revision: u64) -> Option<Arc<Revision>> {
+        let state = self.state.lock();
+        let mut wanted = revision.checked_sub(1)?;
+        for known in state.history() {
+            if known.revision == wanted && !known.temporary {
+                return Some(Arc::clone(known));
+            }
+            if known.revision == wanted {
+                wanted = wanted.checked_sub(1)?;
+            }
+        }
+        None
+    }
+
     /// Applies a change if `expected` is `None` or the revision in force. Every later routing decision reads the new
     /// settings.
     ///
@@ -323,6 +344,7 @@ impl Revisions {
             .pending
             .take()
             .map_or(Arc::clone(&before), |pending| pending.to);
+        let temporary = change.revert_after.is_some();
         state.pending = change.revert_after.map(|after| Pending {
             due: now + after,
             to: lasting,
@@ -335,6 +357,7 @@ impl Revisions {
             reason: change.reason,
             source: change.source,
             replica: None,
+            temporary,
         });
         state.older.push_back(Arc::clone(&before));
         self.enact(state, Arc::clone(&after));
@@ -421,6 +444,18 @@ mod tests {
         assert_eq!((after.revision, after.source), (3, Source::Revert));
         assert_eq!(revisions.load().settings, Settings::default());
         assert!(revisions.revert(NOW + Millis(1e9)).is_none(), "once");
+    }
+
+    #[test]
+    fn the_lasting_revision_before_another_is_not_a_temporary_one() {
+        let revisions = Revisions::new(Settings::default());
+        let before = |revision| revisions.lasting_before(revision).map(|found| found.revision);
+        revisions.apply(NOW, put_for(2.0, 60.0), None).unwrap();
+        revisions.apply(NOW, put_for(3.0, 60.0), None).unwrap();
+        revisions.apply(NOW, put(4.0), None).unwrap();
+        assert_eq!([1, 2, 3, 4].map(before), [None, Some(1), Some(1), Some(1)]);
+        revisions.apply(NOW, put(5.0), None).unwrap();
+        assert_eq!(before(5), Some(4));
     }
 
     #[test]

@@ -109,9 +109,7 @@ pub enum ApiError {
     #[error("no worker is ready to take this request; try again in a moment")]
     NoWorkerReady,
     /// Operator overrides keep every worker from taking requests.
-    #[error(
-        "whoever operates this router has taken all of its workers out of use for now; nothing has failed"
-    )]
+    #[error("All workers are currently out of service for maintenance; retry later.")]
     AllWorkersHeld,
     /// The router is draining.
     #[error("this router is shutting down; try again at another replica")]

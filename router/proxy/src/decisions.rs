@@ -147,6 +147,32 @@ impl Decisions {
     }
 }
 
+impl Decisions {
+    /// Returns up to `most` distinct ids of kept requests that begin with `prefix`, the newest first.
+    #[must_use]
+    pub fn requests_beginning_with(&self, prefix: &str, most: usize) -> Vec<String> {
+        let next = self.next.load(Ordering::Relaxed);
+        let first = next.saturating_sub(self.slots.len() as u64);
+        let mut found: Vec<String> = Vec::new();
+        for position in (first..next).rev() {
+            let Some(slot) = self.slot(position) else { break };
+            let slot = slot.lock();
+            let request = slot.request.as_bytes();
+            if slot.position() != Some(position)
+                || !request.starts_with(prefix.as_bytes())
+                || found.iter().any(|known| known.as_bytes() == request)
+            {
+                continue;
+            }
+            found.push(slot.request.text());
+            if found.len() >= most {
+                break;
+            }
+        }
+        found
+    }
+}
+
 impl Filter {
     fn takes(&self, slot: &Slot) -> bool {
         let is = |wanted: &Option<String>, has: &[u8]| {

@@ -9,6 +9,7 @@ use crate::State;
 use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
+use tailroute_http::error::with_causes;
 
 /// Longest response of a control call that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -52,7 +53,7 @@ pub async fn call(
     path: &str,
     json: Option<&Value>,
 ) -> Result<Bytes, CallError> {
-    let transport = |error: &dyn std::fmt::Display| CallError::Transport(error.to_string());
+    let transport = |error: &dyn std::error::Error| CallError::Transport(with_causes(error));
     let uri = worker.uri(path).map_err(|error| transport(&error))?;
     let mut request = Request::builder().method(method).uri(uri);
     if json.is_some() {
@@ -74,7 +75,7 @@ pub async fn call(
         let bytes = body
             .collect()
             .await
-            .map_err(|error| transport(&error))?
+            .map_err(|error| transport(error.as_ref()))?
             .to_bytes();
         if status.is_success() {
             Ok(bytes)

@@ -27,8 +27,11 @@ impl State {
                 info!(worker = worker.name(), "ready");
             }
             Some(false) => {
+                let error = worker.failing().map(|failure| failure.error);
                 warn!(
                     worker = worker.name(),
+                    url = %worker.spec.url,
+                    error,
                     "not ready: it fails its probes or refuses connections"
                 );
                 // The worker may come back with an empty cache.

@@ -5,13 +5,24 @@ use std::time::Duration;
 
 use http::Method;
 use tokio::time::MissedTickBehavior;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::introduce::{Pause, introduce};
 use fleet::Worker;
 use fleet::health::Probe;
 use proxy::Proxy;
-use state::control;
+use state::control::{self, CallError};
+
+/// Records a failed probe. A worker that is not in use has one warning, at its first one; that of a worker in use comes
+/// when it is taken out.
+fn failed(proxy: &Proxy, worker: &Worker, error: &CallError) {
+    let is_first = worker.probe_failed(proxy.state.clock.now(), error.to_string());
+    if is_first && !worker.is_well() {
+        warn!(worker = worker.name(), url = %worker.spec.url, %error, "worker does not answer its probe");
+    } else {
+        debug!(worker = worker.name(), %error, "probe failed");
+    }
+}
 
 /// Probes one worker until the task is cancelled.
 pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
@@ -25,7 +36,10 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
         let outcome = control::call(&proxy.state, &worker, Method::GET, &settings.path, None).await;
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
         let probe = match outcome {
-            Ok(_) => Probe::Well,
+            Ok(_) => {
+                worker.probe_succeeded();
+                Probe::Well
+            }
             Err(error) if sending && error.is_timeout() => {
                 debug!(
                     worker = worker.name(),
@@ -34,7 +48,7 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
                 continue;
             }
             Err(error) => {
-                debug!(worker = worker.name(), %error, "probe failed");
+                failed(&proxy, &worker, &error);
                 let is_busy = worker.with_load(|load| load.in_flight > 0);
                 if error.is_timeout() && is_busy {
                     Probe::Late

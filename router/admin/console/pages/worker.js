@@ -9,7 +9,8 @@ import { h } from '../view.js';
 
 /** Which worker is open, and what somebody is about to do with it. */
 export const shown = { name: null };
-const FRESH = { reason: '', alpha: '', minutes: '', asking: null, failure: null };
+const FRESH = { reason: '', alpha: '', minutes: '', asking: null, failure: null, lastReady: false, force: false };
+const LAST_READY = 'urn:tailroute:problem:last-worker';
 Object.assign(shown, FRESH);
 
 export function openWorker(name) {
@@ -46,7 +47,7 @@ async function act(worker, { path, method = 'POST', body = {}, done }, refresh, 
     Object.assign(shown, FRESH, { name: null });
     await refresh();
   } catch (failure) {
-    Object.assign(shown, { failure, asking: null });
+    Object.assign(shown, { failure, asking: null, lastReady: shown.lastReady || failure.type === LAST_READY });
   }
   changed();
 }
@@ -55,7 +56,7 @@ function facts(worker) {
   const { cost } = worker;
   const rows = [
     ['Address', worker.url],
-    ['State', `${worker.state}${worker.well ? '' : '; its probes fail'}`],
+    ['State', `${worker.state}${worker.well ? '' : `; its probes fail${worker.last_error ? `: ${worker.last_error}` : ''}`}`],
     ['α', [number(plain(cost.alpha_ms_per_token, 4)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
     ['β', number(time(cost.beta_ms))],
     ['γ', [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
@@ -90,8 +91,9 @@ function controls(worker, refresh, tell) {
   const button = (name) => {
     const { name: label, done, meaning, role } = ACTIONS[name];
     const more = role && mayNot(role);
+    const body = shown.force && name !== 'uncordon' ? { force: true } : {};
     return h('div', { class: 'action', key: name },
-      h('button', { type: 'button', disabled: off || Boolean(more), title: more, onclick: () => act(worker, { path: name, done }, refresh, tell) }, shown.asking === name ? 'Asking …' : label),
+      h('button', { type: 'button', disabled: off || Boolean(more), title: more, onclick: () => act(worker, { path: name, body, done }, refresh, tell) }, shown.asking === name ? 'Asking …' : label),
       h('span', { class: 'note' }, meaning));
   };
   return [
@@ -101,6 +103,9 @@ function controls(worker, refresh, tell) {
       control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: shown.reason, oninput: (event) => { shown.reason = event.target.value; changed(); } }),
     }),
     h('div', { class: 'actions', key: 'hold' }, possible(worker).map(button)),
+    shown.lastReady
+      ? h('label', { class: 'check', key: 'force' }, h('input', { type: 'checkbox', checked: shown.force, onchange: (event) => { shown.force = event.target.checked; changed(); } }), 'Take the last ready worker out of service')
+      : null,
     alpha(worker, off, refresh, tell),
     refusal(shown.failure),
   ];

@@ -28,7 +28,8 @@ pub(super) async fn read(snapshot: &Path) -> Option<Past> {
             return None;
         }
         let bytes = config::file::read_within(&path, MAX_BYTES, LIMIT);
-        let bytes = bytes.inspect_err(|error| warn!(path = %path.display(), %error, "cannot read the history"));
+        let bytes =
+            bytes.inspect_err(|error| warn!(path = %path.display(), %error, "cannot read the history"));
         let past = serde_json::from_slice(&bytes.ok()?);
         past.inspect_err(|error| warn!(path = %path.display(), %error, "history ignored"))
             .ok()

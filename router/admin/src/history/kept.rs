@@ -113,7 +113,12 @@ mod tests {
             samples: vec![at(1_000_000), at(1_100_000)],
             marks: Vec::new(),
         });
-        let times: Vec<_> = kept.past().samples.iter().map(|sample| sample.at_unix_ms).collect();
+        let times: Vec<_> = kept
+            .past()
+            .samples
+            .iter()
+            .map(|sample| sample.at_unix_ms)
+            .collect();
         assert_eq!(times, [1_000_000, 1_100_000, 2_000_000]);
     }
 

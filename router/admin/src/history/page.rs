@@ -17,10 +17,9 @@ pub(super) fn counters(page: &str) -> Sample {
         let label = |wanted: &str| value_of(labels, wanted).unwrap_or_default();
         let (counters, key) = match name {
             "tailroute_time_to_first_token_seconds_bucket" => (&mut sample.ttft, label("le")),
-            "tailroute_slo_turns_total" => (
-                &mut sample.turns,
-                format!("{} {}", label("met"), label("class")),
-            ),
+            "tailroute_slo_turns_total" => {
+                (&mut sample.turns, format!("{} {}", label("met"), label("class")))
+            }
             "tailroute_slo_violations_total" => (&mut sample.causes, label("cause")),
             "tailroute_requests_total" => (&mut sample.requests, label("outcome")),
             "tailroute_prompt_tokens_total" => (&mut sample.prompt, label("kind")),
@@ -82,7 +81,10 @@ up 1
 ";
         let sample = counters(page);
         let map = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), *value))
+                .collect()
         };
         assert_eq!(sample.requests, map(&[("ok", 7), ("client_error", 1)]));
         assert_eq!(sample.ttft, map(&[("0.1", 3), ("+Inf", 5)]));

@@ -1,12 +1,15 @@
 //! `tailroute ctl workers`.
 
+mod show;
+
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Map, Value, json};
 
+use super::answer::Answer;
 use super::client::{Client, escaped};
-use super::{pair, show};
+use super::pair;
 
 /// Polling interval while a worker drains.
 const LOOK: Duration = Duration::from_millis(500);
@@ -38,18 +41,30 @@ pub(super) enum Workers {
     Remove {
         #[command(flatten)]
         named: Named,
+        /// Also if it is the last ready worker.
+        #[arg(long)]
+        force: bool,
         /// Wait until it is removed.
         #[arg(long)]
         wait: bool,
     },
     /// Send a worker only turns that no other worker can serve.
-    Cordon(Named),
+    Cordon {
+        #[command(flatten)]
+        named: Named,
+        /// Also if it is the last ready worker.
+        #[arg(long)]
+        force: bool,
+    },
     /// Send a worker turns again.
     Uncordon(Named),
     /// Send a worker no turns.
     Drain {
         #[command(flatten)]
         named: Named,
+        /// Also if it is the last ready worker.
+        #[arg(long)]
+        force: bool,
         /// Wait until its turns have finished.
         #[arg(long)]
         wait: bool,
@@ -78,16 +93,18 @@ pub(super) struct Named {
     reason: String,
 }
 
-pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value, fn(&Value) -> String)> {
-    let post = async |named: &Named, action: &str| {
+pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer> {
+    let post = async |named: &Named, action: &str, force: bool| {
         let path = format!("{}/{action}", path(&named.name));
-        client
-            .send(Method::POST, &path, &json!({ "reason": named.reason }))
-            .await
+        let mut body = json!({ "reason": named.reason });
+        if force {
+            body["force"] = json!(true);
+        }
+        client.send(Method::POST, &path, &body).await
     };
-    Ok(match what {
-        Workers::List => (all(client).await?, show::workers),
-        Workers::Show { name } => (client.get(&path(&name)).await?, show::worker),
+    let answer = match what {
+        Workers::List => return Ok(Answer::new(all(client).await?, show::workers)),
+        Workers::Show { name } => client.get(&path(&name)).await?,
         Workers::Add {
             url,
             name,
@@ -98,25 +115,24 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value
             worker.insert("url".to_owned(), json!(url));
             worker.extend(name.map(|name| ("name".to_owned(), json!(name))));
             let body = json!({ "worker": worker, "reason": reason });
-            let answer = client.send(Method::POST, "/admin/v1/workers", &body).await?;
-            (answer, show::worker)
+            client.send(Method::POST, "/admin/v1/workers", &body).await?
         }
-        Workers::Remove { named, wait } => {
-            let answer = post(&named, "remove").await?;
+        Workers::Remove { named, force, wait } => {
+            let answer = post(&named, "remove", force).await?;
             while wait && is_there(client, &named.name).await? {
                 tokio::time::sleep(LOOK).await;
             }
-            (answer, show::worker)
+            answer
         }
-        Workers::Cordon(named) => (post(&named, "cordon").await?, show::worker),
-        Workers::Uncordon(named) => (post(&named, "uncordon").await?, show::worker),
-        Workers::Drain { named, wait } => {
-            let mut answer = post(&named, "drain").await?;
+        Workers::Cordon { named, force } => post(&named, "cordon", force).await?,
+        Workers::Uncordon(named) => post(&named, "uncordon", false).await?,
+        Workers::Drain { named, force, wait } => {
+            let mut answer = post(&named, "drain", force).await?;
             while wait && answer["state"] == "draining" {
                 tokio::time::sleep(LOOK).await;
                 answer = client.get(&path(&named.name)).await?;
             }
-            (answer, show::worker)
+            answer
         }
         Workers::Alpha {
             named,
@@ -126,13 +142,13 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<(Value
             let body = json!({
                 "alpha_ms_per_token": ms_per_token, "reason": named.reason, "revert_after_s": revert_after_s,
             });
-            let answer = client
+            client
                 .send(Method::PUT, &format!("{}/alpha", path(&named.name)), &body)
-                .await?;
-            (answer, show::worker)
+                .await?
         }
-        Workers::AlphaRevert(named) => (post(&named, "alpha/revert").await?, show::worker),
-    })
+        Workers::AlphaRevert(named) => post(&named, "alpha/revert", false).await?,
+    };
+    Ok(Answer::new(answer, show::worker))
 }
 
 async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {

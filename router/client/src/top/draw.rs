@@ -7,28 +7,36 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
+use super::changes::Change;
+use super::help;
 use super::look::Screen;
 
-/// Lines of the panels that are left out on a low screen.
-const PANELS: u16 = 9;
-/// Minimum lines of the other parts.
-const REST: u16 = 20;
+/// Columns from which on a screen has room for all columns of all tables.
+const WIDE: u16 = 110;
+
+/// Returns the lines of the summary, the curve, the panels of prefixes and late turns, and the changes. The workers have
+/// the rest, at least five.
+fn heights(screen: u16) -> [u16; 4] {
+    match screen {
+        29.. => [3, 6, 9, 7],
+        24.. => [2, 4, 7, 6],
+        _ => [2, 4, 0, 6],
+    }
+}
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
-    let panels = if frame.area().height >= REST + PANELS {
-        PANELS
-    } else {
-        0
-    };
+    let [head, curve, panels, changes] = heights(frame.area().height);
     let [head, curve, workers, middle, changes] = Layout::vertical([
-        Constraint::Length(3),
-        Constraint::Length(6),
+        Constraint::Length(head),
+        Constraint::Length(curve),
         Constraint::Min(5),
         Constraint::Length(panels),
-        Constraint::Length(7),
+        Constraint::Length(changes),
     ])
     .areas(frame.area());
-    let [hottest, late] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(middle);
+    let prefixes = if frame.area().width >= WIDE { 52 } else { 30 };
+    let [hottest, late] =
+        Layout::horizontal([Constraint::Length(prefixes), Constraint::Fill(1)]).areas(middle);
     frame.render_widget(Paragraph::new(summary(screen)), head);
     draw_curve(frame, screen, curve);
     draw_workers(frame, screen, workers);
@@ -37,6 +45,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         draw_late(frame, screen, late);
     }
     draw_changes(frame, screen, changes);
+    if screen.help {
+        help::draw(frame);
+    }
 }
 
 fn summary(screen: &Screen) -> Vec<Line<'static>> {
@@ -76,13 +87,16 @@ fn objective(objective: &Value) -> String {
 }
 
 fn draw_curve(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    let title = match screen.percentiles {
-        Some([p50, p95, p99]) => format!(" TTFT p95; last p50 {p50:.0}, p95 {p95:.0}, p99 {p99:.0} ms "),
-        None => " TTFT p95; no turns yet ".to_owned(),
-    };
     let width = usize::from(area.width.saturating_sub(2));
     let skip = screen.p95_ms.len().saturating_sub(width);
     let data: Vec<u64> = screen.p95_ms.iter().skip(skip).copied().collect();
+    let highest = data.iter().max().copied().unwrap_or(0);
+    let title = match screen.percentiles {
+        Some([p50, p95, p99]) => {
+            format!(" TTFT p95, up to {highest} ms; last p50 {p50:.0}, p95 {p95:.0}, p99 {p99:.0} ms ")
+        }
+        None => " TTFT p95; no turns yet ".to_owned(),
+    };
     let curve = Sparkline::default()
         .block(Block::bordered().title(title))
         .data(data)
@@ -96,17 +110,12 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let wait = |worker: &Value| worker["wait_ms"].as_f64().unwrap_or(0.0);
     workers.sort_by(|a, b| wait(b).total_cmp(&wait(a)));
     let rows = workers.iter().map(|worker| row(worker));
-    let widths = [
-        Constraint::Min(20),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Length(7),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(8),
-        Constraint::Length(9),
-    ];
+    let widths = match area.width {
+        WIDE.. => [20, 9, 9, 10, 7, 9, 9, 8, 9],
+        _ => [12, 9, 9, 8, 5, 6, 7, 5, 9],
+    };
+    let [name, rest @ ..] = widths;
+    let widths = std::iter::once(Constraint::Min(name)).chain(rest.map(Constraint::Length));
     let header = [
         "worker",
         "state",
@@ -151,69 +160,68 @@ fn row(worker: &Value) -> Row<'static> {
 }
 
 fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let is_wide = frame.area().width >= WIDE;
     let rows = screen.hottest.iter().map(|hot| {
-        Row::new([
-            hot.prefix.clone(),
-            hot.tokens.map_or("?".to_owned(), |tokens| tokens.to_string()),
-            hot.forks.to_string(),
-            hot.holders.to_string(),
-            hot.worker.clone(),
-        ])
+        let tokens = hot.tokens.map_or("?".to_owned(), |tokens| tokens.to_string());
+        let (prefix, forks, worker) = (hot.prefix.clone(), hot.forks.to_string(), hot.worker.clone());
+        match is_wide {
+            true => Row::new([prefix, tokens, forks, hot.holders.to_string(), worker]),
+            false => Row::new([prefix, tokens, forks, worker]),
+        }
     });
-    let widths = [
-        Constraint::Length(16),
-        Constraint::Length(8),
-        Constraint::Length(5),
-        Constraint::Length(7),
-        Constraint::Min(10),
-    ];
-    let header = Row::new(["prefix", "tokens", "forks", "holders", "longest on"]);
-    panel(
-        frame,
-        area,
-        " hottest prefixes: most shared, then most recently used ",
-        header,
-        widths,
-        rows,
-    );
+    let min = Constraint::Min;
+    let length = Constraint::Length;
+    let (title, header, widths) = match is_wide {
+        true => (
+            " hottest prefixes: most shared, then newest ",
+            vec!["prefix", "tokens", "forks", "holders", "longest on"],
+            vec![length(16), length(8), length(5), length(7), min(10)],
+        ),
+        false => (
+            " hottest prefixes ",
+            vec!["prefix", "tokens", "forks", "on"],
+            vec![length(8), length(6), length(5), min(6)],
+        ),
+    };
+    panel(frame, area, title, header, widths, rows);
 }
 
 fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let title = match &screen.late {
         None => " late turns: the router keeps no decisions (explain.max_bytes) ",
         Some(none) if none.is_empty() => " late turns: none among the stored decisions ",
-        Some(_) => " late turns, newest first; ctl explain REQUEST says more ",
+        Some(_) => " late turns; ctl explain REQUEST says more ",
     };
     let rows = screen.late.iter().flatten().map(|decision| {
         let outcome = &decision["outcome"];
         let ms = |value: &Value| value.as_f64().unwrap_or(0.0);
-        let ago_s = (screen.now_unix_ms - ms(&decision["arrived_unix_ms"])).max(0.0) / 1e3;
         Row::new([
-            ago(ago_s),
+            ago(screen, &decision["arrived_unix_ms"]),
             format!(
-                "{:.0} of {:.0} ms",
+                "{:.0}/{:.0} ms",
                 ms(&outcome["ttft_ms"]),
                 ms(&decision["objective_ms"])
             ),
             text(&outcome["cause"]),
             text(&decision["worker"]),
+            // Its beginning is enough for `ctl explain`.
             text(&decision["request"]),
         ])
     });
-    let widths = [
-        Constraint::Length(5),
-        Constraint::Length(16),
-        Constraint::Length(8),
-        Constraint::Length(10),
-        Constraint::Min(10),
-    ];
-    let header = Row::new(["ago", "first token", "cause", "worker", "request"]);
+    let widths = match frame.area().width {
+        WIDE.. => [5, 13, 8, 10],
+        _ => [4, 11, 7, 8],
+    };
+    let widths = widths.map(Constraint::Length);
+    let widths = widths.into_iter().chain([Constraint::Min(12)]).collect();
+    let header = vec!["ago", "first token", "cause", "worker", "request"];
     panel(frame, area, title, header, widths, rows);
 }
 
-/// Formats an age with fitting precision.
-fn ago(seconds: f64) -> String {
-    match seconds {
+/// Formats the age of a time with fitting precision.
+fn ago(screen: &Screen, unix_ms: &Value) -> String {
+    let then = unix_ms.as_f64().unwrap_or(screen.now_unix_ms);
+    match (screen.now_unix_ms - then).max(0.0) / 1e3 {
         short if short < 99.5 => format!("{short:.0} s"),
         middling if middling < 99.5 * 60.0 => format!("{:.0} m", middling / 60.0),
         long => format!("{:.0} h", long / 3600.0),
@@ -224,26 +232,34 @@ fn panel<'a>(
     frame: &mut Frame<'_>,
     area: Rect,
     title: &'a str,
-    header: Row<'a>,
-    widths: [Constraint; 5],
+    header: Vec<&'a str>,
+    widths: Vec<Constraint>,
     rows: impl Iterator<Item = Row<'a>>,
 ) {
     let table = Table::new(rows, widths)
-        .header(header.style(Style::new().add_modifier(Modifier::BOLD)))
+        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
         .block(Block::bordered().title(title));
     frame.render_widget(table, area);
 }
 
 fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    let line = |entry: &Value| {
+    let line = |Change { entry, count }: &Change| {
         let who = text(&entry["who"]["name"]);
-        let (what, outcome) = (text(&entry["action"]), text(&entry["outcome"]));
-        let (of, why) = (text(&entry["target"]), text(&entry["why"]));
-        Line::raw(format!("{outcome:<8} {what:<20} {of:<20} {who}: {why}"))
+        let (what, of, why) = (
+            text(&entry["action"]),
+            text(&entry["target"]),
+            text(&entry["why"]),
+        );
+        let outcome = match count {
+            1 => text(&entry["outcome"]),
+            count => format!("{} ×{count}", text(&entry["outcome"])),
+        };
+        let age = ago(screen, &entry["at_unix_ms"]);
+        Line::raw(format!("{age:>5} {outcome:<11} {what:<16} {of:<12} {who}: {why}"))
     };
     let lines: Vec<Line<'_>> = screen.changes.iter().map(line).collect();
-    let changes = Paragraph::new(lines).block(Block::bordered().title(" changes, newest first; q ends "));
-    frame.render_widget(changes, area);
+    let title = " changes, newest first; ? helps, q ends ";
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
 }
 
 fn text(value: &Value) -> String {

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
+use super::changes::{Change, changes};
 use crate::ctl::client::Client;
 use crate::ctl::workers;
 
 /// Polls shown in the curve.
 const CURVE: usize = 240;
-/// Changes shown.
-const CHANGES: usize = 5;
+/// Entries of the audit log that are read for the changes.
+const AUDITED: usize = 100;
 /// Prefixes and late turns shown, which is what fits. Of the prefixes, [`SHARED`] are the most shared ones.
 const PREFIXES: usize = 10;
 const SHARED: usize = 3;
@@ -24,7 +26,7 @@ pub(super) struct Screen {
     pub(super) policy: Value,
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
-    pub(super) changes: Vec<Value>,
+    pub(super) changes: Vec<Change>,
     /// Prefixes on the workers, the hottest first.
     pub(super) hottest: Vec<Hot>,
     /// The latest decisions with a late first token, newest first; `None` if the router keeps no decisions.
@@ -37,6 +39,8 @@ pub(super) struct Screen {
     pub(super) percentiles: Option<[f64; 3]>,
     /// The error of the latest poll.
     pub(super) error: Option<String>,
+    /// Whether the help is shown.
+    pub(super) help: bool,
     buckets: Option<Buckets>,
 }
 
@@ -58,6 +62,7 @@ impl Screen {
             p95_ms: VecDeque::new(),
             percentiles: None,
             error: None,
+            help: false,
             buckets: None,
         }
     }
@@ -71,8 +76,8 @@ impl Screen {
         self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
         self.policy = client.get("/admin/v1/policy").await?;
         self.objective = client.get("/admin/v1/slo").await?["objective"].take();
-        let audit = client.get(&format!("/admin/v1/audit?limit={CHANGES}")).await?;
-        self.changes = audit["entries"].as_array().cloned().unwrap_or_default();
+        let audit = client.get(&format!("/admin/v1/audit?limit={AUDITED}")).await?;
+        self.changes = changes(audit["entries"].as_array().map(Vec::as_slice).unwrap_or_default());
         let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
         let index = async |order: &str| {
             client
@@ -94,6 +99,19 @@ impl Screen {
         let is_kept = late["capacity"] != 0;
         let late = late["decisions"].as_array_mut().map(std::mem::take);
         self.late = late.filter(|_| is_kept);
+    }
+
+    /// Acts on a key. Returns whether the user wants to end.
+    pub(super) fn takes(&mut self, key: KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('?') => self.help = !self.help,
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('c') if control => return true,
+            _ => {}
+        }
+        false
     }
 
     /// Stores the outcome of a poll.
@@ -232,6 +250,26 @@ mod tests {
                 ("a", 1, None, "two")
             ]
         );
+    }
+
+    #[test]
+    fn the_help_is_opened_and_closed_by_a_key() {
+        let mut screen = Screen::new("r");
+        for (code, (ends, help)) in [
+            (KeyCode::Char('?'), (false, true)),
+            (KeyCode::Esc, (false, false)),
+            (KeyCode::Char('?'), (false, true)),
+            (KeyCode::Char('?'), (false, false)),
+            (KeyCode::Char('c'), (false, false)),
+            (KeyCode::Esc, (true, false)),
+        ] {
+            assert_eq!(
+                (screen.takes(KeyEvent::from(code)), screen.help),
+                (ends, help),
+                "{code:?}"
+            );
+        }
+        assert!(screen.takes(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
     }
 
     fn page(counts: [u32; 3]) -> String {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::changes::changes;
 use super::look::Screen;
 use super::text;
 use ratatui::layout::Size;
@@ -41,13 +42,26 @@ fn screen() -> Screen {
     screen.policy = json!({ "settings": { "policy": "tail" }, "revision": 3 });
     screen.objective =
         json!({ "share": 0.95, "classes": [{ "class": "default", "met": 970, "missed": 30 }] });
-    screen.changes = vec![json!({
-        "who": { "name": "alice" }, "action": "workers.drain", "outcome": "applied", "target": "gpu-1", "why": "its fan is loud",
-    })];
+    let entry = |action: &str, outcome: &str, ago_s: f64| {
+        json!({
+            "who": { "name": "alice" }, "action": action, "outcome": outcome, "target": "gpu-1", "why": "its fan is loud",
+            "at_unix_ms": 1e12 - ago_s * 1e3,
+        })
+    };
+    screen.changes = changes(&[
+        entry("policy.put", "refused", 5.0),
+        entry("policy.put", "refused", 6.0),
+        entry("workers.drain", "applied", 90.0),
+    ]);
     screen.p95_ms = [0, 40, 80, 160, 320, 240, 120].into();
     screen.percentiles = Some([61.0, 240.0, 930.0]);
     let late = vec![
-        decision("req-7", "gpu-1", [1830.4, 12.0], json!("engine")),
+        decision(
+            "0123456789abcdef0123456789abcdef",
+            "gpu-1",
+            [1830.4, 12.0],
+            json!("engine"),
+        ),
         decision("another-request", "gpu-0", [401.0, 7300.0], Value::Null),
     ];
     screen.found(&prefixes(), json!({ "decisions": late, "capacity": 15_000 }));
@@ -72,8 +86,25 @@ fn a_wide_screen_has_workers_prefixes_late_turns_and_changes() {
 }
 
 #[test]
-fn a_low_screen_leaves_prefixes_and_late_turns_out() {
+fn a_screen_of_80_by_24_has_all_parts_and_whole_headers() {
     shows("low", &screen(), Size::new(80, 24));
+}
+
+#[test]
+fn the_help_fits_80_by_24() {
+    let mut screen = screen();
+    screen.help = true;
+    shows("help", &screen, Size::new(80, 24));
+}
+
+#[test]
+fn a_lower_screen_leaves_prefixes_and_late_turns_out() {
+    let drawn = text(&screen(), Size::new(80, 20)).unwrap();
+    assert!(!drawn.contains("hottest"), "{drawn}");
+    assert!(
+        drawn.contains("gpu-1") && drawn.contains("workers.drain"),
+        "{drawn}"
+    );
 }
 
 #[test]

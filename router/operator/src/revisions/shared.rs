@@ -130,6 +130,7 @@ mod tests {
             reason: None,
             source: Source::Put,
             replica: None,
+            temporary: false,
         }
     }
 

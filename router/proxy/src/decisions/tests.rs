@@ -233,3 +233,18 @@ fn long_names_are_cut_between_characters() {
     let name = ring.page(&Filter::default(), None, 1).0[0].request.text();
     assert_eq!(name, "ä".repeat(64));
 }
+
+#[test]
+fn requests_are_found_by_the_beginning_of_their_id() {
+    let ring = ring(4);
+    for request in ["ab1", "ab2", "ab2", "abc", "x"] {
+        record(&ring, request, &decision(0, vec![terms(0, 1.0, 0)]));
+    }
+    assert_eq!(
+        ring.requests_beginning_with("ab", 9),
+        ["abc", "ab2"],
+        "ab1 made room"
+    );
+    assert_eq!(ring.requests_beginning_with("ab", 1), ["abc"]);
+    assert_eq!(ring.requests_beginning_with("abcd", 9), [""; 0]);
+}

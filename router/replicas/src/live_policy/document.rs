@@ -120,12 +120,14 @@ impl Document {
             reason: self.reason.clone(),
             source: self.source,
             replica: Some(self.replica.clone()),
+            temporary: self.revert.is_some(),
         };
         let pending = self.revert.as_ref().map(|revert| {
             let left_ms = revert.due_unix_ms as f64 - unix_ms() as f64;
             let to = Revision {
                 revision: revert.to_revision,
                 settings: settings(&revert.to)?,
+                temporary: false,
                 ..revision.clone()
             };
             Ok::<_, String>(Pending {

@@ -248,13 +248,12 @@ fn broken() -> Story {
 fn held() -> Story {
     let mut talks = Talks::new(23, 6);
     let mut steps = talks.turns(6);
-    let because = || json!({ "reason": "a test" });
     let say = |worker: usize, what: &str| {
-        Step::Operate(
-            "POST",
-            format!("/admin/v1/workers/gpu-{worker}/{what}"),
-            because(),
-        )
+        let mut body = json!({ "reason": "a test" });
+        if what != "uncordon" {
+            body["force"] = json!(true);
+        }
+        Step::Operate("POST", format!("/admin/v1/workers/gpu-{worker}/{what}"), body)
     };
     for worker in 0..4 {
         steps.push(say(worker, if worker % 2 == 0 { "cordon" } else { "drain" }));

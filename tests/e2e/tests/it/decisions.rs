@@ -100,12 +100,36 @@ async fn a_decision_is_found_by_request_id_with_every_term_and_its_outcome() {
     assert_eq!([names(&page), names(&rest)].concat(), ["two", "one"]);
     let (_, there) = decisions(&fleet.router, &format!("?worker={}", first.worker)).await;
     assert!(names(&there).contains(&"one".to_owned()));
+
+    // By the beginning of its id, if no other request has the same.
+    let (status, by_prefix) = decisions(&fleet.router, "/tw").await;
+    assert_eq!(
+        (status, &by_prefix["decisions"][0]["request"]),
+        (200, &json!("two"))
+    );
+    fleet
+        .turn(&mut talk, &[("x-request-id", "twenty")], &words(4, 30))
+        .await;
+    let (status, ambiguous) = decisions(&fleet.router, "/tw").await;
+    assert_eq!(
+        (status, &ambiguous["detail"]),
+        (409, &json!("several request ids begin like this: twenty, two"))
+    );
+    assert_eq!(decisions(&fleet.router, "/two").await.0, 200);
 }
 
 #[tokio::test]
 async fn missing_decisions_and_invalid_queries_are_reported() {
     let fleet = Fleet::of(1).await;
-    assert_eq!(decisions(&fleet.router, "/nobody").await.0, 404);
+    let (status, told) = decisions(&fleet.router, "/nobody").await;
+    assert_eq!(status, 404);
+    assert!(
+        told["detail"]
+            .as_str()
+            .unwrap()
+            .starts_with("No decision found for this request id."),
+        "{told}"
+    );
     for wrong in [
         "?worker=nobody",
         "?trace=xyz",

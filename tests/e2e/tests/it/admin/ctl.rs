@@ -66,7 +66,7 @@ async fn every_action_is_a_command() {
             "more work",
         ],
         &["workers", "remove", "late", "--reason", "less work", "--wait"],
-        &["workers", "cordon", name, "--reason", "new driver"],
+        &["workers", "cordon", name, "--reason", "new driver", "--force"],
         &["workers", "drain", name, "--reason", "new driver", "--wait"],
         &["workers", "uncordon", name, "--reason", "done"],
         &[
@@ -86,10 +86,22 @@ async fn every_action_is_a_command() {
         &["capture", "stop", "--reason", "enough"],
         &["audit", "--limit", "5"],
         &["decisions", "--late"],
+        &[
+            "decisions",
+            "--late=false",
+            "--worker",
+            name,
+            "--class",
+            "default",
+            "--limit",
+            "5",
+        ],
+        &["trace", "0123456789abcdef0123456789abcdef"],
         &["slo"],
         &["config"],
         &["openapi"],
         &["completions", "bash"],
+        &["generate", "man"],
     ] {
         assert!(ctl(&fleet, arguments).await, "{arguments:?}");
     }
@@ -112,6 +124,7 @@ async fn a_request_is_explained_by_its_id_and_top_shows_the_fleet() {
     let answer = fleet.chat(&[("x-request-id", "a b/c")], &body).await;
     let id = answer.header("x-request-id").unwrap().to_owned();
     well(&fleet, &["explain", &id]).await;
+    well(&fleet, &["explain", &id[..id.len() - 1]]).await;
     assert!(!ctl(&fleet, &["explain", "nobody-asked-this"]).await);
     let admin = format!("http://{}", fleet.router.admin_address);
     let line = ["tailroute", "top", "--once", "--admin", &admin].map(OsString::from);
@@ -127,6 +140,8 @@ async fn a_rejected_or_unreachable_command_fails() {
     for arguments in [
         &["policy", "set", "weights.localty=1", "--reason", "a slip"][..],
         &["policy", "set", "weights.load=-1", "--reason", "a slip"],
+        &["policy", "set", "locality=1", "--reason", "a slip"],
+        &["trace", "no-trace"],
         &["policy", "rollback", "--reason", "nothing before"],
         &["workers", "cordon", "nobody", "--reason", "a slip"],
         &["keys", "reset", "nobody", "--reason", "a slip"],

@@ -28,6 +28,17 @@ async fn remove(fleet: &Fleet, name: &str) -> Whole {
     .await
 }
 
+async fn remove_last(fleet: &Fleet, name: &str) -> Whole {
+    let body = json!({ "reason": "less work", "force": true });
+    ask(
+        fleet,
+        ("POST", &format!("{WORKERS}/{name}/remove")),
+        &[],
+        Some(&body),
+    )
+    .await
+}
+
 async fn names(fleet: &Fleet) -> Vec<String> {
     let list = get(fleet, WORKERS).await;
     let workers = list["workers"].as_array().unwrap().iter();
@@ -178,7 +189,8 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
     }
     // Only the configured worker remains; without it, none is ready.
     let first = names(&fleet).await.remove(0);
-    assert_eq!(remove(&fleet, &first).await.status, 200);
+    assert_eq!(remove(&fleet, &first).await.status, 409);
+    assert_eq!(remove_last(&fleet, &first).await.status, 200);
     until_gone(&fleet, &first).await;
     let nobody = fleet.chat(&[], &ask_for("hi")).await;
     assert_eq!(nobody.status, 503);

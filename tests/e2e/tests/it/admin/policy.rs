@@ -141,6 +141,40 @@ async fn a_temporary_change_is_reverted_and_audited() {
 }
 
 #[tokio::test]
+async fn a_rollback_skips_temporary_changes_and_names_the_restored_revision() {
+    let fleet = Fleet::of(1).await;
+    change_policy(
+        &fleet,
+        json!({ "weights": { "locality": 2.0 } }),
+        json!({ "revert_after_s": 600 }),
+    )
+    .await;
+    change_policy(&fleet, json!({ "weights": { "load": 3.0 } }), json!({})).await;
+    let shown = get(&fleet, POLICY).await;
+    assert_eq!(shown["configured"]["weights"]["load"], 1.0);
+    let body = json!({ "reason": "a test" });
+    let path = format!("{POLICY}/rollback");
+    let back = ask(&fleet, ("POST", &path), &[], Some(&body)).await.json();
+    assert_eq!(
+        (
+            &back["restored_revision"],
+            &back["revision"],
+            &back["as_configured"]
+        ),
+        (&json!(1), &json!(4), &json!(true))
+    );
+    assert!(back["configured"].is_null(), "{back}");
+    let history = get(&fleet, &format!("{POLICY}/history")).await;
+    let temporary: Vec<bool> = history["revisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|revision| revision["temporary"] == true)
+        .collect();
+    assert_eq!(temporary, [false, false, true, false]);
+}
+
+#[tokio::test]
 async fn a_reload_without_routing_changes_keeps_a_live_change() {
     let fleet = Fleet::of(1).await;
     let parts = fleet.router.parts();

@@ -15,6 +15,12 @@ async fn post(fleet: &Fleet, worker: &str, action: &str) -> Whole {
     ask(fleet, ("POST", &path), &[], Some(&json!({ "reason": "a test" }))).await
 }
 
+async fn force(fleet: &Fleet, worker: &str, action: &str) -> Whole {
+    let path = format!("{WORKERS}/{worker}/{action}");
+    let body = json!({ "reason": "a test", "force": true });
+    ask(fleet, ("POST", &path), &[], Some(&body)).await
+}
+
 fn name(fleet: &Fleet, engine: usize) -> String {
     fleet.engines[engine].addr().to_string()
 }
@@ -68,14 +74,29 @@ async fn a_cordoned_worker_gets_nothing_new_and_an_uncordoned_one_does() {
     for _ in 0..6 {
         assert_eq!(serves(&fleet).await.worker(), name(&fleet, 1));
     }
-    assert_eq!(post(&fleet, &name(&fleet, 1), "cordon").await.status, 200);
+    for action in ["cordon", "drain", "remove"] {
+        let refused = post(&fleet, &name(&fleet, 1), action).await;
+        assert_eq!(
+            (refused.status.as_u16(), problem(&refused).as_str()),
+            (409, "last-worker"),
+            "{action}"
+        );
+        assert!(
+            refused.text().contains("is the last ready worker"),
+            "{}",
+            refused.text()
+        );
+    }
+    // A worker that is not ready anyway is not the last one.
+    assert_eq!(post(&fleet, &name(&fleet, 0), "cordon").await.status, 200);
+    assert_eq!(force(&fleet, &name(&fleet, 1), "cordon").await.status, 200);
     let nobody = serves(&fleet).await;
     assert_eq!(
         (nobody.status.as_u16(), nobody.error_code().as_str()),
         (503, "no_worker_ready")
     );
     assert!(
-        nobody.text().contains("taken all of its workers out of use"),
+        nobody.text().contains("currently out of service for maintenance"),
         "{}",
         nobody.text()
     );
@@ -100,7 +121,7 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
     let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 9 }));
     let mut answer = fleet.open(&[], &body).await;
     answer.chunk().await.unwrap().unwrap();
-    let draining = post(&fleet, &name(&fleet, 0), "drain").await;
+    let draining = force(&fleet, &name(&fleet, 0), "drain").await;
     assert_eq!(draining.json()["state"], "draining");
     drop(answer);
     let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();

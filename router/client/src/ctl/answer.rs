@@ -1,0 +1,32 @@
+//! A response of the router in both forms of output.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A response, as received and as text for people.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// The JSON of `--json`.
+    pub(super) json: Value,
+    /// The text that is printed otherwise.
+    pub(super) text: String,
+}
+
+impl Answer {
+    /// Formats a response.
+    pub(super) fn new(json: Value, text: impl FnOnce(&Value) -> String) -> Self {
+        let text = text(&json);
+        Self { json, text }
+    }
+
+    /// Parses and formats a response. A router of another version may send something else, which is printed as JSON.
+    pub(super) fn parsed<T: DeserializeOwned>(json: Value, text: impl FnOnce(T) -> String) -> Self {
+        let text = T::deserialize(&json).map_or_else(|_| indented(&json), text);
+        Self { json, text }
+    }
+}
+
+/// Formats JSON in lines.
+pub(super) fn indented(json: &Value) -> String {
+    serde_json::to_string_pretty(json).unwrap_or_default()
+}

@@ -1,0 +1,128 @@
+//! The decisions of one request in full.
+
+use std::fmt::Write as _;
+
+use super::super::format::{count, counted, ms, time};
+use super::{Decision, Outcome, verdict};
+
+/// Formats the decisions of a request, one for each attempted worker, the first attempt first.
+pub(super) fn text(decisions: &[Decision]) -> String {
+    let attempts = decisions.len();
+    let mut out = String::new();
+    for (at, decision) in decisions.iter().rev().enumerate() {
+        if at > 0 {
+            out.push_str("\n\n");
+        }
+        if attempts > 1 {
+            let _ = writeln!(out, "Attempt {} of {attempts}", at + 1);
+        }
+        out.push_str(&one(decision));
+    }
+    out
+}
+
+fn one(decision: &Decision) -> String {
+    let mut out = verdict::sentence(decision);
+    let _ = write!(out, "\n{}\n\n{}", came(decision), verdict::table(decision));
+    if let Some(left) = &decision.left_out {
+        let _ = write!(
+            out,
+            "\n{} further {}, {} of them ready",
+            count(left.workers),
+            if left.workers == 1 { "worker" } else { "workers" },
+            count(left.ready)
+        );
+        if let Some(holder) = &left.holder {
+            let held = counted(left.holder_cached_tokens, "token");
+            let _ = write!(out, "; {holder} held {held} of the prompt");
+        }
+    }
+    if let Some(parts) = split(decision.outcome.as_ref()) {
+        let _ = write!(out, "\n\nfirst token: {parts}");
+    }
+    let _ = write!(out, "\n\n{}", facts(decision));
+    out
+}
+
+/// Says when the first token came, against the objective and the prediction.
+fn came(decision: &Decision) -> String {
+    let Some(outcome) = &decision.outcome else {
+        return "It has no first token yet.".to_owned();
+    };
+    let Some(ttft) = outcome.ttft_ms else {
+        return format!("It ended without a first token: {}.", outcome.state);
+    };
+    let objective = ms(decision.objective_ms);
+    let late = ttft - decision.objective_ms;
+    let mut out = format!("First token after {}", ms(ttft));
+    match (outcome.met, &outcome.cause) {
+        (Some(false), Some(cause)) => {
+            let _ = write!(
+                out,
+                ", {} late for the objective of {objective} (cause: {cause})",
+                ms(late)
+            );
+        }
+        (Some(false), None) => drop(write!(
+            out,
+            ", {} late for the objective of {objective}",
+            ms(late)
+        )),
+        _ => drop(write!(out, ", within the objective of {objective}")),
+    }
+    if let Some(error) = outcome.ttft_error_ms {
+        let than = if error < 0.0 { "earlier" } else { "later" };
+        let _ = write!(out, ", {} {than} than predicted", ms(error.abs()));
+    }
+    let second = decision.runner_up.as_ref();
+    if let Some((second, gap)) = second.and_then(|second| Some((second, second.than_actual_ms?)))
+        && gap < 0.0
+    {
+        let _ = write!(out, "; {} was predicted {} sooner", second.worker, ms(-gap));
+    }
+    out.push('.');
+    out
+}
+
+/// Formats the parts of the time to first token that are not zero.
+fn split(outcome: Option<&Outcome>) -> Option<String> {
+    let outcome = outcome?;
+    let named = |(name, value): (&String, &serde_json::Value)| {
+        let part = value.as_f64().filter(|part| *part >= 0.05)?;
+        Some(format!("{} {}", name.trim_end_matches("_ms"), ms(part)))
+    };
+    let parts: Vec<String> = outcome.parts.as_ref()?.iter().filter_map(named).collect();
+    (!parts.is_empty()).then(|| format!("{} = {}", parts.join(" + "), ms(outcome.ttft_ms.unwrap_or(0.0))))
+}
+
+fn facts(decision: &Decision) -> String {
+    let mut facts = vec![
+        ("request", decision.request.clone()),
+        ("trace", decision.trace.clone().unwrap_or_default()),
+        ("decision", decision.decision.to_string()),
+        ("arrived", time(&decision.arrived_unix_ms.into())),
+        ("held in the router", ms(decision.held_ms)),
+        ("model", decision.model.clone()),
+        ("class", decision.class.clone()),
+        ("policy", format!("{} ({})", decision.policy, decision.reason)),
+        ("prompt", counted(decision.prompt_tokens, "token")),
+    ];
+    if let Some(outcome) = &decision.outcome {
+        let took = outcome
+            .took_ms
+            .map_or(String::new(), |took| format!(" after {}", ms(took)));
+        facts.push(("state", format!("{}{took}", outcome.state)));
+        if let (Some(cached), Some(prompt)) = (outcome.cached_tokens, outcome.prompt_tokens) {
+            facts.push((
+                "cached",
+                format!("{} of {}", count(cached), counted(prompt, "token")),
+            ));
+        }
+    }
+    facts.retain(|(_, value)| !value.is_empty());
+    let lines: Vec<String> = facts
+        .iter()
+        .map(|(name, value)| format!("{name:<18}  {value}"))
+        .collect();
+    lines.join("\n")
+}

@@ -1,0 +1,180 @@
+//! Formats workers.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::super::format::{count, list, number, text, time};
+use super::super::table::{Align, Table};
+
+fn table() -> Table {
+    let right = Align::Right;
+    Table::new(&[
+        ("worker", Align::Left),
+        ("state", Align::Left),
+        ("in flight", right),
+        ("wait ms", right),
+        ("busy", right),
+        ("α", right),
+        ("ξ", right),
+        ("held", right),
+        ("breaker", Align::Left),
+        ("dialect", Align::Left),
+    ])
+}
+
+fn cells(worker: &Value) -> [String; 10] {
+    let pinned = if worker["alpha_set"].is_object() { "*" } else { "" };
+    [
+        text(worker, "name").to_owned(),
+        text(worker, "state").to_owned(),
+        worker["in_flight"].to_string(),
+        format!("{:.1}", number(worker, "wait_ms")),
+        format!("{:.0} %", number(worker, "utilisation") * 100.0),
+        format!("{:.4}{pinned}", number(&worker["cost"], "alpha_ms_per_token")),
+        format!("{:.0}", number(worker, "xi_tokens")),
+        worker["held_tokens"].to_string(),
+        text(worker, "breaker").to_owned(),
+        text(worker, "dialect").to_owned(),
+    ]
+}
+
+/// Formats all workers. A worker whose probes fail has a line with its last error.
+pub(super) fn workers(answer: &Value) -> String {
+    let mut table = table();
+    for worker in list(answer, "workers") {
+        table.row(cells(worker));
+        if let Some(failure) = failure(worker) {
+            table.note(failure);
+        }
+    }
+    table.text()
+}
+
+/// Formats one worker: its row, why it gets no turns if so, and its other properties.
+pub(super) fn worker(worker: &Value) -> String {
+    let mut table = table();
+    table.row(cells(worker));
+    let mut out = table.text();
+    if let Some(why) = why(worker) {
+        let _ = write!(out, "\n\n{why}");
+    }
+    let models: Vec<&str> = list(worker, "models").filter_map(Value::as_str).collect();
+    let cost = &worker["cost"];
+    let mut facts = vec![
+        ("url", text(worker, "url").to_owned()),
+        ("source", text(worker, "source").to_owned()),
+        ("models", models.join(", ")),
+        (
+            "cache",
+            format!(
+                "{} of {} tokens",
+                count(worker["held_tokens"].as_u64().unwrap_or(0)),
+                count(worker["capacity_tokens"].as_u64().unwrap_or(0))
+            ),
+        ),
+        (
+            "cost",
+            format!(
+                "α {:.4} ms per token, β {:.1} ms, off by {:.1} ms on average",
+                number(cost, "alpha_ms_per_token"),
+                number(cost, "beta_ms"),
+                number(cost, "error_ms"),
+            ),
+        ),
+    ];
+    if worker["alpha_set"].is_object() {
+        let set = &worker["alpha_set"];
+        let end = set["reverts_in_s"]
+            .as_f64()
+            .map_or("until it is reverted".to_owned(), |left| {
+                format!("for another {left:.0} s")
+            });
+        let learned = number(set, "learned_alpha_ms_per_token");
+        facts.push(("α", format!("set by hand {end}; learned: {learned:.4}")));
+    }
+    facts.retain(|(_, value)| !value.is_empty() && value != "-");
+    out.push('\n');
+    for (name, value) in facts {
+        let _ = write!(out, "\n{name:<7} {value}");
+    }
+    out
+}
+
+/// Says why a worker gets no turns; `None` if it is ready.
+fn why(worker: &Value) -> Option<String> {
+    let state = match text(worker, "state") {
+        "ready" => return None,
+        "unwell" => "It gets no turns: its probes fail.",
+        "not_ready" => "It gets no turns: the source that named it says that it is not ready.",
+        "cordoned" => "It gets only turns that no other worker can serve: it is cordoned.",
+        "draining" => "It gets no turns: it is drained, and has turns to finish.",
+        "drained" => "It gets no turns: it is drained, and has finished its turns.",
+        "leaving" => "It gets no turns: it leaves the fleet once its turns have finished.",
+        _ => "It gets no turns.",
+    };
+    let failure = failure(worker).map_or(String::new(), |failure| format!("\n{failure}"));
+    Some(format!("{state}{failure}"))
+}
+
+/// Formats the error of the last probe, and since when probes fail.
+fn failure(worker: &Value) -> Option<String> {
+    let error = worker["last_error"].as_str()?;
+    Some(format!(
+        "last probe: {error}; failing since {}",
+        time(&worker["since_unix_ms"])
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn unwell() -> Value {
+        json!({
+            "name": "gpu-1", "state": "unwell", "url": "http://10.0.0.1:8000", "source": "configuration", "in_flight": 0,
+            "wait_ms": 0.0, "utilisation": 0.25, "cost": { "alpha_ms_per_token": 0.05, "beta_ms": 3.0, "error_ms": 1.25 },
+            "xi_tokens": 7600, "held_tokens": 300_000, "capacity_tokens": 500_000, "breaker": "closed",
+            "dialect": "sglang", "models": ["a", "b"], "last_error": "connection refused", "since_unix_ms": 1000.0,
+        })
+    }
+
+    #[test]
+    fn a_worker_that_does_not_answer_is_shown_with_its_error() {
+        assert_eq!(
+            worker(&unwell()),
+            "worker  state   in flight  wait ms  busy       α     ξ    held  breaker  dialect\n\
+             gpu-1   unwell          0      0.0  25 %  0.0500  7600  300000  closed   sglang\n\
+             \n\
+             It gets no turns: its probes fail.\n\
+             last probe: connection refused; failing since 1970-01-01 00:00:01Z\n\
+             \n\
+             url     http://10.0.0.1:8000\n\
+             source  configuration\n\
+             models  a, b\n\
+             cache   300,000 of 500,000 tokens\n\
+             cost    α 0.0500 ms per token, β 3.0 ms, off by 1.2 ms on average"
+        );
+    }
+
+    #[test]
+    fn the_list_has_the_error_below_its_worker() {
+        let mut ready = unwell();
+        ready["name"] = json!("gpu-0");
+        ready["state"] = json!("ready");
+        ready["last_error"] = Value::Null;
+        let shown = workers(&json!({ "workers": [ready, unwell()] }));
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines.len(), 4, "{shown}");
+        assert!(
+            lines[1].starts_with("gpu-0") && lines[2].starts_with("gpu-1"),
+            "{shown}"
+        );
+        assert!(
+            lines[3].starts_with("    last probe: connection refused"),
+            "{shown}"
+        );
+    }
+}
