@@ -15,6 +15,7 @@
 //! | [`preview`] | another policy on captured turns, or in the shadow of the live one |
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, its overrides and its α |
+//! | [`worker_sources`] | where the figures about a worker come from |
 //! | [`keys`] | the remaining budget of each API key, and its reset |
 //! | [`members`] | workers that join and leave |
 //! | [`discovery`] | the sources of workers |
@@ -46,6 +47,7 @@ pub mod serve;
 pub mod session;
 pub mod slo;
 pub mod status;
+mod worker_sources;
 pub mod workers;
 
 use std::collections::BTreeMap;
