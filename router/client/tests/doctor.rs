@@ -50,9 +50,16 @@ async fn serve(answers: BTreeMap<String, String>, pause: Duration) -> String {
     address
 }
 
-/// Starts an admin port of a router with this worker.
-async fn router(worker: &str) -> String {
+/// Starts an admin port of a router with this worker, whose responses have reported cached tokens or not.
+async fn router(worker: &str, reports: bool) -> String {
     let answers = ANSWERS.replace("http://WORKER", worker);
+    let answers = match reports {
+        true => answers,
+        false => answers.replace(
+            "\"cached_tokens_reported\": true",
+            "\"cached_tokens_reported\": false",
+        ),
+    };
     let answers: BTreeMap<String, serde_json::Value> = serde_json::from_str(&answers).unwrap();
     let text = |answer: serde_json::Value| answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
     let answers = answers.into_iter().map(|(path, answer)| (path, text(answer)));
@@ -61,8 +68,8 @@ async fn router(worker: &str) -> String {
     serve(answers, Duration::ZERO).await
 }
 
-async fn examine(worker: &str, url: Option<String>) -> Report {
-    let admin = router(worker).await;
+async fn examine(worker: &str, reports: bool, url: Option<String>) -> Report {
+    let admin = router(worker, reports).await;
     let client = Client::new(Target::new(&admin, None).unwrap()).unwrap();
     let options = Options {
         worker_key: None,
@@ -97,9 +104,9 @@ async fn engine(change: impl FnOnce(&mut EngineConfig)) -> Engine {
 }
 
 #[tokio::test]
-async fn a_healthy_engine_passes_every_check() {
+async fn doctor_passes_a_healthy_engine() {
     let engine = engine(|_| ()).await;
-    let report = examine(&engine.url(), Some(engine.url())).await;
+    let report = examine(&engine.url(), true, Some(engine.url())).await;
     let wrong: Vec<_> = report
         .findings
         .iter()
@@ -115,13 +122,13 @@ async fn a_healthy_engine_passes_every_check() {
 }
 
 #[tokio::test]
-async fn an_engine_without_reports_is_judged_by_its_times() {
+async fn doctor_judges_an_engine_without_reports_by_its_times() {
     let engine = engine(|config| {
         config.dialect = Dialect::None;
         config.cached_tokens_report = false;
     })
     .await;
-    let report = examine(&engine.url(), None).await;
+    let report = examine(&engine.url(), false, None).await;
     // The times show that the prompt was cached.
     let found = statuses(&report, &["prefix caching", "cached tokens", "streams"]);
     assert_eq!(
@@ -133,8 +140,8 @@ async fn an_engine_without_reports_is_judged_by_its_times() {
 }
 
 #[tokio::test]
-async fn a_worker_that_nobody_reaches_is_unknown() {
-    let report = examine("http://127.0.0.1:9", None).await;
+async fn doctor_leaves_an_unreachable_worker_unknown() {
+    let report = examine("http://127.0.0.1:9", true, None).await;
     let found = statuses(&report, &["prefix caching", "clock", "capacity"]);
     assert_eq!(
         found,
@@ -150,7 +157,7 @@ async fn a_worker_that_nobody_reaches_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_collects_a_stream_is_found() {
+async fn doctor_finds_a_proxy_that_collects_streams() {
     let engine = engine(|_| ()).await;
     let piece = "data: {\"choices\":[{\"delta\":{\"content\":\"a \"}}]}\n\n";
     let answers = [
@@ -159,14 +166,14 @@ async fn a_proxy_that_collects_a_stream_is_found() {
     ];
     let answers = answers.map(|(path, answer)| (path.to_owned(), answer));
     let proxy = serve(answers.into_iter().collect(), Duration::from_millis(200)).await;
-    let report = examine(&engine.url(), Some(format!("http://{proxy}/v1"))).await;
+    let report = examine(&engine.url(), true, Some(format!("http://{proxy}/v1"))).await;
     assert_eq!(of(&report, "streams").status, Status::Problem, "{report:#?}");
     assert!(!report.is_good(false));
     engine.shutdown().await;
 }
 
 #[tokio::test]
-async fn without_a_router_there_is_no_report() {
+async fn doctor_needs_a_router() {
     let options = Options {
         worker_key: None,
         url: None,

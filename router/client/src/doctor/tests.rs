@@ -123,12 +123,8 @@ const BROKEN: &[Broken] = &[
         "gpu-1 prefix caching problem",
     ),
     (
-        "a cached prompt is no faster",
-        |facts| {
-            for (prompt, took_ms) in prompts(facts).iter_mut().zip([120.0, 121.0]) {
-                (prompt.cached_tokens, prompt.took_ms) = (None, took_ms);
-            }
-        },
+        "a figure of zero is omitted",
+        |facts| prompts(facts)[1].cached_tokens = None,
         "gpu-1 prefix caching problem",
     ),
     (
@@ -325,6 +321,32 @@ fn each_broken_fleet_has_its_one_finding_with_an_action() {
         assert!(
             !report.findings.iter().any(|finding| without_action(&finding)),
             "{name}"
+        );
+    }
+}
+
+#[test]
+fn without_reports_the_times_of_both_prompts_decide() {
+    for (times, expected) in [
+        ([120.0, 121.0], Status::Problem),
+        ([120.0, 40.0], Status::Ok),
+        ([120.0, 90.0], Status::Unknown),
+        ([12.0, 12.0], Status::Unknown),
+    ] {
+        let mut facts = healthy();
+        one(&mut facts).direct.caches_prefixes = None;
+        one(&mut facts).cached_tokens_reported = Some(false);
+        for (prompt, took_ms) in prompts(&mut facts).iter_mut().zip(times) {
+            (prompt.cached_tokens, prompt.took_ms) = (None, took_ms);
+        }
+        let report = diagnose(&facts);
+        let of = |finding: &&Finding| {
+            finding.check == "prefix caching" && finding.worker.as_deref() == Some("gpu-1")
+        };
+        assert_eq!(
+            report.findings.iter().find(of).unwrap().status,
+            expected,
+            "{times:?}"
         );
     }
 }

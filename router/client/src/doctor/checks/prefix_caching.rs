@@ -11,7 +11,7 @@ const FOUND: f64 = 0.5;
 const FASTER: f64 = 0.6;
 const AS_SLOW: f64 = 0.9;
 /// Shortest first time that the comparison of times is based on.
-const MEASURABLE_MS: f64 = 50.0;
+const MEASURABLE_MS: f64 = 20.0;
 
 pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
     match (&worker.direct.prompts, worker.direct.caches_prefixes) {
@@ -28,7 +28,9 @@ pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
 
 fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
     let (tokens, before, after) = (second.prompt_tokens, first.took_ms, second.took_ms);
-    if let Some(cached) = second.cached_tokens {
+    // SGLang, and older vLLM, omit a figure of zero.
+    let reports = first.cached_tokens.is_some() || worker.cached_tokens_reported == Some(true);
+    if let Some(cached) = second.cached_tokens.or(reports.then_some(0)) {
         return match cached as f64 >= FOUND * tokens as f64 {
             true => Verdict::ok(format!(
                 "a repeated prompt of {tokens} tokens found {cached} in the cache"
