@@ -1,6 +1,7 @@
 //! Where the router's figures about a worker come from. `tailroute doctor` judges a fleet by them.
 
 use config::KvEvents;
+use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -29,9 +30,10 @@ pub(super) struct Sources {
     /// When it became ready, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready_since_unix_ms: Option<f64>,
-    /// Requests at the engine, by its last queue figure, that neither this router nor its replicas have sent.
+    /// Requests at the engine, waiting or running by its last queue figure, beyond those that this router and its
+    /// replicas have sent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    elsewhere: Option<u32>,
+    foreign_requests: Option<u32>,
 }
 
 /// Source of a capacity.
@@ -96,9 +98,18 @@ impl Sources {
             },
             events_stored: state.knowledge.stored(worker.id),
             ready_since_unix_ms: ready_since.map(|since| state.clock.unix_ms(since).round()),
-            elsewhere: worker.with_load(|load| load.figure.map(|(_, found)| found.elsewhere)),
+            foreign_requests: foreign_requests(worker, state.clock.now()),
         }
     }
+}
+
+fn foreign_requests(worker: &Worker, now: Millis) -> Option<u32> {
+    let (figure, _) = worker.with_load(|load| load.figure)?;
+    if now >= figure.asked + figure.good_for {
+        return None;
+    }
+    let there = figure.waiting.saturating_add(figure.running);
+    Some(there.saturating_sub(figure.in_flight))
 }
 
 fn capacity(admin: &Admin, worker: &Worker) -> CapacitySource {

@@ -56,7 +56,7 @@ pub(super) struct Worker {
     pub(super) events_stored: Option<u64>,
     pub(super) ready_since_unix_ms: Option<f64>,
     /// The fewest foreign requests of all readings.
-    pub(super) elsewhere: Option<u32>,
+    pub(super) foreign_requests: Option<u32>,
     /// What the worker itself says.
     #[serde(skip)]
     pub(super) direct: Direct,

@@ -38,7 +38,7 @@ pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow:
     let mut workers = list(client).await?;
     for _ in 1..READINGS {
         tokio::time::sleep(options.between_readings).await;
-        fewest_elsewhere(&mut workers, &list(client).await?);
+        fewest_foreign(&mut workers, &list(client).await?);
     }
     let mut facts = Facts {
         router: router.to_owned(),
@@ -61,11 +61,14 @@ async fn list(client: &Client) -> anyhow::Result<Vec<Worker>> {
 }
 
 /// Keeps the smallest number of foreign requests seen at each worker.
-fn fewest_elsewhere(workers: &mut [Worker], later: &[Worker]) {
+fn fewest_foreign(workers: &mut [Worker], later: &[Worker]) {
     for worker in workers {
         let now = later.iter().find(|now| now.name == worker.name);
-        let now = now.and_then(|now| now.elsewhere);
-        worker.elsewhere = worker.elsewhere.zip(now).map(|(before, now)| before.min(now));
+        let now = now.and_then(|now| now.foreign_requests);
+        worker.foreign_requests = worker
+            .foreign_requests
+            .zip(now)
+            .map(|(before, now)| before.min(now));
     }
 }
 

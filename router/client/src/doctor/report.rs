@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::verdict::{Finding, Status};
+use super::verdict::{Finding, Status, counted};
 use super::{CHECKS, Scope};
 
 /// Width of the report.
@@ -260,13 +260,6 @@ impl Paint {
             true => format!("\x1b[{code}m{mark}\x1b[0m"),
             false => mark.to_owned(),
         }
-    }
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        _ => format!("{count} {noun}s"),
     }
 }
 

@@ -21,7 +21,7 @@ fn worker(name: &str) -> Worker {
         "dialect": "tailroute", "hears_hints": true, "hints_waiting": 0, "models": ["m"],
         "capacity_source": "reported", "cost_source": "learned", "cost_answers": 200,
         "cached_tokens_reported": true, "events_source": "auto", "events_stored": 900,
-        "ready_since_unix_ms": NOW - 86_400_000.0, "elsewhere": 0,
+        "ready_since_unix_ms": NOW - 86_400_000.0, "foreign_requests": 0,
     }))
     .unwrap();
     let prompt = |took_ms, cached| Prompt {
@@ -228,13 +228,13 @@ const BROKEN: &[Broken] = &[
     ),
     (
         "another router uses a worker",
-        |facts| one(facts).elsewhere = Some(3),
+        |facts| one(facts).foreign_requests = Some(3),
         "gpu-1 sharing problem",
     ),
     (
         "clients bypass the replicas",
         |facts| {
-            one(facts).elsewhere = Some(3);
+            one(facts).foreign_requests = Some(3);
             (facts.replicas.configured, facts.replicas.connected) = (true, true);
             facts.replicas.peers = vec![json!({})];
         },
@@ -358,7 +358,7 @@ fn a_dead_worker_is_one_problem_and_its_error_is_shown() {
     worker.state = "unwell".to_owned();
     (
         worker.events_live,
-        worker.elsewhere,
+        worker.foreign_requests,
         worker.cached_tokens_reported,
     ) = (false, None, Some(false));
     (worker.last_error, worker.since_unix_ms) =
@@ -417,7 +417,7 @@ fn an_older_router_and_unreachable_workers_are_unknown_not_wrong() {
         (
             worker.events_source,
             worker.cached_tokens_reported,
-            worker.elsewhere,
+            worker.foreign_requests,
         ) = (None, None, None);
     }
     facts.configuration = facts::Configuration::default();
@@ -446,7 +446,7 @@ fn the_report_is_a_table_and_then_what_to_do() {
         .workers
         .iter_mut()
         .for_each(|worker| worker.dialect = "none".to_owned());
-    facts.workers[1].elsewhere = Some(3);
+    facts.workers[1].foreign_requests = Some(3);
     let expected = "\
 127.0.0.1:9090: 2 workers, 1 problem, 2 warnings
 

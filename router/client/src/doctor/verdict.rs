@@ -106,3 +106,11 @@ impl Finding {
         self.status == Status::Ok && self.action.is_some()
     }
 }
+
+/// Formats a number of things.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}

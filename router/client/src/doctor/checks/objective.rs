@@ -4,7 +4,7 @@ use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
 use super::super::facts::{Facts, Worker};
-use super::super::verdict::Verdict;
+use super::super::verdict::{Verdict, counted};
 
 /// Turns that the median is taken of at least.
 const TURNS: usize = 20;
@@ -14,8 +14,8 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     if turns.len() < TURNS {
         return Verdict::unknown(
             format!(
-                "{} turns were answered so far, and {TURNS} show the usual prompt",
-                turns.len()
+                "{} answered so far, and {TURNS} show the usual prompt",
+                counted(turns.len(), "turn")
             ),
             "run doctor again under load",
         );
