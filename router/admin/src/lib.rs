@@ -16,6 +16,7 @@
 //! | [`capture`] | the newest turns |
 //! | [`workers`] | each worker, its overrides and its α |
 //! | [`holds`] | cordoning, draining and returning workers |
+//! | [`worker_sources`] | where the figures about a worker come from |
 //! | [`keys`] | the remaining budget of each API key, and its reset |
 //! | [`members`] | workers that join and leave |
 //! | [`discovery`] | the sources of workers |
@@ -50,6 +51,7 @@ pub mod serve;
 pub mod session;
 pub mod slo;
 pub mod status;
+mod worker_sources;
 pub mod workers;
 
 use std::collections::BTreeMap;

@@ -20,6 +20,7 @@ use crate::slo::explain;
 use fleet::hold::Hold;
 use metrics::Format;
 use operator::reloads::ReloadState;
+use policy::units::Millis;
 use replicas::BusState;
 
 /// Adds the routes of probes and scrapers, which have no token or one for metrics only.
@@ -47,6 +48,19 @@ struct Replicas {
     bus: Option<BusState>,
 }
 
+/// The configuration in force.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Configuration {
+    #[serde(flatten)]
+    reloads: ReloadState,
+    /// When the router started, in milliseconds since 1970.
+    started_unix_ms: f64,
+    /// Address of the data port.
+    listen: String,
+    /// Whether clients need an API key.
+    keys_required: bool,
+}
+
 pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
@@ -57,13 +71,20 @@ pub(super) fn operations() -> Vec<Operation> {
             "The latency objectives, how they are met, and how much of the free tail is used for them",
             |call: Call| async move { Reply::json(&explain(&call.admin.state)) },
         ),
-        Operation::new::<ReloadState, _, _>(
+        Operation::new::<Configuration, _, _>(
             "config.get",
             Method::GET,
             "/admin/v1/config",
             Role::Read,
             "The configuration in force, and the errors of the last one that was read",
-            |call: Call| async move { Reply::json(&*call.admin.state.operator.reloads.lock()) },
+            |call: Call| async move {
+                Reply::json(&Configuration {
+                    reloads: call.admin.state.operator.reloads.lock().clone(),
+                    started_unix_ms: call.admin.state.clock.unix_ms(Millis::ZERO).round(),
+                    listen: call.admin.state.config.server.listen.to_string(),
+                    keys_required: call.admin.proxy.admission.has_keys(),
+                })
+            },
         ),
         Operation::new::<Replicas, _, _>(
             "replicas.get",

@@ -12,6 +12,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
+use super::worker_sources::Sources;
 use crate::Admin;
 use fleet::Worker;
 use fleet::hold::{Hold, PinnedAlpha};
@@ -127,6 +128,8 @@ pub(super) struct Shown {
     told: Option<Budget>,
     /// Models that it serves, as far as that is known; the first 32.
     models: Vec<String>,
+    #[serde(flatten)]
+    sources: Sources,
 }
 
 /// What a first token costs: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, u uncached and h cached tokens.
@@ -335,6 +338,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             next_prompt_tokens: told.next_prompt_tokens,
         }),
         models: models(worker),
+        sources: Sources::of(admin, worker),
     }
 }
 

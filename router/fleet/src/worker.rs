@@ -382,6 +382,12 @@ impl Worker {
         self.tells_cached.load(Ordering::Relaxed).then_some(0)
     }
 
+    /// Returns whether a response has reported cached tokens since it became healthy.
+    #[must_use]
+    pub fn reports_cached(&self) -> bool {
+        self.tells_cached.load(Ordering::Relaxed)
+    }
+
     /// Returns the response bytes received: a worker that sends is alive, whatever its probes say.
     #[must_use]
     pub fn bytes_seen(&self) -> u64 {
@@ -541,6 +547,12 @@ impl Worker {
             failing: trust.breaker.failing(),
             started: trust.started(now),
         }
+    }
+
+    /// Returns when it last became ready.
+    #[must_use]
+    pub fn ready_since(&self) -> Option<Millis> {
+        self.trust.lock().since
     }
 
     /// Admits a request if the breaker does, or `regardless` of it where no other worker remains.

@@ -21,6 +21,12 @@ impl Knowledge {
         })
     }
 
+    /// Returns whether responses correct the capacity: neither the worker nor the configuration states it.
+    #[must_use]
+    pub fn learns_capacity(&self, worker: WorkerId) -> bool {
+        self.residency.lock().learns_capacity(worker)
+    }
+
     /// Returns a worker's capacity: configured, reported or learned.
     #[must_use]
     pub fn capacity(&self, worker: WorkerId) -> Tokens {

@@ -1,0 +1,142 @@
+//! Where the router's figures about a worker come from. `tailroute doctor` judges a fleet by them.
+
+use config::KvEvents;
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::Admin;
+use fleet::Worker;
+
+/// The sources of a worker's figures.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub(super) struct Sources {
+    /// The data-parallel rank that its requests are pinned to, if its address has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rank: Option<u32>,
+    /// Source of `capacity_tokens`.
+    capacity_source: CapacitySource,
+    /// Source of `cost`.
+    cost_source: CostSource,
+    /// Observations that the cost was learned from.
+    cost_answers: u64,
+    /// Whether a response has reported cached tokens since the worker became ready.
+    cached_tokens_reported: bool,
+    /// Whether its cache events are to be followed.
+    events_source: EventsSource,
+    /// Stored blocks that its events have announced, while they are followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events_stored: Option<u64>,
+    /// When it became ready, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready_since_unix_ms: Option<f64>,
+    /// Requests at the engine, waiting or running by its last queue figure, beyond those that this router and its
+    /// replicas have sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foreign_requests: Option<u32>,
+}
+
+/// Source of a capacity.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum CapacitySource {
+    /// `capacity_tokens` of the configuration.
+    Configured,
+    /// The worker.
+    Reported,
+    /// Responses, which have changed the initial value.
+    Learned,
+    /// The initial value: no response has shown the size so far.
+    Assumed,
+}
+
+/// Source of a cost.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum CostSource {
+    /// A calibration that was sent to the running router.
+    Calibrated,
+    /// The configuration: a calibration file, or coefficients.
+    Configured,
+    /// Responses.
+    Learned,
+    /// The median of the other workers.
+    Fleet,
+    /// The default.
+    Default,
+}
+
+/// Source of cache events.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum EventsSource {
+    /// The publisher that the worker names, if any.
+    Auto,
+    /// The configured publisher.
+    Configured,
+    /// None: `kv_events = "off"`.
+    Off,
+}
+
+impl Sources {
+    /// Returns the sources of a worker's figures.
+    pub(super) fn of(admin: &Admin, worker: &Worker) -> Self {
+        let state = &admin.state;
+        let answers = state.feedback.costs.lock().state(worker.id);
+        let cost_answers = answers.map_or(0, |costs| costs.answers);
+        let ready_since = worker.ready_since();
+        Self {
+            rank: worker.spec.rank,
+            capacity_source: capacity(admin, worker),
+            cost_source: cost(worker, cost_answers),
+            cost_answers,
+            cached_tokens_reported: worker.reports_cached(),
+            events_source: match worker.spec.kv_events {
+                KvEvents::Auto => EventsSource::Auto,
+                KvEvents::At { .. } => EventsSource::Configured,
+                KvEvents::Off => EventsSource::Off,
+            },
+            events_stored: state.knowledge.stored(worker.id),
+            ready_since_unix_ms: ready_since.map(|since| state.clock.unix_ms(since).round()),
+            foreign_requests: foreign_requests(worker, state.clock.now()),
+        }
+    }
+}
+
+fn foreign_requests(worker: &Worker, now: Millis) -> Option<u32> {
+    let (figure, _) = worker.with_load(|load| load.figure)?;
+    if now >= figure.asked + figure.good_for {
+        return None;
+    }
+    let there = figure.waiting.saturating_add(figure.running);
+    Some(there.saturating_sub(figure.in_flight))
+}
+
+fn capacity(admin: &Admin, worker: &Worker) -> CapacitySource {
+    if worker.spec.capacity_is_known {
+        return CapacitySource::Configured;
+    }
+    let knowledge = &admin.state.knowledge;
+    if !knowledge.learns_capacity(worker.id) {
+        return CapacitySource::Reported;
+    }
+    let initial = worker.spec.capacity.0;
+    match knowledge.capacity(worker.id).0.abs_diff(initial) > u64::from(worker.spec.block_size) {
+        true => CapacitySource::Learned,
+        false => CapacitySource::Assumed,
+    }
+}
+
+fn cost(worker: &Worker, answers: u64) -> CostSource {
+    if worker.calibration().is_some() {
+        CostSource::Calibrated
+    } else if worker.spec.cost_is_known {
+        CostSource::Configured
+    } else if answers > 0 {
+        CostSource::Learned
+    } else if worker.with_load(|load| load.learned) != worker.spec.cost {
+        CostSource::Fleet
+    } else {
+        CostSource::Default
+    }
+}

@@ -1,0 +1,49 @@
+//! One file per check. Each is a function of the facts.
+
+pub(super) mod access;
+pub(super) mod cache_events;
+pub(super) mod cached_tokens;
+pub(super) mod capacity;
+pub(super) mod clock;
+pub(super) mod configuration;
+pub(super) mod cost;
+pub(super) mod health;
+pub(super) mod hints;
+pub(super) mod objective;
+pub(super) mod prefix_caching;
+pub(super) mod replicas;
+pub(super) mod sharing;
+pub(super) mod streams;
+pub(super) mod workers;
+
+use super::facts::Worker;
+use super::verdict::Verdict;
+
+/// The verdict about a fact that an older router does not tell.
+fn untold() -> Verdict {
+    Verdict::unknown("this router does not tell it", "upgrade the router")
+}
+
+/// The verdict where the worker itself has not told a fact.
+fn unreached(worker: &Worker) -> Verdict {
+    if !worker.is_up() {
+        return Verdict::unknown("its probes fail", "see its health");
+    }
+    match &worker.direct.unreachable {
+        Some(error) => Verdict::unknown(
+            format!("it cannot be reached from here: {error}"),
+            "run doctor on a machine that reaches the worker, such as the router's",
+        ),
+        None => Verdict::unknown("no prompts were sent", "run doctor without --no-probes"),
+    }
+}
+
+/// Formats a duration in the largest unit that fits.
+fn duration(ms: f64) -> String {
+    match ms / 1e3 {
+        seconds if seconds < 0.0 => "0 s".to_owned(),
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.0} h", seconds / 3_600.0),
+    }
+}

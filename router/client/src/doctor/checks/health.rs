@@ -1,0 +1,80 @@
+//! The worker is healthy, and has been for a while.
+
+use super::super::facts::{Facts, Worker};
+use super::super::verdict::Verdict;
+use super::duration;
+
+/// Age of a restart that is reported.
+const RECENT_MS: f64 = 300_000.0;
+/// Time within which all workers become ready after the router's start.
+const START_MS: f64 = 60_000.0;
+
+pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+    match worker.state.as_str() {
+        "unwell" => return unwell(facts, worker),
+        "not_ready" => {
+            return Verdict::warning(
+                "its source says that it is not ready",
+                "look at it in Kubernetes or in the discovery file; GET /admin/v1/discovery",
+            );
+        }
+        "cordoned" | "draining" | "drained" | "leaving" => {
+            return Verdict::warning(
+                format!("it is {} and gets no new turns", worker.state),
+                format!(
+                    "if that is no longer intended: tailroute ctl workers uncordon {} --reason …",
+                    worker.name
+                ),
+            );
+        }
+        _ => {}
+    }
+    match worker.breaker.as_str() {
+        "open" => Verdict::problem(
+            "its breaker is open, because its requests fail",
+            "find out why: the worker's log, and tailroute ctl decisions (worker and outcome)",
+        ),
+        "half_open" => Verdict::warning(
+            "its breaker lets one request pass, after its requests failed",
+            "find out why they failed: the worker's log, and tailroute ctl decisions",
+        ),
+        _ => restart(facts, worker),
+    }
+}
+
+fn unwell(facts: &Facts, worker: &Worker) -> Verdict {
+    let mut found = "its probes fail".to_owned();
+    if let Some(since) = worker.since_unix_ms {
+        found.push_str(&format!(" since {}", duration(facts.now_unix_ms - since)));
+    }
+    let error = worker.last_error.as_ref().or(worker.direct.unreachable.as_ref());
+    if let Some(error) = error {
+        found.push_str(&format!(": {error}"));
+    }
+    Verdict::problem(
+        found,
+        "curl -i WORKER_URL/health from the router's host. Connection refused: start the worker, or fix the network. \
+         401: set workers[].api_key_file. 404: set health.path. Slow under load: raise health.timeout_ms",
+    )
+}
+
+/// Reports a worker that became ready, or whose process began, long after the router and not long ago.
+fn restart(facts: &Facts, worker: &Worker) -> Verdict {
+    let now = facts.now_unix_ms;
+    let age = |began: Option<f64>, grace: f64| {
+        let began = began?;
+        let router = facts.configuration.started_unix_ms?;
+        (began > router + grace && now - began < RECENT_MS).then_some(now - began)
+    };
+    let started = age(worker.direct.started_unix_ms, 0.0);
+    match started.or_else(|| age(worker.ready_since_unix_ms, START_MS)) {
+        Some(age) => Verdict::warning(
+            format!(
+                "it became ready {} ago: it is new, or was restarted, or its probes failed",
+                duration(age)
+            ),
+            "if that was not intended, read the worker's log; its cache fills again by itself",
+        ),
+        None => Verdict::ok("it is healthy"),
+    }
+}

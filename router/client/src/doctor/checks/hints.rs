@@ -1,0 +1,32 @@
+//! The worker takes hints about what to evict first.
+
+use super::super::facts::{Facts, Worker};
+use super::super::verdict::Verdict;
+use super::super::worker_probe::Engine;
+use super::unreached;
+
+pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
+    match worker.dialect.as_str() {
+        "none" if !worker.is_up() => unreached(worker),
+        "none" => Verdict::warning(
+            "it takes no hints about what to evict first",
+            match worker.direct.engine {
+                Engine::Vllm => {
+                    "pip install ./deploy/engines/vllm, and start vLLM with VLLM_PLUGINS=tailroute (docs/engines.md)"
+                }
+                Engine::Sglang => {
+                    "pip install ./deploy/engines/sglang, and start SGLang with --radix-eviction-policy tlru \
+                     (docs/engines.md)"
+                }
+                Engine::Other => {
+                    "vLLM and SGLang have a plugin for it (docs/engines.md); other engines work without hints"
+                }
+            },
+        ),
+        "sglang (fixed)" => Verdict::note(
+            "it evicts by a threshold that is fixed at its start",
+            "install deploy/engines/sglang so that the router can adjust the threshold (docs/engines.md)",
+        ),
+        dialect => Verdict::ok(format!("it takes hints (dialect {dialect})")),
+    }
+}

@@ -1,0 +1,61 @@
+//! The objective can be met on the worker: the median prompt alone, and with the present wait.
+
+use policy::cost::PrefillCost;
+use policy::units::Tokens;
+
+use super::super::facts::{Facts, Worker};
+use super::super::verdict::{Verdict, counted};
+
+/// Turns that the median is taken of at least.
+const TURNS: usize = 20;
+
+pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+    let turns = &facts.turns;
+    if turns.len() < TURNS {
+        return Verdict::unknown(
+            format!(
+                "{} answered so far, and {TURNS} show the usual prompt",
+                counted(turns.len(), "turn")
+            ),
+            "run doctor again under load",
+        );
+    }
+    if worker.cost_source.as_deref() == Some("default") {
+        return Verdict::unknown("its speed is not known", "see its cost");
+    }
+    let uncached = median(turns.iter().map(|turn| turn.uncached_tokens as f64)) as u64;
+    let cached = median(turns.iter().map(|turn| turn.cached_tokens as f64)) as u64;
+    let objective = median(turns.iter().map(|turn| turn.objective_ms));
+    let cost = PrefillCost {
+        alpha_ms_per_token: worker.cost.alpha_ms_per_token,
+        beta_ms: worker.cost.beta_ms,
+        gamma_ms_per_token2: worker.cost.gamma_ms_per_token2,
+        floor_ms: worker.cost.floor_ms,
+    };
+    let ttft = cost.prefill(Tokens(uncached), Tokens(cached)).0 + worker.cost.overhead_ms;
+    let found = format!(
+        "a usual prompt ({uncached} new tokens) takes {ttft:.0} ms of the objective of {objective:.0} ms"
+    );
+    if ttft > objective {
+        return Verdict::problem(
+            format!("{found}, even without a wait"),
+            "relax objective.ttft_ms (or the class), send less new text per turn, or use faster workers",
+        );
+    }
+    if ttft + worker.wait_ms > objective {
+        return Verdict::warning(
+            format!(
+                "{found}, and {:.0} ms of wait come before it at present",
+                worker.wait_ms
+            ),
+            "add workers, relax the objective, or set admission.shed (docs/admission.md)",
+        );
+    }
+    Verdict::ok(found)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,55 @@
+//! Streams reach clients piece by piece: no proxy in front of the router buffers them.
+
+use super::super::facts::Facts;
+use super::super::stream_probe::Stream;
+use super::super::verdict::Verdict;
+
+/// Pieces that a judgement needs.
+const PIECES: usize = 8;
+/// Spread of the pieces, as a share of the whole time, below which they arrived at once.
+const AT_ONCE: f64 = 0.1;
+/// Shortest response in which a buffer shows.
+const MEASURABLE_MS: f64 = 100.0;
+
+pub(in super::super) fn check(facts: &Facts) -> Verdict {
+    match &facts.stream {
+        None => Verdict::unknown(
+            "not examined",
+            "give the base URL of your clients: --url http://…",
+        ),
+        Some(Err(error)) => Verdict::unknown(
+            format!("no stream: {error}"),
+            "401: give --key-file; otherwise check that --url is the base URL of your clients",
+        ),
+        Some(Ok(stream)) => judge(stream),
+    }
+}
+
+fn judge(stream: &Stream) -> Verdict {
+    let Stream {
+        pieces,
+        moments,
+        spread_ms,
+        took_ms,
+        ..
+    } = stream;
+    let found = format!("{pieces} pieces arrived within {spread_ms:.0} ms of a response of {took_ms:.0} ms");
+    let is_together = *moments <= (pieces / 8).max(2);
+    if *pieces >= PIECES && *took_ms >= MEASURABLE_MS && is_together && *spread_ms < AT_ONCE * took_ms {
+        let by = stream
+            .named
+            .as_ref()
+            .map(|named| format!(" (the response names {named})"));
+        return Verdict::problem(
+            format!("{found}: a proxy buffers them{}", by.unwrap_or_default()),
+            "switch its buffering off for these paths (nginx: proxy_buffering off), and compression of event streams",
+        );
+    }
+    match *pieces >= PIECES && *moments >= pieces / 4 {
+        true => Verdict::ok(format!("{found}, at {moments} moments")),
+        false => Verdict::unknown(
+            found,
+            "run doctor again with a model that answers at greater length",
+        ),
+    }
+}

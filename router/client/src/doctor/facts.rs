@@ -1,0 +1,151 @@
+//! The facts that checks judge.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::stream_probe::Stream;
+use super::worker_probe::Direct;
+
+/// All facts about a router and its fleet.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Host and port of the admin port.
+    pub router: String,
+    /// The workers, in the router's order.
+    pub(super) workers: Vec<Worker>,
+    /// The default objective.
+    pub(super) objective_ms: Option<f64>,
+    /// The recent turns that were answered.
+    pub(super) turns: Vec<Turn>,
+    pub(super) configuration: Configuration,
+    pub(super) replicas: Replicas,
+    pub(super) discovery: Vec<Source>,
+    /// The router's metrics page, if it can be read.
+    pub(super) metrics: Option<String>,
+    /// The router's clock less this machine's.
+    pub(super) clock: Option<Offset>,
+    /// Milliseconds since 1970, by this machine's clock.
+    pub(super) now_unix_ms: f64,
+    /// Outcome of the stream through the clients' URL, if one was given.
+    pub(super) stream: Option<Result<Stream, String>>,
+}
+
+/// A worker, as the admin port describes it. Fields that an older router lacks are `None`.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Worker {
+    pub(super) name: String,
+    pub(super) url: String,
+    pub(super) state: String,
+    pub(super) breaker: String,
+    pub(super) in_flight: u32,
+    pub(super) wait_ms: f64,
+    pub(super) cost: Cost,
+    pub(super) alpha_set: Option<Value>,
+    pub(super) capacity_tokens: u64,
+    pub(super) events_live: bool,
+    pub(super) dialect: String,
+    pub(super) models: Vec<String>,
+    pub(super) last_error: Option<String>,
+    pub(super) since_unix_ms: Option<f64>,
+    pub(super) rank: Option<u32>,
+    pub(super) capacity_source: Option<String>,
+    pub(super) cost_source: Option<String>,
+    pub(super) cost_answers: Option<u64>,
+    pub(super) cached_tokens_reported: Option<bool>,
+    pub(super) events_source: Option<String>,
+    pub(super) events_stored: Option<u64>,
+    pub(super) ready_since_unix_ms: Option<f64>,
+    /// The fewest foreign requests of all readings.
+    pub(super) foreign_requests: Option<u32>,
+    /// What the worker itself says.
+    #[serde(skip)]
+    pub(super) direct: Direct,
+}
+
+impl Worker {
+    /// Returns whether its probes succeed.
+    pub(super) fn is_up(&self) -> bool {
+        self.state != "unwell"
+    }
+}
+
+/// Prefill cost in force.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Cost {
+    pub(super) alpha_ms_per_token: f64,
+    pub(super) beta_ms: f64,
+    pub(super) gamma_ms_per_token2: f64,
+    pub(super) floor_ms: f64,
+    pub(super) overhead_ms: f64,
+}
+
+/// A turn that was answered.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) worker: String,
+    pub(super) objective_ms: f64,
+    pub(super) uncached_tokens: u64,
+    pub(super) cached_tokens: u64,
+}
+
+impl Turn {
+    /// Reads a turn from a decision. `None` if the turn has no complete answer.
+    pub(super) fn of(decision: &Value) -> Option<Self> {
+        let outcome = &decision["outcome"];
+        let prompt = outcome["prompt_tokens"].as_u64()?;
+        let predicted = || decision["terms"][0]["cached_tokens"].as_u64();
+        let cached = outcome["cached_tokens"].as_u64().or_else(predicted)?.min(prompt);
+        Some(Self {
+            worker: decision["worker"].as_str()?.to_owned(),
+            objective_ms: decision["objective_ms"].as_f64()?,
+            uncached_tokens: prompt - cached,
+            cached_tokens: cached,
+        })
+    }
+}
+
+/// The configuration in force.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Configuration {
+    pub(super) refused: Option<String>,
+    #[serde(default)]
+    pub(super) needs_restart: Vec<String>,
+    pub(super) started_unix_ms: Option<f64>,
+    pub(super) listen: Option<String>,
+    pub(super) keys_required: Option<bool>,
+}
+
+/// The other replicas.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Replicas {
+    #[serde(default)]
+    pub(super) configured: bool,
+    #[serde(default)]
+    pub(super) connected: bool,
+    pub(super) error: Option<String>,
+    #[serde(default)]
+    pub(super) peers: Vec<Value>,
+}
+
+/// A source of workers.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Source {
+    pub(super) source: String,
+    pub(super) of: String,
+    pub(super) failure: Option<Failure>,
+    pub(super) named: usize,
+}
+
+/// Current failure of a source.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Failure {
+    pub(super) what: String,
+}
+
+/// A clock less this machine's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Offset {
+    pub(super) ms: f64,
+    /// Largest error, from the resolution of the header and the time of the request.
+    pub(super) error_ms: f64,
+}

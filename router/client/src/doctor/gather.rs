@@ -1,0 +1,184 @@
+//! Collects the facts: from the admin port, from the workers, and through the clients' URL.
+//!
+//! Only the list of workers is indispensable. Everything else that cannot be read is a missing fact.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use futures_util::{StreamExt as _, stream};
+use reqwest::header::DATE;
+use reqwest::{Response, Url};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::facts::{Facts, Offset, Turn, Worker};
+use super::{Options, stream_probe, worker_probe};
+use crate::ctl::client::Client;
+use crate::ctl::workers;
+
+/// Readings of the workers' queues: a request in transit is counted by one side only for a moment.
+const READINGS: usize = 3;
+/// Workers that are asked at once.
+const AT_ONCE: usize = 16;
+/// Timeout of a request that an idle program answers at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a prompt.
+pub(super) const PROMPT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Collects all facts about a router.
+///
+/// # Errors
+/// If the router cannot be reached, or does not list its workers.
+pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow::Result<Facts> {
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(PATIENCE)
+        .build()?;
+    let mut workers = list(client).await?;
+    for _ in 1..READINGS {
+        tokio::time::sleep(options.between_readings).await;
+        fewest_foreign(&mut workers, &list(client).await?);
+    }
+    let mut facts = Facts {
+        router: router.to_owned(),
+        now_unix_ms: unix_ms(),
+        clock: router_clock(&http, router).await,
+        ..Facts::default()
+    };
+    read_router(client, &mut facts).await;
+    facts.workers = ask_workers(&http, workers, options).await;
+    if let Some(url) = &options.url {
+        facts.stream = Some(stream_probe::run(&http, url, options.key.as_deref()).await);
+    }
+    Ok(facts)
+}
+
+async fn list(client: &Client) -> anyhow::Result<Vec<Worker>> {
+    let answer = workers::all(client).await?;
+    serde_json::from_value(answer["workers"].clone())
+        .context("the router's list of workers is not understood")
+}
+
+/// Keeps the smallest number of foreign requests seen at each worker.
+fn fewest_foreign(workers: &mut [Worker], later: &[Worker]) {
+    for worker in workers {
+        let now = later.iter().find(|now| now.name == worker.name);
+        let now = now.and_then(|now| now.foreign_requests);
+        worker.foreign_requests = worker
+            .foreign_requests
+            .zip(now)
+            .map(|(before, now)| before.min(now));
+    }
+}
+
+async fn router_clock(http: &reqwest::Client, router: &str) -> Option<Offset> {
+    let url: Url = format!("http://{router}/livez").parse().ok()?;
+    get(http, url, None).await.ok()?.1
+}
+
+async fn read_router(client: &Client, facts: &mut Facts) {
+    let slo = read::<Value>(client, "/admin/v1/slo").await.unwrap_or_default();
+    let classes = slo["objective"]["classes"].as_array();
+    let default = classes.and_then(|classes| classes.iter().find(|class| class["class"] == "default"));
+    facts.objective_ms = default.and_then(|class| class["ttft_ms"].as_f64());
+    let page = read::<Value>(client, "/admin/v1/decisions?limit=200")
+        .await
+        .unwrap_or_default();
+    facts.turns = page["decisions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Turn::of)
+        .collect();
+    facts.configuration = read(client, "/admin/v1/config").await.unwrap_or_default();
+    facts.replicas = read(client, "/admin/v1/replicas").await.unwrap_or_default();
+    let sources = read::<Value>(client, "/admin/v1/discovery")
+        .await
+        .unwrap_or_default();
+    facts.discovery = serde_json::from_value(sources["sources"].clone()).unwrap_or_default();
+    facts.metrics = client.text("/metrics").await.ok();
+}
+
+async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Option<T> {
+    serde_json::from_value(client.get(path).await.ok()?).ok()
+}
+
+async fn ask_workers(http: &reqwest::Client, workers: Vec<Worker>, options: &Options) -> Vec<Worker> {
+    let asked = workers
+        .into_iter()
+        .enumerate()
+        .map(|(at, mut worker)| async move {
+            worker.direct = worker_probe::run(http, &worker, at as u64, options).await;
+            worker
+        });
+    stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+/// Sends a GET. Returns the response, and the server's clock if it shows it.
+pub(super) async fn get(
+    http: &reqwest::Client,
+    url: Url,
+    key: Option<&str>,
+) -> Result<(Response, Option<Offset>), String> {
+    let mut request = http.get(url).timeout(PATIENCE);
+    if let Some(key) = key {
+        request = request.bearer_auth(key);
+    }
+    let sent = unix_ms();
+    let response = request.send().await.map_err(|error| explain(&error))?;
+    let offset = offset(&response, sent, unix_ms());
+    Ok((response, offset))
+}
+
+/// Compares a response's `Date` with the middle of its exchange. The header is cut to seconds.
+fn offset(response: &Response, sent: f64, received: f64) -> Option<Offset> {
+    let date = httpdate::parse_http_date(response.headers().get(DATE)?.to_str().ok()?).ok()?;
+    let date = date.duration_since(UNIX_EPOCH).ok()?.as_secs_f64() * 1e3;
+    Some(Offset {
+        ms: date + 500.0 - (sent + received) / 2.0,
+        error_ms: 500.0 + (received - sent) / 2.0,
+    })
+}
+
+fn unix_ms() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0.0, |since| since.as_secs_f64() * 1e3)
+}
+
+/// Formats an error without the URL, by its innermost cause.
+pub(super) fn explain(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "no answer in time".to_owned();
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_compared_with_the_middle_of_the_exchange() {
+        let response = |date: &str| -> Response {
+            http::Response::builder()
+                .header(DATE, date)
+                .body("")
+                .unwrap()
+                .into()
+        };
+        let found = offset(&response("Thu, 01 Jan 1970 00:00:10 GMT"), 6_000.0, 7_000.0).unwrap();
+        assert_eq!(
+            found,
+            Offset {
+                ms: 4_000.0,
+                error_ms: 1_000.0
+            }
+        );
+        assert_eq!(offset(&response("yesterday"), 0.0, 0.0), None);
+    }
+}

@@ -1,0 +1,479 @@
+//! Each check on a fleet that is broken in one way, and all checks on a healthy one.
+
+use serde_json::json;
+
+use super::facts::{Failure, Offset, Source, Turn};
+use super::stream_probe::Stream;
+use super::worker_probe::{Direct, Engine, Prompt};
+use super::*;
+
+const NOW: f64 = 1_795_000_000_000.0;
+
+fn worker(name: &str) -> Worker {
+    let mut worker: Worker = serde_json::from_value(json!({
+        "name": name, "url": "http://10.0.0.1:8000/", "source": "configuration", "state": "ready", "well": true,
+        "breaker": "closed", "in_flight": 2, "wait_ms": 12.0, "utilisation": 0.4,
+        "cost": {
+            "alpha_ms_per_token": 0.1, "beta_ms": 10.0, "gamma_ms_per_token2": 0.0, "floor_ms": 0.0,
+            "overhead_ms": 2.0, "error_ms": 1.0,
+        },
+        "xi_tokens": 3880.0, "silent": 3, "capacity_tokens": 131_072, "held_tokens": 90_000, "events_live": true,
+        "dialect": "tailroute", "hears_hints": true, "hints_waiting": 0, "models": ["m"],
+        "capacity_source": "reported", "cost_source": "learned", "cost_answers": 200,
+        "cached_tokens_reported": true, "events_source": "auto", "events_stored": 900,
+        "ready_since_unix_ms": NOW - 86_400_000.0, "foreign_requests": 0,
+    }))
+    .unwrap();
+    let prompt = |took_ms, cached| Prompt {
+        took_ms,
+        prompt_tokens: 1003,
+        cached_tokens: Some(cached),
+    };
+    worker.direct = Direct {
+        engine: Engine::Vllm,
+        clock: Some(Offset {
+            ms: 300.0,
+            error_ms: 505.0,
+        }),
+        started_unix_ms: Some(NOW - 90_000_000.0),
+        capacity_tokens: Some(131_072),
+        caches_prefixes: Some(true),
+        names_publisher: Some(true),
+        prompts: Some(Ok([prompt(120.0, 0), prompt(20.0, 992)])),
+        unreachable: None,
+    };
+    worker
+}
+
+fn healthy() -> Facts {
+    let turn = |at: u64| Turn {
+        worker: if at % 2 == 0 { "gpu-0" } else { "gpu-1" }.to_owned(),
+        objective_ms: 400.0,
+        uncached_tokens: 200 + at,
+        cached_tokens: 3_000,
+    };
+    Facts {
+        router: "127.0.0.1:9090".to_owned(),
+        workers: vec![worker("gpu-0"), worker("gpu-1")],
+        objective_ms: Some(400.0),
+        turns: (0..100).map(turn).collect(),
+        configuration: serde_json::from_value(json!({
+            "generation": 1, "refused": null, "needs_restart": [], "started_unix_ms": NOW - 86_405_000.0,
+            "listen": "127.0.0.1:8080", "keys_required": false,
+        }))
+        .unwrap(),
+        metrics: Some(String::new()),
+        clock: Some(Offset {
+            ms: -200.0,
+            error_ms: 501.0,
+        }),
+        now_unix_ms: NOW,
+        stream: Some(Ok(Stream {
+            pieces: 32,
+            moments: 31,
+            spread_ms: 640.0,
+            took_ms: 760.0,
+            named: None,
+        })),
+        ..Facts::default()
+    }
+}
+
+/// The findings other than plain `ok`, as `check status`, and `check note`.
+fn found(facts: &Facts) -> Vec<String> {
+    let findings = diagnose(facts).findings;
+    let other = findings
+        .iter()
+        .filter(|finding| finding.status != Status::Ok || finding.is_note());
+    let line = |finding: &Finding| {
+        let status = if finding.is_note() {
+            "note".to_owned()
+        } else {
+            format!("{:?}", finding.status).to_lowercase()
+        };
+        let worker = finding
+            .worker
+            .as_ref()
+            .map_or(String::new(), |worker| format!("{worker} "));
+        format!("{worker}{} {status}", finding.check)
+    };
+    other.map(line).collect()
+}
+
+#[test]
+fn a_healthy_fleet_has_no_findings() {
+    assert_eq!(found(&healthy()), [""; 0]);
+    let report = diagnose(&healthy());
+    assert!(report.is_good(true));
+    assert_eq!(report.findings.len(), 10 * 2 + 5);
+}
+
+/// A fleet that is broken in one way: its name, how it is broken, and the one finding.
+type Broken = (&'static str, fn(&mut Facts), &'static str);
+
+const BROKEN: &[Broken] = &[
+    (
+        "prefix caching is off",
+        |facts| prompts(facts)[1].cached_tokens = Some(0),
+        "gpu-1 prefix caching problem",
+    ),
+    (
+        "the engine's settings say so",
+        |facts| one(facts).direct.caches_prefixes = Some(false),
+        "gpu-1 prefix caching problem",
+    ),
+    (
+        "a figure of zero is omitted",
+        |facts| prompts(facts)[1].cached_tokens = None,
+        "gpu-1 prefix caching problem",
+    ),
+    (
+        "cached tokens are not reported",
+        |facts| {
+            prompts(facts)
+                .iter_mut()
+                .for_each(|prompt| prompt.cached_tokens = None);
+            one(facts).cached_tokens_reported = Some(false);
+        },
+        "gpu-1 cached tokens warning",
+    ),
+    (
+        "no plugin",
+        |facts| one(facts).dialect = "none".to_owned(),
+        "gpu-1 hints warning",
+    ),
+    (
+        "the capacity is assumed",
+        |facts| one(facts).capacity_source = Some("assumed".to_owned()),
+        "gpu-1 capacity warning",
+    ),
+    (
+        "the configured capacity is wrong",
+        |facts| {
+            one(facts).capacity_source = Some("configured".to_owned());
+            one(facts).capacity_tokens = 500_000;
+        },
+        "gpu-1 capacity problem",
+    ),
+    (
+        "α is overridden",
+        |facts| one(facts).alpha_set = Some(json!({})),
+        "gpu-1 cost warning",
+    ),
+    (
+        "a publisher is not reached",
+        |facts| one(facts).events_live = false,
+        "gpu-1 cache events problem",
+    ),
+    (
+        "a configured publisher is silent",
+        |facts| {
+            one(facts).events_live = false;
+            one(facts).events_source = Some("configured".to_owned());
+        },
+        "gpu-1 cache events problem",
+    ),
+    (
+        "the events are empty",
+        |facts| one(facts).events_stored = Some(0),
+        "gpu-1 cache events warning",
+    ),
+    (
+        "there are no events",
+        |facts| {
+            one(facts).events_live = false;
+            one(facts).direct.names_publisher = Some(false);
+        },
+        "gpu-1 cache events note",
+    ),
+    (
+        "a clock is ahead",
+        |facts| {
+            one(facts).direct.clock = Some(Offset {
+                ms: 4_000.0,
+                error_ms: 501.0,
+            })
+        },
+        "gpu-1 clock warning",
+    ),
+    (
+        "a worker was restarted",
+        |facts| one(facts).direct.started_unix_ms = Some(NOW - 60_000.0),
+        "gpu-1 health warning",
+    ),
+    (
+        "a worker came back",
+        |facts| one(facts).ready_since_unix_ms = Some(NOW - 60_000.0),
+        "gpu-1 health warning",
+    ),
+    (
+        "a breaker is open",
+        |facts| one(facts).breaker = "open".to_owned(),
+        "gpu-1 health problem",
+    ),
+    (
+        "a worker is drained",
+        |facts| one(facts).state = "drained".to_owned(),
+        "gpu-1 health warning",
+    ),
+    (
+        "the objective is too strict",
+        |facts| one(facts).cost.alpha_ms_per_token = 2.0,
+        "gpu-1 objective problem",
+    ),
+    (
+        "a worker is overloaded",
+        |facts| one(facts).wait_ms = 900.0,
+        "gpu-1 objective warning",
+    ),
+    (
+        "another router uses a worker",
+        |facts| one(facts).foreign_requests = Some(3),
+        "gpu-1 sharing problem",
+    ),
+    (
+        "clients bypass the replicas",
+        |facts| {
+            one(facts).foreign_requests = Some(3);
+            (facts.replicas.configured, facts.replicas.connected) = (true, true);
+            facts.replicas.peers = vec![json!({})];
+        },
+        "gpu-1 sharing warning",
+    ),
+    (
+        "NATS is away",
+        |facts| facts.replicas.configured = true,
+        "replicas problem",
+    ),
+    (
+        "discovery fails",
+        |facts| {
+            let failure = Some(Failure {
+                what: "403: may not list pods".to_owned(),
+            });
+            facts.discovery = vec![Source {
+                source: "kubernetes".to_owned(),
+                of: "app=llm".to_owned(),
+                failure,
+                named: 2,
+            }];
+        },
+        "workers warning",
+    ),
+    (
+        "the configuration is refused",
+        |facts| facts.configuration.refused = Some("t.toml:1:1".to_owned()),
+        "configuration problem",
+    ),
+    (
+        "a restart is needed",
+        |facts| facts.configuration.needs_restart = vec!["server".to_owned()],
+        "configuration warning",
+    ),
+    (
+        "a proxy buffers streams",
+        |facts| {
+            let named = Some("nginx".to_owned());
+            facts.stream = Some(Ok(Stream {
+                pieces: 32,
+                moments: 1,
+                spread_ms: 0.0,
+                took_ms: 760.0,
+                named,
+            }));
+        },
+        "streams problem",
+    ),
+    (
+        "streams were not examined",
+        |facts| facts.stream = None,
+        "streams unknown",
+    ),
+    (
+        "anyone may connect",
+        |facts| facts.configuration.listen = Some("0.0.0.0:8080".to_owned()),
+        "access note",
+    ),
+];
+
+fn one(facts: &mut Facts) -> &mut Worker {
+    &mut facts.workers[1]
+}
+
+fn prompts(facts: &mut Facts) -> &mut [Prompt; 2] {
+    one(facts).direct.prompts.as_mut().unwrap().as_mut().unwrap()
+}
+
+#[test]
+fn each_broken_fleet_has_its_one_finding_with_an_action() {
+    for (name, breaks, expected) in BROKEN {
+        let mut facts = healthy();
+        breaks(&mut facts);
+        assert_eq!(found(&facts), [*expected], "{name}");
+        let report = diagnose(&facts);
+        assert_eq!(report.is_good(false), !expected.ends_with("problem"), "{name}");
+        assert_eq!(
+            report.is_good(true),
+            !expected.ends_with("problem") && !expected.ends_with("warning"),
+            "{name}"
+        );
+        let without_action = |finding: &&Finding| finding.status != Status::Ok && finding.action.is_none();
+        assert!(
+            !report.findings.iter().any(|finding| without_action(&finding)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn without_reports_the_times_of_both_prompts_decide() {
+    for (times, expected) in [
+        ([120.0, 121.0], Status::Problem),
+        ([120.0, 40.0], Status::Ok),
+        ([120.0, 90.0], Status::Unknown),
+        ([12.0, 12.0], Status::Unknown),
+    ] {
+        let mut facts = healthy();
+        one(&mut facts).direct.caches_prefixes = None;
+        one(&mut facts).cached_tokens_reported = Some(false);
+        for (prompt, took_ms) in prompts(&mut facts).iter_mut().zip(times) {
+            (prompt.cached_tokens, prompt.took_ms) = (None, took_ms);
+        }
+        let report = diagnose(&facts);
+        let of = |finding: &&Finding| {
+            finding.check == "prefix caching" && finding.worker.as_deref() == Some("gpu-1")
+        };
+        assert_eq!(
+            report.findings.iter().find(of).unwrap().status,
+            expected,
+            "{times:?}"
+        );
+    }
+}
+
+#[test]
+fn a_dead_worker_is_one_problem_and_its_error_is_shown() {
+    let mut facts = healthy();
+    let worker = one(&mut facts);
+    worker.state = "unwell".to_owned();
+    (
+        worker.events_live,
+        worker.foreign_requests,
+        worker.cached_tokens_reported,
+    ) = (false, None, Some(false));
+    (worker.last_error, worker.since_unix_ms) =
+        (Some("connection refused".to_owned()), Some(NOW - 180_000.0));
+    worker.direct = Direct {
+        unreachable: Some("Connection refused (os error 111)".to_owned()),
+        ..Direct::default()
+    };
+    let report = diagnose(&facts);
+    let problems: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.status > Status::Unknown)
+        .collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(
+        problems[0].found,
+        "its probes fail since 3 min: connection refused"
+    );
+}
+
+#[test]
+fn a_new_fleet_says_what_is_missing() {
+    let mut facts = healthy();
+    facts.turns.clear();
+    facts.configuration.started_unix_ms = Some(NOW - 20_000.0);
+    for worker in &mut facts.workers {
+        (worker.cost_source, worker.cost_answers) = (Some("default".to_owned()), Some(0));
+        worker.ready_since_unix_ms = Some(NOW - 18_000.0);
+    }
+    let expected = [
+        "gpu-0 cost warning",
+        "gpu-1 cost warning",
+        "gpu-0 objective unknown",
+        "gpu-1 objective unknown",
+    ];
+    assert_eq!(found(&facts), expected);
+}
+
+#[test]
+fn a_router_without_workers_is_a_problem() {
+    let mut facts = healthy();
+    facts.workers.clear();
+    assert_eq!(found(&facts), ["workers problem"]);
+}
+
+#[test]
+fn an_older_router_and_unreachable_workers_are_unknown_not_wrong() {
+    let mut facts = healthy();
+    for worker in &mut facts.workers {
+        worker.direct = Direct {
+            unreachable: Some("no answer in time".to_owned()),
+            ..Direct::default()
+        };
+        (worker.capacity_source, worker.cost_source, worker.cost_answers) = (None, None, None);
+        (
+            worker.events_source,
+            worker.cached_tokens_reported,
+            worker.foreign_requests,
+        ) = (None, None, None);
+    }
+    facts.configuration = facts::Configuration::default();
+    assert!(diagnose(&facts).is_good(true), "{:?}", found(&facts));
+}
+
+#[test]
+fn the_report_fits_into_100_columns_and_is_one_screen() {
+    let mut facts = healthy();
+    for (_, breaks, _) in BROKEN {
+        breaks(&mut facts);
+    }
+    facts.workers[0].name = "a-worker-with-a-long-name.in-a-namespace.svc".to_owned();
+    let text = diagnose(&facts).text(false);
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    assert!(text.lines().count() < 70, "{text}");
+    assert!(!text.contains('\x1b') && diagnose(&facts).text(true).contains("\x1b[31m✗"));
+}
+
+#[test]
+fn the_report_is_a_table_and_then_what_to_do() {
+    let mut facts = healthy();
+    facts
+        .workers
+        .iter_mut()
+        .for_each(|worker| worker.dialect = "none".to_owned());
+    facts.workers[1].foreign_requests = Some(3);
+    let expected = "\
+127.0.0.1:9090: 2 workers, 1 problem, 2 warnings
+
+worker           health caching reports capacity cost objective events hints clock shared
+gpu-0            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✓
+gpu-1            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✗
+router           ✓ workers  ✓ configuration  ✓ replicas  ✓ streams  ✓ access
+
+✗ sharing (gpu-1): 3 requests at the worker did not come through this router (2 did).
+  → if another tailroute uses the worker, set fleet.nats on both (docs/scaling.md); otherwise send
+    all clients through the router
+
+! hints (gpu-0, gpu-1): it takes no hints about what to evict first.
+  → pip install ./deploy/engines/vllm, and start vLLM with VLLM_PLUGINS=tailroute (docs/engines.md)";
+    assert_eq!(diagnose(&facts).text(false), expected);
+}
+
+#[test]
+fn a_large_fleet_shows_only_workers_with_findings() {
+    let mut facts = healthy();
+    facts.workers = (0..60).map(|at| worker(&format!("gpu-{at}"))).collect();
+    facts.workers[40].breaker = "open".to_owned();
+    let text = diagnose(&facts).text(false);
+    assert!(
+        text.contains("\ngpu-40 ")
+            && !text.contains("\ngpu-41 ")
+            && text.contains("\n59 workers not shown\n"),
+        "{text}"
+    );
+}

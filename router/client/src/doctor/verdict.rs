@@ -1,0 +1,116 @@
+//! What a check finds.
+
+use serde::Serialize;
+
+/// How it stands with what a check looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Nothing is wrong.
+    Ok,
+    /// A fact is missing.
+    Unknown,
+    /// It works, but less well than it could.
+    Warning,
+    /// It does not work as intended.
+    Problem,
+}
+
+/// The result of a check of one worker, or of the router.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) status: Status,
+    /// What was found, as a sentence without its full stop.
+    pub(super) found: String,
+    /// What to do.
+    pub(super) action: Option<String>,
+}
+
+impl Verdict {
+    pub(super) fn ok(found: impl Into<String>) -> Self {
+        Self {
+            status: Status::Ok,
+            found: found.into(),
+            action: None,
+        }
+    }
+
+    /// Something that is not wrong but could be otherwise.
+    pub(super) fn note(found: impl Into<String>, action: impl Into<String>) -> Self {
+        Self {
+            status: Status::Ok,
+            found: found.into(),
+            action: Some(action.into()),
+        }
+    }
+
+    pub(super) fn unknown(found: impl Into<String>, action: impl Into<String>) -> Self {
+        Self {
+            status: Status::Unknown,
+            found: found.into(),
+            action: Some(action.into()),
+        }
+    }
+
+    pub(super) fn warning(found: impl Into<String>, action: impl Into<String>) -> Self {
+        Self {
+            status: Status::Warning,
+            found: found.into(),
+            action: Some(action.into()),
+        }
+    }
+
+    pub(super) fn problem(found: impl Into<String>, action: impl Into<String>) -> Self {
+        Self {
+            status: Status::Problem,
+            found: found.into(),
+            action: Some(action.into()),
+        }
+    }
+}
+
+/// The result of a check, with its name and the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check.
+    pub check: &'static str,
+    /// The worker; `null` for a check of the router.
+    pub worker: Option<String>,
+    /// The result.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What to do; `null` if nothing.
+    pub action: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn new(check: &'static str, worker: Option<String>, verdict: Verdict) -> Self {
+        let Verdict {
+            status,
+            found,
+            action,
+        } = verdict;
+        Self {
+            check,
+            worker,
+            status,
+            found,
+            action,
+        }
+    }
+
+    /// Returns whether nothing is wrong, but there is something to consider.
+    #[must_use]
+    pub fn is_note(&self) -> bool {
+        self.status == Status::Ok && self.action.is_some()
+    }
+}
+
+/// Formats a number of things.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
