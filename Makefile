@@ -12,11 +12,11 @@ help: ## list what can be made
 setup: ## check that the machine has what a build needs, and install what Debian can give
 	@scripts/setup
 
-demo: setup ## compare routing policies on four simulated engines (about a minute after the build)
-	$(CARGO) run --release --locked -p tailroute -- demo
+demo: build ## compare routing policies on four simulated engines (about a minute after the build)
+	$(or $(CARGO_TARGET_DIR),target)/release/tailroute demo
 
 build: setup ## the release binaries: tailroute, tailroute-lab, sim-engine, gpu-bench
-	$(CARGO) build --release --locked --workspace --bins
+	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bins
 
 test: setup ## all tests that need nothing but this machine; CRATE=tailroute-proxy: those of one crate
 	$(CARGO) test --locked $(if $(CRATE),--package $(CRATE),--workspace)

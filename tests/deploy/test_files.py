@@ -32,7 +32,7 @@ def test_the_image_runs_as_the_pod_says():
 def test_the_image_is_built_from_what_the_repository_names():
     build = next(rest for name, rest in instructions() if name == "RUN")
     cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())
-    assert "cargo build --locked --profile dist" in build and "dist" in cargo["profile"]
+    assert "cargo build --locked --profile dist" in build and cargo["profile"]["dist"]["strip"] == "symbols"
     rust = re.search(r"^ARG RUST=\S+/rust:([\d.]+)-", DOCKERFILE.read_text(), re.M).group(1)
     assert rust == cargo["workspace"]["package"]["rust-version"]
     for package in re.findall(r" -p (\S+)", build):
