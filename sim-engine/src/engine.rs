@@ -22,6 +22,7 @@ use crate::config::{ConfigError, EngineConfig};
 use crate::events::log::EventLog;
 use crate::events::publish::{self, KvEventSource};
 use crate::fault::Fault;
+use crate::responses::Responses;
 use crate::scheduler::{Overloaded, Progress, RequestId, Scheduler, Submission};
 use crate::stats::{Captured, Stats};
 
@@ -58,6 +59,8 @@ pub(crate) struct State {
 pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) kv_source: Option<KvEventSource>,
+    /// Shared by all ranks.
+    pub(crate) responses: Arc<Responses>,
     received: AtomicU64,
     faults_injected: AtomicU64,
     pub(crate) alive: watch::Sender<bool>,
@@ -76,7 +79,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: EngineConfig, kv_source: Option<KvEventSource>, events: Option<Arc<EventLog>>) -> Self {
+    fn new(
+        config: EngineConfig,
+        kv_source: Option<KvEventSource>,
+        events: Option<Arc<EventLog>>,
+        responses: Arc<Responses>,
+    ) -> Self {
         Self {
             state: Mutex::new(State {
                 scheduler: Scheduler::new(&config),
@@ -85,6 +93,7 @@ impl Shared {
             }),
             config,
             kv_source,
+            responses,
             received: AtomicU64::new(0),
             faults_injected: AtomicU64::new(0),
             alive: watch::Sender::new(true),
@@ -212,6 +221,9 @@ impl Shared {
                 scheduler.die(now);
             }
         });
+        if fault.die && was_alive {
+            self.responses.clear();
+        }
         if fault.die
             && was_alive
             && let Some(log) = &self.events
@@ -323,7 +335,8 @@ impl Engine {
                 tasks.extend(publisher.tasks);
             }
         }
-        let of_rank = |(source, log)| Shared::new(config.clone(), source, log);
+        let responses = Arc::new(Responses::default());
+        let of_rank = |(source, log)| Shared::new(config.clone(), source, log, Arc::clone(&responses));
         let ranks: Ranks = events.into_iter().map(of_rank).map(Arc::new).collect();
         tasks.extend(ranks.iter().map(|shared| tokio::spawn(drive(Arc::clone(shared)))));
         let serve = crate::http::accept::serve(Arc::clone(&ranks), listener, addr);
