@@ -18,8 +18,8 @@ demo: setup ## compare routing policies on four simulated engines (about a minut
 build: setup ## the release binaries: tailroute, tailroute-lab, sim-engine, gpu-bench
 	$(CARGO) build --release --locked --workspace --bins
 
-test: setup ## all tests that need nothing but this machine
-	$(CARGO) test --locked --workspace
+test: setup ## all tests that need nothing but this machine; CRATE=tailroute-proxy: those of one crate
+	$(CARGO) test --locked $(if $(CRATE),--package $(CRATE),--workspace)
 
 test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
 	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored

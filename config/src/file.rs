@@ -6,7 +6,7 @@
 //! thread was abandoned is refused until that thread ends, so that a stalled file system costs one thread per path.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ const MOST_STUCK: usize = 64;
 /// Work of a thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The idle thread, if there is one. It saves a new thread per access, since the configuration is checked twice a
+/// The idle thread, if there is one. It saves a new thread per access, since files of discovery are checked twice a
 /// second.
 static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
@@ -74,14 +74,25 @@ pub type Stamp = (u64, u64, i64, i64, u64);
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     let own = path.to_owned();
-    let found = within(path, READ_LIMIT, move || std::fs::metadata(own)).ok()?;
-    Some((
+    within(path, READ_LIMIT, move || std::fs::metadata(own))
+        .ok()
+        .map(|found| stamp_of(&found))
+}
+
+/// Like [`stamp`], for as long as the file system takes: for threads that may block.
+#[must_use]
+pub fn stamp_blocking(path: &Path) -> Option<Stamp> {
+    std::fs::metadata(path).ok().map(|found| stamp_of(&found))
+}
+
+fn stamp_of(found: &Metadata) -> Stamp {
+    (
         found.dev(),
         found.ino(),
         found.mtime(),
         found.mtime_nsec(),
         found.size(),
-    ))
+    )
 }
 
 /// Refuses a path that leads to a named pipe, a device, a socket or a folder.

@@ -1,4 +1,4 @@
-//! What an operator writes, what it means, and what is wrong with it.
+//! The configuration: as written by an operator, as checked, and its problems.
 //!
 //! ```text
 //! TOML text ─┐
@@ -7,13 +7,12 @@
 //!                   └────────────────▶ Problems ◀────────────────────┘
 //! ```
 //!
-//! `sections` has one file per section: what may be written, in plain words for operators, and what it means. The JSON schema
-//! is derived from it, and that one schema drives everything that has to agree with it: the check of the file, the spelling of
-//! the environment's variables, [`schema()`], and [`reference()`]. [`Config`] is what was meant: addresses, non-zero
-//! numbers, policies by type; whoever holds one need not check it again.
+//! `sections` has one file per section: what may be written, with its documentation, and its checked form. The JSON schema
+//! is derived from it, and drives the check of the file, the spelling of
+//! the environment's variables, [`schema()`], and [`reference()`]. [`Config`] has typed values: addresses, non-zero
+//! numbers, policies. It needs no further check.
 //!
-//! A value with a problem is reported and put aside, and the check goes on without it: an operator with five mistakes
-//! reads five lines, not one.
+//! The check continues after a problem, so that all problems are reported at once.
 
 mod coerce;
 mod document;

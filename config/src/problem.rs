@@ -65,7 +65,7 @@ pub struct Problem {
     pub origin: Origin,
     /// Key, such as `workers[1].url`; empty if the text is not valid TOML.
     pub path: String,
-    /// What is wrong and what was expected.
+    /// The problem, and the expected value.
     pub what: String,
     /// Likely remedy, if there is one.
     pub hint: Option<String>,

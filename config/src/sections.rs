@@ -1,15 +1,14 @@
 //! The sections of the configuration, one file each.
 //!
-//! A key is a field of its section, with its bounds (`schemars`), its default, and a doc comment that operators read: it is the
-//! key's description in the schema and in docs/configuration.md. A section whose keys stand by themselves is one struct, whose
-//! fields have the types that the router works with ([`as_written`] says how they are written). One with texts that have a
-//! grammar of their own, or files to read, is two: `…Section` as it is written, and what it means.
+//! A key is a field of its section, with its bounds (`schemars`), its default, and a doc comment for operators, which is its
+//! description in the schema and in docs/configuration.md. Most sections are one struct, whose fields have the types that
+//! the router uses ([`as_written`] says how they are written). A section with texts to parse or files to read is two structs:
+//! `…Section` as written, and its checked form.
 //!
 //! Times that feed the policies are `Millis`; times that bound sockets are `Duration`, as tokio takes them.
 //!
-//! Ranges of single numbers are the schema's business and are checked before anything here; what is left are texts with a
-//! grammar, and values that must agree with each other. Where one is wrong the problem is noted, a default stands in, and the
-//! rest is still checked; nothing that was put together with a stand-in is ever returned.
+//! The schema checks ranges first. The sections check texts, and values that must agree with each other. For an invalid
+//! value a default is used while the check continues; a configuration with problems is never returned.
 
 use std::collections::BTreeMap;
 
@@ -154,7 +153,7 @@ pub struct Config {
     pub objective: Objective,
     /// Hints to workers.
     pub hints: Hints,
-    /// What is learned from responses.
+    /// Learning from responses.
     pub learning: Learning,
     /// Index of prefixes.
     pub index: IndexConfig,
@@ -218,13 +217,7 @@ pub(crate) fn check(file: File, origins: &BTreeMap<String, Origin>, problems: &m
     routing::check_overrides(&file.routing, &objective.classes, &mut checker);
     let tls = tls(file.tls, &mut checker);
     Config {
-        endpoint_picker: endpoint_picker(
-            &file.endpoint_picker,
-            (&server, &admin),
-            &tls,
-            &urls,
-            &mut checker,
-        ),
+        endpoint_picker: endpoint_picker(&file.endpoint_picker, &server, &admin, &tls, &urls, &mut checker),
         server,
         admin,
         workers,

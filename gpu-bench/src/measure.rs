@@ -13,11 +13,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::access::base_url;
 use crate::calibration::{Calibration, Ended, Range};
-use crate::cmd::push::{self, ToArgs};
-use crate::cmd::worker::base_url;
 use crate::fit::{self, Fit};
 use crate::plan::{PlanArgs, share};
+use crate::push::{self, ToArgs};
 use crate::record::{self, Head, Measured, Record, Unfinished};
 use crate::report;
 use crate::sample::{Facts, Sample};

@@ -110,8 +110,8 @@ mod token;
 mod tests;
 
 pub use chain::Chain;
-pub use keys::{Digests, Links, Sink};
+pub use keys::{CHUNK_BYTES, Digests, Links, Sink};
 pub use media::{MediaDigest, MediaHasher};
 pub use spelling::{spell, spelled};
-pub use text::{CHUNK_BYTES, ChainBuilder, Chunker, Field, Mark, Pieces};
+pub use text::{ChainBuilder, Chunker, Field, Mark, Pieces};
 pub use token::{push_token_blocks, token_root};

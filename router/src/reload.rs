@@ -16,8 +16,10 @@
 //! | the file of a collector's headers | the next batch of traces |
 //!
 //! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files are
-//! compared by their metadata, following links, twice a second: a mounted ConfigMap is a link that is swapped, and not
+//! compared by their metadata, following links, once a second: a mounted ConfigMap is a link that is swapped, and not
 //! every file system sends notifications of that.
+
+mod file_watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +34,7 @@ use telemetry::logs::LevelError;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use self::file_watch::{FileWatch, Looked};
 use crate::serve::descriptors;
 use admin::Admin;
 use operator::audit::{AuditRecord, Who};
@@ -41,9 +44,9 @@ use operator::tokens::{Named, Tokens};
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
-/// Interval at which files are checked. A file is read once it is unchanged between two checks, since writing it may
-/// take time.
-const LOOK: Duration = Duration::from_millis(500);
+/// Interval between two checks of a changed file. It is read once it is unchanged between them, since writing it may take
+/// time.
+const SETTLE: Duration = Duration::from_millis(500);
 
 /// Limits for the audit log: characters of a refusal's reason, and names of added or removed keys.
 const MAX_WHY: usize = 500;
@@ -256,17 +259,16 @@ pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
 /// Reloads the configuration on request, and when one of its files changes. Does not end.
 pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
     let mut in_force = look(&router, &source).await;
-    let mut seen = in_force.clone();
+    let mut files = FileWatch::default();
     loop {
-        let was_asked = tokio::select! {
-            () = asked.notified() => true,
-            () = tokio::time::sleep(LOOK) => false,
+        let changed = tokio::select! {
+            () = asked.notified() => None,
+            changed = changed(&router, &source, &in_force, &mut files) => Some(changed),
         };
-        let before = std::mem::replace(&mut seen, look(&router, &source).await);
-        if !was_asked && (seen == in_force || seen != before) {
-            continue;
-        }
-        in_force.clone_from(&seen);
+        in_force = match changed {
+            Some(changed) => changed,
+            None => look(&router, &source).await,
+        };
         let source = source.clone();
         // Reads files.
         let reading = Arc::clone(&router);
@@ -277,8 +279,23 @@ pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
     }
 }
 
+/// Waits until the files have changed and two looks at them agree.
+async fn changed(router: &Admin, source: &Source, in_force: &Looked, files: &mut FileWatch) -> Looked {
+    loop {
+        let mut seen = look(router, source).await;
+        while seen != *in_force {
+            tokio::time::sleep(SETTLE).await;
+            let before = std::mem::replace(&mut seen, look(router, source).await);
+            if seen == before {
+                return seen;
+            }
+        }
+        files.differs(in_force).await;
+    }
+}
+
 /// Metadata that identifies a state of a file.
-async fn look(router: &Admin, source: &Source) -> Vec<(PathBuf, Option<Stamp>)> {
+async fn look(router: &Admin, source: &Source) -> Looked {
     let live = router.state.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;

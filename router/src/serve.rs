@@ -21,12 +21,13 @@ use tracing::{info, warn};
 use self::handover::Predecessor;
 use self::listen::Listeners;
 use admin::Admin;
+use admin::history::{self, History};
 use admin::serve::AdminPort;
 use proxy::Proxy;
 use replicas::Bus;
 use server::Phase;
 use state::State;
-use state::supervise::{Task, until_done};
+use state::supervise::{Task, forever, until_done};
 use state::turn_reports::TurnReports;
 
 /// Polling interval of a drain.
@@ -87,6 +88,9 @@ impl Server {
         let parts = parts(config)?;
         let (state, proxy) = (&parts.state, &parts.proxy);
         let mut tasks = upkeep::spawn(proxy, parts.bus.as_ref());
+        let of = Arc::clone(&parts);
+        let record = move || history::record(Arc::clone(&of));
+        tasks.spawn(forever(Arc::clone(state), Task::only("history"), record));
         let (phase, phases) = watch::channel(Phase::Serving);
         let picking = picker_listener.zip(state.config.endpoint_picker.clone());
         let picker = picking.map(|(listener, settings)| {
@@ -100,7 +104,8 @@ impl Server {
             tasks.spawn(succeed(
                 Arc::clone(&parts),
                 predecessor,
-                (path, sockets),
+                path,
+                sockets,
                 Arc::clone(&replaced),
             ));
         }
@@ -193,6 +198,7 @@ impl Server {
         }
         if let Some(snapshot) = &self.parts.state.config.index.snapshot {
             state::snapshot::save(&self.parts.state, snapshot).await;
+            history::save(&self.parts).await;
         }
         info!(cut, "stopped");
         cut
@@ -220,7 +226,12 @@ fn parts(config: Config) -> anyhow::Result<Arc<Admin>> {
     let bus = fleet.map(|fleet| Arc::new(Bus::new(fleet, state.metrics.bus())));
     let replicas = bus.as_ref().map(|bus| Arc::clone(bus) as Arc<dyn TurnReports>);
     let proxy = Proxy::new(Arc::clone(&state), replicas)?;
-    Ok(Arc::new(Admin { state, proxy, bus }))
+    Ok(Arc::new(Admin {
+        state,
+        proxy,
+        bus,
+        history: History::default(),
+    }))
 }
 
 async fn nothing_in_flight(proxy: &Proxy) {
@@ -233,7 +244,8 @@ async fn nothing_in_flight(proxy: &Proxy) {
 async fn succeed(
     parts: Arc<Admin>,
     predecessor: Option<Predecessor>,
-    (path, sockets): (PathBuf, Vec<OwnedFd>),
+    path: PathBuf,
+    sockets: Vec<OwnedFd>,
     replaced: Arc<Notify>,
 ) {
     if let Some(predecessor) = predecessor {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use policy::ids::PrefixHash;
 use serde::Serialize;
 
-use crate::memory::CacheTerms;
+use crate::hints::CacheTerms;
 
 /// One event with the fields of vLLM 0.32.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -28,7 +28,7 @@ use self::api::{Api, Family};
 use self::body::{Body, CutOff, full, json_response, text_response};
 use self::error::ApiError;
 use crate::config::{Dialect, EventStyle};
-use crate::engine::{Ranks, Shared};
+use crate::rank::{Ranks, Shared};
 use crate::stats::Captured;
 
 /// Answers one request. `Err` cuts the connection.
@@ -164,7 +164,7 @@ async fn read_body(shared: &Shared, request: Request<Incoming>) -> Result<Bytes,
 fn models(shared: &Shared) -> Response<Body> {
     let model = &shared.config.model;
     let card = json!({
-        "id": model, "object": "model", "created": crate::engine::unix_seconds() as u64, "owned_by": "sim-engine",
+        "id": model, "object": "model", "created": crate::rank::unix_seconds() as u64, "owned_by": "sim-engine",
         "root": model, "parent": null, "max_model_len": shared.config.max_model_len,
     });
     json_response(StatusCode::OK, &json!({ "object": "list", "data": [card] }))

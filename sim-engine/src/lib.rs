@@ -20,17 +20,20 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`scheduler`] is the simulation core (no sockets, no clock), [`memory`] the cache and its hints,
-//! [`tokens`] the tokenizer; `engine` ties them to the clock, `http` serves them, and `events` publishes over ZMQ.
+//! Reading order: [`scheduler`] is the simulation core (no sockets, no clock), [`memory`] the cache, [`hints`] what
+//! clients say about it, [`tokens`] the tokenizer; `rank` ties them to the clock, `http` serves them, `events` publishes
+//! over ZMQ, and `engine` starts and stops it all.
 
 pub mod config;
 mod engine;
 mod events;
 mod fault;
+pub mod hints;
 mod host;
 mod http;
 pub mod memory;
 mod prompt;
+mod rank;
 mod responses;
 pub mod scheduler;
 pub mod script;

@@ -3,8 +3,6 @@
 //! A hint names a session, and a session is the chain of its last finished turn. A hint for a session with a turn in
 //! the engine waits for that turn's release (or for its time to live), because the release decides the marks.
 
-use std::sync::Arc;
-
 use policy::cache::{Change, Keep, Lease, Piece, PrefixCache};
 use policy::cost::tel_safe_budget;
 use policy::ids::PrefixHash;
@@ -12,63 +10,9 @@ use policy::units::{Millis, Tokens};
 
 use crate::config::{CachePolicy, EngineConfig};
 use crate::events::KvEvent;
+use crate::hints::{CacheTerms, Hint, HintKind, HintOutcome, Objective};
 use crate::host::Host;
 use crate::sessions::{PendingHint, Sessions};
-
-/// The action of a cache hint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HintKind {
-    /// Keep the first `keep_tokens`; the rest is evict-first.
-    Trim,
-    /// The conversation is over.
-    Ended,
-    /// The prefix is shared by many conversations: touch it and clear its marks.
-    Protect,
-}
-
-/// One cache hint, as sent to `POST /v1/tailroute/hints`.
-#[derive(Clone, Debug, serde::Deserialize)]
-pub struct Hint {
-    /// The action.
-    pub kind: HintKind,
-    /// The session whose cache it applies to.
-    pub session_id: String,
-    /// How much of the chain stays (trim, ended; default 0) or is protected (default all).
-    pub keep_tokens: Option<u64>,
-    /// Hints of one session older than the newest seen are ignored.
-    #[serde(default)]
-    pub epoch: u64,
-    /// Time to live in wall milliseconds; unlimited if absent.
-    pub ttl_ms: Option<f64>,
-}
-
-/// `PUT /v1/tailroute/objective`: the T-LRU budget for requests without their own.
-#[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize)]
-pub struct Objective {
-    /// ξ: uncached tokens that fit in the time-to-first-token objective.
-    pub xi_tokens: f64,
-    /// Q̂: tokens that the next prompt is expected to add.
-    pub next_prompt_tokens: f64,
-    /// Objectives older than the newest seen are ignored.
-    #[serde(default)]
-    pub epoch: u64,
-}
-
-/// The outcome of a hint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HintOutcome {
-    /// It was applied.
-    Applied,
-    /// It waits for the session's running turn.
-    Pending,
-    /// Its time to live had passed.
-    Expired,
-    /// A newer hint of this session was applied before.
-    Stale,
-    /// The session is unknown.
-    Unknown,
-}
 
 /// Numbers of hints by outcome, and of blocks.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -81,17 +25,6 @@ pub struct MemoryCounters {
     pub hints_rejected: u64,
     pub blocks_stored: u64,
     pub blocks_removed: u64,
-}
-
-/// The cache terms of a request.
-#[derive(Clone, Debug, Default)]
-pub struct CacheTerms {
-    /// The client's session id.
-    pub session: Option<Arc<str>>,
-    /// The cache salt, which separates chains; contained in events.
-    pub salt: Option<Arc<str>>,
-    /// Tokens at the end of the finished turn that are evict-first (the in-request hint).
-    pub evict_first_tail: Option<u64>,
 }
 
 #[derive(Debug)]

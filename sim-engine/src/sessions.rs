@@ -7,7 +7,7 @@ use policy::ids::PrefixHash;
 use policy::units::Millis;
 use rustc_hash::FxHashMap;
 
-use crate::memory::HintKind;
+use crate::hints::HintKind;
 
 #[derive(Debug, Default)]
 pub(crate) struct Session {

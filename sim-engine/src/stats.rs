@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::memory::{MemoryCounters, Objective};
+use crate::hints::Objective;
+use crate::memory::MemoryCounters;
 use crate::scheduler::{Aborts, Scheduler};
 
 /// A request as received, for tests that compare bytes.

@@ -12,7 +12,7 @@ use crate::problem::{Origin, Problem, Problems};
 use crate::sections::{self, Checker, Worker, WorkerSection};
 
 /// Keys of `[[workers]]` that are only allowed in the file: API callers must not determine which files are read, and
-/// each rank is a worker of its own.
+/// each rank is a separate worker.
 const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 
 /// A worker as the admin API accepts it: keys, ranges and defaults are those of `[[workers]]`, except for keys that

@@ -62,7 +62,8 @@ pub struct EndpointPicker {
 
 pub(super) fn endpoint_picker(
     written: &EndpointPickerSection,
-    (server, admin): (&Server, &Admin),
+    server: &Server,
+    admin: &Admin,
     tls: &Tls,
     urls: &[String],
     checker: &mut Checker<'_>,

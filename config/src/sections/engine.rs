@@ -1,4 +1,4 @@
-//! How engines differ: what their caches drop first, how they are told of it, and what a priority is to them.
+//! Engines' eviction orders, hint dialects and directions of priority.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -30,7 +30,8 @@ pub struct Health {
     /// Path of the probe, below the worker's url. Any 2xx response is a success.
     pub path: String,
     /// Milliseconds between two readings of a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
-    /// predicted wait. 0: never.
+    /// predicted wait. While the router has had no request for 5 minutes, a worker without requests is read every 15
+    /// intervals. 0: never.
     #[serde(rename = "queue_interval_ms", with = "millis_or_never")]
     #[schemars(with = "f64", range(min = 0, max = 3_600_000))]
     pub queue_interval: Option<Duration>,

@@ -22,7 +22,7 @@ pub struct Objective {
     #[serde(rename = "next_prompt_tokens")]
     #[schemars(with = "u64")]
     pub next_prompt: Tokens,
-    /// Classes of turns with an objective of their own. A turn's own `x-slo-ttft-ms` (or `x-llm-d-slo-ttft-ms`) header,
+    /// Classes of turns with a separate objective. A turn's own `x-slo-ttft-ms` (or `x-llm-d-slo-ttft-ms`) header,
     /// in milliseconds, takes precedence over its class.
     pub classes: Vec<Class>,
 }
@@ -38,7 +38,7 @@ impl Default for Objective {
     }
 }
 
-/// A class of turns with an objective of its own.
+/// A class of turns with a separate objective.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "ttft_ms"]))]

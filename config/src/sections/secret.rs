@@ -1,4 +1,4 @@
-//! Secrets that are in files of their own.
+//! Secrets that are read from separate files.
 
 use std::path::Path;
 

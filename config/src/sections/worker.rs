@@ -1,4 +1,4 @@
-//! The workers, `[[workers]]`: urls with a grammar of their own, and names and urls that must be unique.
+//! The workers, `[[workers]]`: checks urls, and that names and urls are unique.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -116,7 +116,7 @@ pub fn compare(before: &Calibration, after: &Calibration, tolerance: f64) -> Com
     let prompts: Vec<Compared> = histories
         .iter()
         .flat_map(|&cached| lengths.iter().map(move |&uncached| (cached, uncached)))
-        .map(|(cached, uncached)| compared(&before.fit, &after.fit, (cached, uncached), tolerance))
+        .map(|(cached, uncached)| compared(&before.fit, &after.fit, cached, uncached, tolerance))
         .collect();
     Comparison {
         differs: differs.into_iter().filter(|(_, a, b)| a != b).collect(),
@@ -125,7 +125,7 @@ pub fn compare(before: &Calibration, after: &Calibration, tolerance: f64) -> Com
     }
 }
 
-fn compared(before: &Fit, after: &Fit, (cached, uncached): (u64, u64), tolerance: f64) -> Compared {
+fn compared(before: &Fit, after: &Fit, cached: u64, uncached: u64, tolerance: f64) -> Compared {
     let (h, u) = (cached as f64, uncached as f64);
     let pairs = u * (h + u / 2.0);
     let time = |fit: &Fit| {

@@ -5,8 +5,10 @@
 //! back, has the same keys.
 
 use super::chain::{Chain, fold};
-use super::text::CHUNK_BYTES;
 use crate::ids::PrefixHash;
+
+/// Canonical bytes per piece, about 64 tokens of English. Small enough that a partial match loses little.
+pub const CHUNK_BYTES: usize = 256;
 
 /// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss of a match within a
 /// message.

@@ -1,13 +1,10 @@
 //! Text keys: messages in canonical form, cut into fixed chunks.
 
 use super::chain::{Chain, digest, root};
-use super::keys::{Digests, Links, Sink};
+use super::keys::{CHUNK_BYTES, Digests, Links, Sink};
 use super::media::MediaDigest;
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
-
-/// Canonical bytes per piece, about 64 tokens of English. Small enough that a partial match loses little.
-pub const CHUNK_BYTES: usize = 256;
 
 /// Longest [window](Cutter::push_short), and so the overrun of a copy beyond a chunk.
 const SLACK: usize = 64;

@@ -200,7 +200,7 @@ impl Shard {
     }
 
     #[inline]
-    fn vacate(&mut self, tag: u64, (bucket, slot): (usize, usize)) {
+    fn vacate(&mut self, tag: u64, bucket: usize, slot: usize) {
         self.buckets[bucket].vacate(slot);
         let mut at = self.home(tag);
         while at != bucket {
@@ -293,10 +293,10 @@ impl Locator {
     pub(super) fn remove(&mut self, key: u64, place: Place) {
         let (index, tag) = self.split(key);
         let shard = &mut self.shards[index];
-        let Some(found) = shard.search(tag, |slot| slot == pack(tag, place)) else {
+        let Some((bucket, slot)) = shard.search(tag, |slot| slot == pack(tag, place)) else {
             return;
         };
-        shard.vacate(tag, found);
+        shard.vacate(tag, bucket, slot);
         let buckets = shard.buckets.len();
         let fewest = if buckets < SPREAD_BUCKETS {
             FEWEST_OF_FEW

@@ -78,8 +78,19 @@ function ticksTo(most, text) {
   return [0, 0.5, 1].map((share) => ({ at: share, text: text(share * most) }));
 }
 
+/** Changes, as upright lines whose text shows on hover. `marks`: [{at, kind, text}]. */
+function marked({ marks = [], from, to, left, top, height }) {
+  return marks.filter(({ at }) => at >= from && at <= to).map(({ at, kind, text }) => {
+    const x = (left + ((at - from) / Math.max(1, to - from)) * (WIDTH - left)).toFixed(1);
+    return h('g', { class: `mark ${kind}` },
+      h('title', {}, text),
+      h('line', { x1: x, x2: x, y1: top, y2: height - 18 }),
+      h('circle', { cx: x, cy: top, r: 3 }));
+  });
+}
+
 /** Lines over time. `series`: [{name, class, points: [[ms, value]]}]; `limit`: a line across, with its name. */
-export function lines({ label, series, limit, from, to, text, clock, height = 190 }) {
+export function lines({ label, series, limit, marks, from, to, text, clock, height = 190 }) {
   const [left, top] = [58, 12];
   const values = series.flatMap(({ points }) => points.map(([, value]) => value)).filter((value) => value !== undefined);
   const most = nice(Math.max(...values, (limit?.value ?? 0) * 1.15, 1e-9));
@@ -103,13 +114,14 @@ export function lines({ label, series, limit, from, to, text, clock, height = 19
     'svg',
     { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
     frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
+    marked({ marks, from, to, left, top, height }),
     across,
     drawn,
   );
 }
 
 /** Stacked bars over time. `bars`: [{at, parts: [[name, value]]}]. */
-export function stacks({ label, bars, step, from, to, text, clock, height = 150 }) {
+export function stacks({ label, bars, step, marks, from, to, text, clock, height = 150 }) {
   const [left, top] = [58, 12];
   const sums = bars.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0));
   const most = nice(Math.max(...sums, 1));
@@ -130,6 +142,7 @@ export function stacks({ label, bars, step, from, to, text, clock, height = 150 
     'svg',
     { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
     frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
+    marked({ marks, from, to, left, top, height }),
     drawn,
   );
 }

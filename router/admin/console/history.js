@@ -1,10 +1,14 @@
-// The last minutes, as this page has seen them: the router keeps totals since its start, and a trend is the difference of two.
+// The last day: samples of the router's totals. A trend is the difference of two samples. The router keeps samples of a day,
+// which are loaded once; this page adds a finer one every two seconds.
 
-import { text } from './api.js';
+import { json, text } from './api.js';
 import { Source } from './live.js';
 import { histograms, read, since, sumBy, total } from './metrics.js';
 
-const KEPT_MS = 15 * 60_000;
+const KEPT_MS = 24 * 3_600_000;
+/** Samples of this page are thinned out to this distance when they are older than the finest charts. */
+const FINE_MS = 6 * 60_000;
+const COARSE_MS = 10_000;
 /** Of larger fleets the single workers' histograms are too much to keep. */
 const MOST_WORKERS = 64;
 
@@ -57,14 +61,68 @@ export function half(map, wanted) {
 }
 
 const samples = [];
+let changes = [];
+let loading = null;
 
 function add(next) {
   const last = samples.at(-1);
   const beganAnew = last && (total(next.ttft) < total(last.ttft) || half(next.turns, 'true') < half(last.turns, 'true'));
-  if (beganAnew) samples.length = 0;
+  if (beganAnew) {
+    samples.length = 0;
+    loading = null;
+  }
   samples.push(next);
   while (samples.length > 2 && samples[1].at < next.at - KEPT_MS) samples.shift();
+  thin(next.at - FINE_MS);
   return next;
+}
+
+/** Drops a sample that has become older than `limit` and follows another one closely. */
+function thin(limit) {
+  const at = samples.findLastIndex((sample) => sample.at < limit);
+  if (at > 0 && samples[at].at - samples[at - 1].at < COARSE_MS) samples.splice(at, 1);
+}
+
+function counts(sums) {
+  return new Map(Object.entries(sums ?? {}));
+}
+
+/** A sample of the router's history, in the form of this page's. */
+function kept(sample) {
+  const ttft = Object.entries(sample.ttft).map(([le, count]) => [le === '+Inf' ? Infinity : Number(le), count]);
+  return {
+    at: sample.at_unix_ms,
+    ttft: new Map(ttft.toSorted(([a], [b]) => a - b)),
+    byWorker: new Map(),
+    turns: counts(sample.turns),
+    causes: counts(sample.causes),
+    tellsCauses: true,
+    requests: counts(sample.requests),
+    prompt: new Map(Object.entries(sample.prompt).map(([kind, tokens]) => [`${kind} `, tokens])),
+    hints: new Map(),
+    opened: new Map(),
+    waiting: sample.waiting,
+    errors: new Map(),
+  };
+}
+
+/** Puts the router's samples before those of this page. Counters that went back since belong to an earlier process. */
+function load({ samples: past, marks }) {
+  changes = marks;
+  const first = samples[0];
+  if (!first) return;
+  const older = past.map(kept).filter(({ at }) => at < first.at - COARSE_MS);
+  let next = first;
+  for (const sample of older.reverse()) {
+    if (total(sample.ttft) > total(next.ttft) || half(sample.turns, 'true') > half(next.turns, 'true')) break;
+    samples.unshift(sample);
+    next = sample;
+  }
+}
+
+/** Changes of the policy, workers and configuration since a time: [{at_unix_ms, kind, subject, text}]. */
+export function marks(from) {
+  return changes.filter(({ at_unix_ms: at }) => at >= from);
 }
 
 /** What is known last. */
@@ -80,6 +138,8 @@ export function known() {
 /** Forgets everything. */
 export function forget() {
   samples.length = 0;
+  changes = [];
+  loading = null;
 }
 
 function difference(before, now) {
@@ -124,4 +184,17 @@ export function steps(step, width, back) {
 }
 
 /** The metrics page, asked for as long as the console is open. */
-export const metrics = new Source(async () => add(sample(await text('/metrics'), Date.now())));
+export const metrics = new Source(async () => {
+  const next = add(sample(await text('/metrics'), Date.now()));
+  // A router without a history answers 404: the page then shows what it sees itself.
+  loading ??= json('/admin/v1/history').then(load, () => {});
+  await loading;
+  return next;
+});
+
+/** Changes since the page was opened: the router's marks again. */
+export const changed = new Source(async () => {
+  const { marks: all } = await json('/admin/v1/history?samples=false');
+  changes = all;
+  return all;
+}, { every: 10_000 });

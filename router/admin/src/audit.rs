@@ -42,7 +42,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Log, _, _>(
             "audit.list",
-            (Method::GET, "/admin/v1/audit"),
+            Method::GET,
+            "/admin/v1/audit",
             Role::Read,
             "Changes that were made or refused, newest first: who, when, why, before, after",
             list,

@@ -48,7 +48,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(
             "workers.calibrate",
-            (Method::PUT, "/admin/v1/workers/{name}/calibration"),
+            Method::PUT,
+            "/admin/v1/workers/{name}/calibration",
             Role::Operate,
             "Restart a worker's learned cost from a calibration, on all replicas; kept until the router stops, or in the fleet's bucket; the file is not changed",
             calibrate,

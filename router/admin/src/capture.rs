@@ -55,14 +55,16 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Status, _, _>(
             "capture.get",
-            (Method::GET, "/admin/v1/capture"),
+            Method::GET,
+            "/admin/v1/capture",
             Role::Read,
             "Whether turns are captured in memory, and how many are stored",
             |call: Call| async move { Reply::json(&status(&call.admin)) },
         ),
         Operation::new::<Status, _, _>(
             "capture.start",
-            (Method::POST, "/admin/v1/capture/start"),
+            Method::POST,
+            "/admin/v1/capture/start",
             Role::Operate,
             "Start capturing turns in memory: lengths and counts, no text; discards the previous capture",
             start,
@@ -70,7 +72,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .body::<Start>(),
         Operation::new::<Status, _, _>(
             "capture.stop",
-            (Method::POST, "/admin/v1/capture/stop"),
+            Method::POST,
+            "/admin/v1/capture/stop",
             Role::Operate,
             "Stop the capture; stored turns are kept",
             stop,
@@ -79,7 +82,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[409]),
         Operation::new::<String, _, _>(
             "capture.turns",
-            (Method::GET, "/admin/v1/capture/turns"),
+            Method::GET,
+            "/admin/v1/capture/turns",
             Role::Read,
             "The captured turns, as a trace for `tailroute replay`",
             turns,

@@ -91,7 +91,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Page, _, _>(
             "decisions.list",
-            (Method::GET, "/admin/v1/decisions"),
+            Method::GET,
+            "/admin/v1/decisions",
             Role::Read,
             "Recent decisions, newest first: every worker's terms, the choice, the runner-up, the outcome",
             list,
@@ -99,7 +100,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .query::<Wanted>(),
         Operation::new::<Page, _, _>(
             "decisions.get",
-            (Method::GET, "/admin/v1/decisions/{request}"),
+            Method::GET,
+            "/admin/v1/decisions/{request}",
             Role::Read,
             "The decisions of one request, one for each attempted worker",
             of_request,

@@ -21,7 +21,8 @@ struct Sources {
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Sources, _, _>(
         "discovery.get",
-        (Method::GET, "/admin/v1/discovery"),
+        Method::GET,
+        "/admin/v1/discovery",
         Role::Read,
         "The sources of workers: when each last responded, its error, and the entries that were refused",
         |call: Call| async move {

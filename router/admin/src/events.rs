@@ -27,7 +27,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Event, _, _>(
             "events.follow",
-            (Method::GET, "/admin/v1/events"),
+            Method::GET,
+            "/admin/v1/events",
             Role::Read,
             "Changes as they happen: the policy, workers, breakers, reloads, failed tasks; `lagged` counts missed events",
             follow,
@@ -39,7 +40,8 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn follow(call: Call) -> Result<Reply, Problem> {
     let events = &call.admin.state.operator.events;
-    if events.listeners() >= LISTENERS {
+    // The history listens as well.
+    if events.listeners() > LISTENERS {
         return Err(Problem::busy(format!("there are already {LISTENERS} listeners")));
     }
     let first = Bytes::from_static(b": listening\n\n");

@@ -103,7 +103,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(
             "index.get",
-            (Method::GET, "/admin/v1/index"),
+            Method::GET,
+            "/admin/v1/index",
             Role::Read,
             "Recently used prefixes on the workers: the largest, the newest or the most shared; no text",
             list,

@@ -44,7 +44,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<List, _, _>(
             "keys.list",
-            (Method::GET, "/admin/v1/keys"),
+            Method::GET,
+            "/admin/v1/keys",
             Role::Read,
             "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
@@ -57,7 +58,8 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         Operation::new::<Shown, _, _>(
             "keys.reset",
-            (Method::POST, "/admin/v1/keys/{name}/reset"),
+            Method::POST,
+            "/admin/v1/keys/{name}/reset",
             Role::Operate,
             "Restore a key's whole allowance, whatever it has used or owes, at this replica",
             reset,

@@ -22,7 +22,7 @@
 //! | [`events`] | changes, as a stream of server-sent events |
 //! | [`openapi`] | the OpenAPI document |
 //! | [`console`] | the web console |
-//! | [`operation`], [`call`], [`problem`], [`reason`], [`serve`] | shared by all operations |
+//! | [`operation`], [`call`], [`dispatch`], [`problem`], [`reason`], [`serve`] | shared by all operations |
 
 pub mod audit;
 pub mod calibration;
@@ -31,7 +31,9 @@ pub mod capture;
 pub mod console;
 pub mod decisions;
 pub mod discovery;
+pub mod dispatch;
 pub mod events;
+pub mod history;
 pub mod index;
 pub mod keys;
 pub mod log;
@@ -57,6 +59,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
+use self::history::History;
 use self::operation::Operation;
 use self::problem::Problem;
 use metrics::Gauges;
@@ -73,6 +76,8 @@ pub struct Admin {
     pub proxy: Arc<Proxy>,
     /// The exchange with other replicas, if configured.
     pub bus: Option<Arc<Bus>>,
+    /// Figures of the last day.
+    pub history: History,
 }
 
 impl Admin {
@@ -96,6 +101,7 @@ impl Admin {
 pub fn operations() -> Vec<Operation> {
     [
         status::operations(),
+        history::operations(),
         session::operations(),
         decisions::operations(),
         index::operations(),
@@ -144,7 +150,7 @@ fn methods(admin: &Arc<Admin>, operations: &[Arc<Operation>]) -> MethodRouter {
         }
         let (admin, operation) = (Arc::clone(admin), Arc::clone(operation));
         methods = methods.merge(on(filter, move |request: Request| {
-            call::answer(Arc::clone(&admin), Arc::clone(&operation), request)
+            dispatch::answer(Arc::clone(&admin), Arc::clone(&operation), request)
         }));
     }
     let allowed = allowed.join(", ");

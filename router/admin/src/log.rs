@@ -33,7 +33,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Level, _, _>(
             "log.get",
-            (Method::GET, "/admin/v1/log"),
+            Method::GET,
+            "/admin/v1/log",
             Role::Read,
             "The log level, by module",
             |_: Call| async move { Reply::json(&Level { level: current()? }) },
@@ -41,7 +42,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[503]),
         Operation::new::<Level, _, _>(
             "log.put",
-            (Method::PUT, "/admin/v1/log"),
+            Method::PUT,
+            "/admin/v1/log",
             Role::Operate,
             "Set the log level until the process exits",
             put,

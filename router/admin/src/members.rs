@@ -27,7 +27,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(
             "workers.add",
-            (Method::POST, "/admin/v1/workers"),
+            Method::POST,
+            "/admin/v1/workers",
             Role::Admin,
             "Add a worker to the fleet until it is removed or the router stops; the file is not changed",
             add,
@@ -36,7 +37,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[409]),
         Operation::new::<Shown, _, _>(
             "workers.remove",
-            (Method::POST, "/admin/v1/workers/{name}/remove"),
+            Method::POST,
+            "/admin/v1/workers/{name}/remove",
             Role::Admin,
             "Drain a worker and remove it from the fleet",
             remove,

@@ -15,7 +15,8 @@ use super::problem::{PROBLEM_JSON, Problem};
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Map<String, Value>, _, _>(
         "openapi.get",
-        (Method::GET, "/admin/v1/openapi.json"),
+        Method::GET,
+        "/admin/v1/openapi.json",
         Role::Read,
         "This document",
         |_: Call| async { Reply::json(&document(&super::operations())) },

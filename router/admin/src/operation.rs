@@ -67,7 +67,8 @@ impl Operation {
     /// Creates an operation that responds with 200 and JSON of type `T`.
     pub fn new<T: JsonSchema, F, R>(
         id: &'static str,
-        (method, path): (Method, &'static str),
+        method: Method,
+        path: &'static str,
         role: Role,
         summary: &'static str,
         handler: F,

@@ -87,15 +87,17 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Shown, _, _>(
             "policy.get",
-            (Method::GET, POLICY),
+            Method::GET,
+            POLICY,
             Role::Read,
             "The policy in force with all of its weights",
-            |call: Call| async move { shown(&call.admin, call.admin.state.policy.now()) },
+            |call: Call| async move { current(&call.admin) },
         )
         .carries("etag", TAG),
         Operation::new::<Shown, _, _>(
             "policy.put",
-            (Method::PUT, POLICY),
+            Method::PUT,
+            POLICY,
             Role::Admin,
             "Change the policy, effective from the next request",
             put,
@@ -110,7 +112,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[412, 428, 503]),
         Operation::new::<History, _, _>(
             "policy.history",
-            (Method::GET, "/admin/v1/policy/history"),
+            Method::GET,
+            "/admin/v1/policy/history",
             Role::Read,
             "Earlier policies, newest first",
             history,
@@ -118,7 +121,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .query::<Newest>(),
         Operation::new::<Shown, _, _>(
             "policy.rollback",
-            (Method::POST, "/admin/v1/policy/rollback"),
+            Method::POST,
+            "/admin/v1/policy/rollback",
             Role::Admin,
             "Restore the settings of an earlier revision exactly",
             rollback,
@@ -134,7 +138,13 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn shown(admin: &Admin, (now, pending): (Arc<Revision>, Option<Pending>)) -> Result<Reply, Problem> {
+/// Returns the policy in force.
+fn current(admin: &Admin) -> Result<Reply, Problem> {
+    let (now, pending) = admin.state.policy.now();
+    shown(admin, now, pending)
+}
+
+fn shown(admin: &Admin, now: Arc<Revision>, pending: Option<Pending>) -> Result<Reply, Problem> {
     let etag = admin.state.policy.tag(now.revision);
     let reverts = pending.map(|pending| Reverts {
         in_s: ((pending.due - admin.state.clock.now()).0 / 1e3).max(0.0),
@@ -227,7 +237,7 @@ async fn change_policy(admin: &Admin, change: Change, expected: Option<u64>) -> 
         }
     };
     // Shows the revision as this change made it, regardless of later changes.
-    Ok(shown(admin, (Arc::clone(&made.after), made.pending))?.changed(&made.before, &made.after))
+    Ok(shown(admin, Arc::clone(&made.after), made.pending)?.changed(&made.before, &made.after))
 }
 
 /// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.

@@ -74,7 +74,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<Map<String, Value>, _, _>(
             "policy.preview",
-            (Method::POST, "/admin/v1/policy/preview"),
+            Method::POST,
+            "/admin/v1/policy/preview",
             Role::Operate,
             "Replay the captured turns under the policy in force and under another: percentiles, classes, the turns that change most",
             preview,
@@ -84,14 +85,16 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[409, 429, 503]),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow",
-            (Method::GET, SHADOW),
+            Method::GET,
+            SHADOW,
             Role::Read,
             "What the shadow policy would have done with the live traffic",
             |call: Call| async move { Reply::json(&shadowed(&call.admin)) },
         ),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow_put",
-            (Method::PUT, SHADOW),
+            Method::PUT,
+            SHADOW,
             Role::Operate,
             "Evaluate a policy on live traffic without routing by it",
             follow,
@@ -99,7 +102,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .body::<Follow>(),
         Operation::new::<Shadowed, _, _>(
             "policy.shadow_stop",
-            (Method::POST, "/admin/v1/policy/shadow/stop"),
+            Method::POST,
+            "/admin/v1/policy/shadow/stop",
             Role::Operate,
             "Stop the shadow policy",
             unfollow,

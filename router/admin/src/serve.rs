@@ -30,7 +30,7 @@ use tower_service::Service as _;
 use tracing::{debug, warn};
 
 use self::pieces::Pieces;
-use super::call::From;
+use super::dispatch::From;
 use super::problem::Problem;
 use super::status;
 use crate::Admin;
@@ -129,7 +129,7 @@ async fn run(admin: Arc<Admin>, listener: TcpListener, main: Handle) {
         let what = "too many requests in flight; only /livez and /readyz are answered";
         Problem::unavailable(what).into_response()
     });
-    let port = Arc::new(Port::new((super::router(&admin), main), probes, BOUNDS));
+    let port = Arc::new(Port::new(super::router(&admin), main, probes, BOUNDS));
     let listener = Arc::new(listener);
     let accepting = move || accept(Arc::clone(&listener), Arc::clone(&port));
     forever(Arc::clone(&admin.state), Task::only("admin_port"), accepting).await;
@@ -147,20 +147,16 @@ async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let progress = Arc::new(Progress::default());
-        let place = port.connections.place(from.ip(), &progress).await;
-        connections.spawn(connection(Arc::clone(&port), (stream, from), (place, progress)));
+        let place = port.connections.place(from.ip()).await;
+        connections.spawn(connection(Arc::clone(&port), stream, from, place));
     }
 }
 
-async fn connection(
-    port: Arc<Port>,
-    (stream, from): (TcpStream, SocketAddr),
-    (place, progress): (ConnectionPermit, Arc<Progress>),
-) {
+async fn connection(port: Arc<Port>, stream: TcpStream, from: SocketAddr, place: ConnectionPermit) {
     // Responses are small and latency matters.
     let _ = stream.set_nodelay(true);
-    let io = ClientIo::of_other_port(Socket::plain(stream), (place, &progress), port.bounds.patience);
+    let progress = Arc::clone(place.progress());
+    let io = ClientIo::of_other_port(Socket::plain(stream), place, port.bounds.patience);
     let (head, asked) = (port.bounds.head, Arc::clone(&progress));
     let service = service_fn(move |request: http::Request<Incoming>| {
         let mut request: Request = request.map(axum::body::Body::new);
@@ -184,7 +180,7 @@ async fn connection(
 }
 
 impl Port {
-    fn new((all, main): (Router, Handle), probes: Router, bounds: Bounds) -> Self {
+    fn new(all: Router, main: Handle, probes: Router, bounds: Bounds) -> Self {
         Self {
             all,
             main,

@@ -24,7 +24,8 @@ struct Session {
 pub(super) fn operations() -> Vec<Operation> {
     vec![Operation::new::<Session, _, _>(
         "session.get",
-        (Method::GET, "/admin/v1/session"),
+        Method::GET,
+        "/admin/v1/session",
         Role::Read,
         "The caller and the role of its token",
         |call: Call| async move {

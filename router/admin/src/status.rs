@@ -11,7 +11,8 @@ use config::Role;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::call::{Call, Reply, local_only};
+use super::call::{Call, Reply};
+use super::dispatch::local_only;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::Admin;
@@ -50,21 +51,24 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
             "slo.get",
-            (Method::GET, "/admin/v1/slo"),
+            Method::GET,
+            "/admin/v1/slo",
             Role::Read,
             "The latency objectives, how they are met, and how much of the free tail is used for them",
             |call: Call| async move { Reply::json(&explain(&call.admin.state)) },
         ),
         Operation::new::<ReloadState, _, _>(
             "config.get",
-            (Method::GET, "/admin/v1/config"),
+            Method::GET,
+            "/admin/v1/config",
             Role::Read,
             "The configuration in force, and the errors of the last one that was read",
             |call: Call| async move { Reply::json(&*call.admin.state.operator.reloads.lock()) },
         ),
         Operation::new::<Replicas, _, _>(
             "replicas.get",
-            (Method::GET, "/admin/v1/replicas"),
+            Method::GET,
+            "/admin/v1/replicas",
             Role::Read,
             "The other replicas of this router, and the state of the NATS connection",
             |call: Call| async move {

@@ -193,7 +193,7 @@ struct SetAlpha {
 
 pub(super) fn operations() -> Vec<Operation> {
     let hold = |id, path, summary, hold| {
-        Operation::new::<Shown, _, _>(id, (Method::POST, path), Role::Operate, summary, move |call| {
+        Operation::new::<Shown, _, _>(id, Method::POST, path, Role::Operate, summary, move |call| {
             set_hold(call, hold)
         })
         .parameter("name", NAME)
@@ -203,7 +203,8 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         Operation::new::<List, _, _>(
             "workers.list",
-            (Method::GET, "/admin/v1/workers"),
+            Method::GET,
+            "/admin/v1/workers",
             Role::Read,
             "The workers: state, load, cost, cache, breaker, hints",
             list,
@@ -211,7 +212,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .query::<Part>(),
         Operation::new::<Shown, _, _>(
             "workers.get",
-            (Method::GET, "/admin/v1/workers/{name}"),
+            Method::GET,
+            "/admin/v1/workers/{name}",
             Role::Read,
             "One worker",
             |call: Call| async move { Reply::json(&shown_by_name(&call)?) },
@@ -238,7 +240,8 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         Operation::new::<Shown, _, _>(
             "workers.alpha",
-            (Method::PUT, "/admin/v1/workers/{name}/alpha"),
+            Method::PUT,
+            "/admin/v1/workers/{name}/alpha",
             Role::Operate,
             "Override a worker's learned α, permanently or for a limited time",
             set_alpha,
@@ -248,7 +251,8 @@ pub(super) fn operations() -> Vec<Operation> {
         .fails(&[404]),
         Operation::new::<Shown, _, _>(
             "workers.alpha_revert",
-            (Method::POST, "/admin/v1/workers/{name}/alpha/revert"),
+            Method::POST,
+            "/admin/v1/workers/{name}/alpha/revert",
             Role::Operate,
             "Use a worker's learned α again",
             revert_alpha,

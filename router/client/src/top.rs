@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
+use ratatui::layout::Size;
 use ratatui::{Terminal, backend::TestBackend};
 
 use self::look::Screen;
@@ -18,7 +19,7 @@ use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
 
 /// Width and height of the screen of `--once`.
-const ONCE: (u16, u16) = (120, 40);
+const ONCE: Size = Size::new(120, 40);
 
 /// Show a running router on one screen: workers, TTFT, hottest prefixes, late turns and their causes, changes
 #[derive(Debug, clap::Args)]
@@ -95,8 +96,8 @@ fn wants_to_end(interval: Duration) -> std::io::Result<bool> {
 }
 
 /// Renders one screen of this size as text.
-fn text(screen: &Screen, (width, height): (u16, u16)) -> anyhow::Result<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, height))?;
+fn text(screen: &Screen, size: Size) -> anyhow::Result<String> {
+    let mut terminal = Terminal::new(TestBackend::new(size.width, size.height))?;
     terminal.draw(|frame| draw::draw(frame, screen))?;
     let buffer = terminal.backend().buffer();
     let line = |y| {
@@ -106,7 +107,7 @@ fn text(screen: &Screen, (width, height): (u16, u16)) -> anyhow::Result<String> 
             .collect();
         line.trim_end().to_owned()
     };
-    Ok((0..height)
+    Ok((0..size.height)
         .map(line)
         .collect::<Vec<_>>()
         .join("\n")

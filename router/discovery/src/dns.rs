@@ -89,7 +89,8 @@ async fn ask(
     }
     for ((host, port), addresses) in &targets {
         named(
-            (host, *port),
+            host,
+            *port,
             &addresses.ips,
             settings.scheme,
             &discovery.template,
@@ -101,7 +102,8 @@ async fn ask(
 
 /// Adds the workers of one target: one named by host with TLS, otherwise one per address.
 fn named(
-    (host, port): (&str, u16),
+    host: &str,
+    port: u16,
     addresses: &[IpAddr],
     scheme: Scheme,
     template: &Template,

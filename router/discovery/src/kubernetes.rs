@@ -9,7 +9,7 @@
 //! | [`transport`] | HTTP service below kube's client; bounds responses in size and time |
 //! | [`lines`] | body of a watch, split into lines |
 //! | [`server`] | URL, certificates, token and namespace |
-//! | [`failure`] | failures and their remedies |
+//! | [`refusal`], [`failure`] | failures and their remedies |
 //! | [`objects`] | conversion to workers; [`endpoints`] and [`pods`] are the two kinds of object |
 //!
 //! A dead connection may give no sign. The server is asked to end each watch after 55 s, and a silent watch is dropped
@@ -20,6 +20,7 @@ mod failure;
 mod lines;
 mod objects;
 mod pods;
+mod refusal;
 mod server;
 mod transport;
 

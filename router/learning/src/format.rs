@@ -82,13 +82,15 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
         word(out, *gap);
     });
     list(&mut out, &contents.places, |out, &(key, tokens, kind)| {
-        pair(out, &(key, tokens));
+        pair(out, key, tokens);
         out.push(kind as u8);
     });
     list(&mut out, &contents.last_workers, |out, &(session, worker)| {
-        pair(out, &(session, worker.into()));
+        pair(out, session, worker.into());
     });
-    list(&mut out, &contents.prompts, pair);
+    list(&mut out, &contents.prompts, |out, &(one, other)| {
+        pair(out, one, other)
+    });
     list(&mut out, &contents.outcomes, outcome);
     let sum = xxh3_64(&out);
     word(&mut out, sum);
@@ -119,7 +121,7 @@ fn word(out: &mut Vec<u8>, word: u64) {
     out.extend_from_slice(&word.to_le_bytes());
 }
 
-fn pair(out: &mut Vec<u8>, &(one, other): &(u64, u64)) {
+fn pair(out: &mut Vec<u8>, one: u64, other: u64) {
     word(out, one);
     word(out, other);
 }
@@ -132,7 +134,7 @@ fn outcome(out: &mut Vec<u8>, outcome: &Outcome) {
     };
     out.push(flag);
     out.extend_from_slice(&(outcome.class.index() as u16).to_le_bytes());
-    pair(out, &(outcome.age.0.to_bits(), then));
+    pair(out, outcome.age.0.to_bits(), then);
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {

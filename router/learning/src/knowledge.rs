@@ -30,6 +30,7 @@ mod cleared_caches;
 mod conversations;
 mod kept;
 mod models;
+mod place;
 mod places;
 mod plain_prompt_ends;
 mod scale;

@@ -2,7 +2,7 @@
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Label, Spec, Values, of};
+use super::spec::{Kind, Label, Spec, Values, of};
 use super::{Metrics, clamp};
 
 pub(super) const TABLE: &[Spec] = &[

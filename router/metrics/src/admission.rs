@@ -2,8 +2,8 @@
 
 use super::labelled::{Counter, Histogram, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{KEY, Kind, SECONDS, Spec, of};
-use super::{Metrics, clamp};
+use super::spec::{KEY, Kind, SECONDS, Spec, of};
+use super::{AdmissionGauges, Metrics, clamp};
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -125,8 +125,8 @@ impl Metrics {
         self.admission.no_tls.inc();
     }
 
-    pub(super) fn set_admission(&self, (waiting, inside): (usize, usize)) {
-        self.admission.waiting.set(clamp(waiting as u64));
-        self.admission.inside.set(clamp(inside as u64));
+    pub(super) fn set_admission(&self, gauges: AdmissionGauges) {
+        self.admission.waiting.set(clamp(gauges.waiting as u64));
+        self.admission.inside.set(clamp(gauges.admitted as u64));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Label, Spec, of};
+use super::spec::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
 
 const DIRECTION: Label = of("direction", &["sent", "received"]);

@@ -7,7 +7,7 @@ use policy::evidence::Event;
 use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers};
 use super::page::{Gauges, WorkerGauges};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Label, Spec, TOKENS, WORKER, of};
+use super::spec::{Kind, Label, Spec, TOKENS, WORKER, of};
 use super::{Metrics, clamp};
 
 const EVIDENCE: Label = of("evidence", &["events", "mirror"]);

@@ -4,7 +4,7 @@ use discovery::{Observer, Source, SourceState};
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Label, Spec, of};
+use super::spec::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
 
 const SOURCE: Label = of("source", &["kubernetes", "dns", "file"]);

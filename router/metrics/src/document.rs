@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::table::{self, Kind, Label, MAX_SERIES, MAX_WORKERS, Spec, TABLE, Values};
+use super::spec::{Kind, Label, MAX_SERIES, MAX_WORKERS, OTHER, Spec, Values};
+use super::table::TABLE;
 
 const HEAD: &str = "\
 <!-- Generated from router/metrics by `make generate`; a test says when it is out of date. -->
@@ -34,7 +35,7 @@ added while there is room, have series of their own; of the others, counters and
 `worker=\"{other}\"`, and gauges are left out but for `tailroute_workers`. Each of them is in
 `GET /admin/v1/slo` and in the decisions ([explain.md](explain.md)).
 ",
-        other = table::OTHER,
+        other = OTHER,
     );
     for (about, specs) in TABLE {
         let _ = write!(

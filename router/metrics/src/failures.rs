@@ -3,7 +3,7 @@
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Spec, WORKER, of};
+use super::spec::{Kind, Spec, WORKER, of};
 
 use fleet::breaker::BreakerState;
 

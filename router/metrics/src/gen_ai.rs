@@ -6,7 +6,7 @@ use policy::units::Millis;
 use super::Metrics;
 use super::labelled::{Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Buckets, Kind, Label, Spec, Values, of};
+use super::spec::{Buckets, Kind, Label, Spec, Values, of};
 use telemetry::context::TraceId;
 
 const OPERATION: Label = of(

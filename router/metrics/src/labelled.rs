@@ -1,4 +1,4 @@
-//! Metrics by label, bounded as the [table](super::table) says.
+//! Metrics by label, bounded as their [rows](super::spec) say.
 //!
 //! A lookup is a hash of the label values and one read lock, and allocates nothing. A value without a series of its own
 //! is counted under `other`; a gauge of such a value is not exposed, since the last of many values is not their sum.
@@ -16,7 +16,7 @@ use prometheus_client::metrics::counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
 
-use super::table::{Kind, MAX_WORKERS, OTHER, Spec, Values};
+use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
 

@@ -17,7 +17,7 @@
 //! | [`process`] | tasks and the log |
 //! | [`page`] | what gauges are set from when the page is asked for |
 //!
-//! [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
+//! [`spec`] is the type of a row. [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
 //! The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and no OpenMetrics.
 
 mod admin;
@@ -36,6 +36,7 @@ mod picker;
 mod process;
 mod registrar;
 mod requests;
+pub mod spec;
 pub mod table;
 mod tail;
 #[cfg(test)]
@@ -60,13 +61,14 @@ pub use self::gen_ai::Answered;
 use self::gen_ai::GenAi;
 use self::labelled::Workers;
 pub use self::labelled::{Counter, Labelled, Made};
-pub use self::page::{Gauges, WorkerGauges};
+pub use self::page::{AdmissionGauges, Gauges, WorkerGauges};
 pub use self::picker::Open;
 use self::picker::Picker;
 use self::process::Process;
 pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
+use self::table::TABLE;
 use self::tail::Tail;
 pub use self::traces::TraceCounters;
 use self::workers::Fleet;
@@ -97,7 +99,7 @@ impl Metrics {
     /// # Errors
     /// Fails if the table and the metrics differ.
     pub fn new() -> Result<Self, MetricError> {
-        let metrics = Registrar::default();
+        let metrics = Registrar::new(TABLE);
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
         let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
         let admin = Admin::new(&metrics)?;
@@ -113,7 +115,7 @@ impl Metrics {
         let process = Process::new(&metrics)?;
         let (registry, made, workers) = metrics.done();
         // The reverse, a metric that is not in the table, fails when it is created.
-        let mut all = table::TABLE.iter().flat_map(|(_, specs)| *specs);
+        let mut all = TABLE.iter().flat_map(|(_, specs)| *specs);
         if let Some(spec) = all.find(|spec| !made.contains(&spec.name)) {
             return Err(MetricError::Unknown(spec.name));
         }

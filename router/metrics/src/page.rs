@@ -38,12 +38,21 @@ pub struct Gauges {
     pub audit_failures: u64,
     /// State of each discovery source.
     pub discovery: Vec<SourceState>,
-    /// Waiting requests, and admitted ones.
-    pub admission: (usize, usize),
+    /// Requests at the admission gate.
+    pub admission: AdmissionGauges,
     /// Other replicas, if configured.
     pub bus: Option<BusGauges>,
     /// Dropped lines of the log.
     pub log_dropped: Dropped,
+}
+
+/// Gauges of the admission gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionGauges {
+    /// Waiting requests.
+    pub waiting: usize,
+    /// Admitted requests.
+    pub admitted: usize,
 }
 
 /// Gauges of one worker.

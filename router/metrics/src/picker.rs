@@ -3,7 +3,7 @@
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Spec, of};
+use super::spec::{Kind, Spec, of};
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Spec, of};
+use super::spec::{Kind, Spec, of};
 use telemetry::logs::writer::Dropped;
 
 /// Kinds of supervised tasks: values of the label `task`.
@@ -30,6 +30,7 @@ pub(super) const TASKS: &[&str] = &[
     "discovery_members",
     "gate",
     "handover",
+    "history",
     "hints",
     "kv_events",
     "learner",

@@ -1,10 +1,10 @@
-//! Creates the metrics of the table and registers them.
+//! Creates the metrics of a table and registers them.
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, Workers};
-use super::table::{self, Kind, Spec};
+use super::spec::{Kind, Spec, Table};
 
 /// A metric that cannot be created: a programming error, which no configuration can cause.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -20,15 +20,25 @@ pub enum MetricError {
     Twice(&'static str),
 }
 
-/// A registry that is being filled.
-#[derive(Default)]
+/// A registry that is being filled with the metrics of a table.
 pub(super) struct Registrar {
+    table: Table,
     registry: Mutex<Registry>,
     made: Mutex<Vec<&'static str>>,
     workers: Workers,
 }
 
 impl Registrar {
+    /// Returns an empty registry for the metrics of this table.
+    pub(super) fn new(table: Table) -> Self {
+        Self {
+            table,
+            registry: Mutex::default(),
+            made: Mutex::default(),
+            workers: Workers::default(),
+        }
+    }
+
     /// Returns the registry, the names in it, and the workers that have series of their own.
     pub(super) fn done(self) -> (Registry, Vec<&'static str>, Workers) {
         (self.registry.into_inner(), self.made.into_inner(), self.workers)
@@ -39,7 +49,10 @@ impl Registrar {
         name: &'static str,
         is_it: impl Fn(Kind) -> bool,
     ) -> Result<Labelled<M>, MetricError> {
-        let spec: &'static Spec = table::find(name).ok_or(MetricError::Unknown(name))?;
+        let mut specs = self.table.iter().flat_map(|(_, specs)| *specs);
+        let spec: &'static Spec = specs
+            .find(|spec| spec.name == name)
+            .ok_or(MetricError::Unknown(name))?;
         if !is_it(spec.kind) {
             return Err(MetricError::OtherKind(name));
         }

@@ -7,7 +7,7 @@ use policy::units::Millis;
 use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers};
 use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
-use super::table::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
+use super::spec::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
 use super::{Metrics, clamp, yes_no};
 use telemetry::context::TraceId;
 

@@ -3,7 +3,7 @@
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Label, Spec, WORKER, of};
+use super::spec::{Kind, Label, Spec, WORKER, of};
 use super::{clamp, yes_no};
 
 const STAGE: Label = of("stage", &["all", "first", "second", "middle", "late"]);

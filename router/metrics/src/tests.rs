@@ -4,7 +4,7 @@ use policy::slo::Cause;
 use policy::units::Millis;
 
 use super::labelled::{Gauge, Histogram};
-use super::table::{MAX_SERIES, MAX_WORKERS, OTHER, Spec, TABLE, Values};
+use super::spec::{Kind, MAX_SERIES, MAX_WORKERS, OTHER, Spec, Values};
 use super::*;
 use telemetry::context::TraceId;
 
@@ -18,6 +18,10 @@ fn samples(page: &str) -> usize {
 
 fn all() -> impl Iterator<Item = &'static Spec> {
     TABLE.iter().flat_map(|(_, specs)| *specs)
+}
+
+fn find(name: &str) -> Option<&'static Spec> {
+    all().find(|spec| spec.name == name)
 }
 
 #[test]
@@ -40,7 +44,7 @@ fn every_metric_of_the_table_is_made_once_and_named_as_the_field_does() {
     for spec in all() {
         assert!(names.insert(spec.name), "{} is there twice", spec.name);
         let counts = spec.name.ends_with("_total");
-        assert_eq!(counts, spec.kind == table::Kind::Counter, "{}", spec.name);
+        assert_eq!(counts, spec.kind == Kind::Counter, "{}", spec.name);
         assert!(spec.help.ends_with('.'), "{}: a help is a sentence", spec.name);
         for unit in ["seconds", "tokens"] {
             let named = spec
@@ -54,7 +58,7 @@ fn every_metric_of_the_table_is_made_once_and_named_as_the_field_does() {
 
 #[test]
 fn what_is_not_in_the_table_cannot_be_made() {
-    let metrics = Registrar::default();
+    let metrics = Registrar::new(TABLE);
     let told = |made: Result<Labelled<Counter>, MetricError>| made.err().unwrap();
     assert_eq!(
         told(metrics.counter("nonsense_total")),
@@ -93,26 +97,26 @@ fn combinations(spec: &Spec, workers: &[String], names: &[String]) -> Vec<Vec<St
 fn ten_thousand_workers_with_everything_that_can_happen_to_each_stay_below_twenty_thousand_series() {
     let workers: Vec<String> = (0..10_000).map(|worker| format!("w{worker}")).collect();
     let names: Vec<String> = (0..300).map(|name| format!("n{name}")).collect();
-    let metrics = Registrar::default();
+    let metrics = Registrar::new(TABLE);
     for spec in all() {
         let combinations = combinations(spec, &workers, &names);
         let every = combinations
             .iter()
             .map(|values| -> Vec<&str> { values.iter().map(String::as_str).collect() });
         match spec.kind {
-            table::Kind::Counter => {
+            Kind::Counter => {
                 let metric = metrics.counter(spec.name).unwrap();
                 every.for_each(|values| {
                     metric.with_label_values(&values).inc();
                 });
             }
-            table::Kind::Gauge => {
+            Kind::Gauge => {
                 let metric = metrics.gauge(spec.name).unwrap();
                 every.for_each(|values| {
                     metric.with_label_values(&values).set(1);
                 });
             }
-            table::Kind::Histogram(_) => {
+            Kind::Histogram(_) => {
                 let metric = metrics.histogram(spec.name).unwrap();
                 every.for_each(|values| metric.with_label_values(&values).observe(0.1));
             }
@@ -155,7 +159,7 @@ fn the_same_workers_have_series_of_their_own_in_every_metric() {
 
 #[test]
 fn names_that_others_give_are_bounded_and_escaped() {
-    let spec = table::find("gen_ai_server_time_to_first_token_seconds").unwrap();
+    let spec = find("gen_ai_server_time_to_first_token_seconds").unwrap();
     let metric = Labelled::<Histogram>::new(spec, Workers::default());
     for model in 0..1000 {
         metric
@@ -212,7 +216,7 @@ fn a_reader_gets_the_format_that_it_names() {
 
 #[test]
 fn whole_and_real_numbers_are_written_as_such() {
-    let spec = table::find("tailroute_slo_share_ratio").unwrap();
+    let spec = find("tailroute_slo_share_ratio").unwrap();
     let metric = Labelled::<Gauge>::new(spec, Workers::default());
     metric.with_label_values(&[]).set(0.85);
     let mut registry = Registry::default();

@@ -5,7 +5,7 @@ use telemetry::traces::Counters;
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Spec, of};
+use super::spec::{Kind, Spec, of};
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

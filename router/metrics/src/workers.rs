@@ -3,7 +3,7 @@
 use super::labelled::{Counter, Gauge, IntGauge, Labelled, Workers};
 use super::page::{Gauges, WorkerGauges};
 use super::registrar::{MetricError, Registrar};
-use super::table::{Kind, Spec, WORKER, of};
+use super::spec::{Kind, Spec, WORKER, of};
 use super::{Metrics, clamp, yes_no};
 
 pub(super) const TABLE: &[Spec] = &[

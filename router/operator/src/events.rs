@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
 /// Events buffered for a subscriber.
 const WAITING: usize = 256;
@@ -68,6 +68,7 @@ impl Kind {
 pub struct Events {
     sender: broadcast::Sender<Arc<Event>>,
     next: AtomicU64,
+    happened: Notify,
 }
 
 impl Default for Events {
@@ -75,6 +76,7 @@ impl Default for Events {
         Self {
             sender: broadcast::Sender::new(WAITING),
             next: AtomicU64::new(0),
+            happened: Notify::new(),
         }
     }
 }
@@ -91,6 +93,12 @@ impl Events {
         };
         // There may be no subscribers.
         let _ = self.sender.send(Arc::new(event));
+        self.happened.notify_one();
+    }
+
+    /// Waits until an event was published since the last call, for the one task that follows up all kinds.
+    pub async fn happened(&self) {
+        self.happened.notified().await;
     }
 
     /// Subscribes to the events from now on.

@@ -15,7 +15,7 @@ use super::wire::{
     HttpStatus, ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct,
 };
 use protocol::error::ApiError;
-use protocol::routes::Family;
+use protocol::family::Family;
 
 /// Most bytes of a body in one message, as the protocol recommends.
 pub(super) const PIECE_BYTES: usize = 62 * 1024;

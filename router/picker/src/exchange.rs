@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
-use policy::units::Millis;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
@@ -30,14 +29,15 @@ use super::wire::{
 };
 use super::{answers, head};
 use protocol::error::ApiError;
-use protocol::routes::{Family, Route};
+use protocol::family::Family;
+use protocol::routes::Route;
 use proxy::Proxy;
 use proxy::admission::keys::Caller;
 use proxy::path;
 use proxy::path::admit::{self, Received};
 use proxy::path::among::Among;
 use proxy::path::arrival::Arrival;
-use proxy::path::context::RequestContext;
+use proxy::path::context::{RequestContext, RequestTimer};
 use proxy::path::deadline::Deadline;
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
@@ -115,7 +115,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     };
     let mut request = match head::request(&head, limits.max_header_bytes.get()) {
         Ok(request) => request,
-        Err(error) => return talk.refuse((&error, Family::default(), HeaderMap::new())).await,
+        Err(error) => return talk.refuse(&error, Family::default(), HeaderMap::new()).await,
     };
     let given = request.headers().clone();
     let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
@@ -123,8 +123,10 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     let asked = Asked {
         caller: proxy.admission.identify(request.headers()),
         family: Family::of(request.uri().path()),
-        endpoint: admit::endpoint(&route),
-        started: proxy.state.clock.now(),
+        timer: RequestTimer {
+            endpoint: admit::endpoint(&route),
+            started: proxy.state.clock.now(),
+        },
         among: head::among(&first),
         has_body: !head.end_of_stream,
         given,
@@ -132,9 +134,9 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     };
     // Decoded messages take more memory than the request made from them.
     drop((first, head, inbox.take_room()));
-    asked.trace.asked(request.method(), asked.endpoint);
+    asked.trace.asked(request.method(), asked.timer.endpoint);
     let talking = async {
-        match talk.ask(&mut inbox, (request, route), &asked).await {
+        match talk.ask(&mut inbox, request, route, &asked).await {
             Ok(served) => {
                 proxy.state.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, &asked).await
@@ -149,9 +151,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
 struct Asked {
     caller: Result<Caller, ApiError>,
     family: Family,
-    /// The endpoint's name in metrics.
-    endpoint: &'static str,
-    started: Millis,
+    timer: RequestTimer,
     among: Among,
     has_body: bool,
     /// The headers as sent by the gateway.
@@ -197,19 +197,17 @@ impl Exchange<'_> {
                 Err(status)
             }
             No::Refused(error) => {
-                let counted = (asked.endpoint, asked.started);
-                path::refused(self.proxy, &asked.caller, counted, &error);
+                path::refused(self.proxy, &asked.caller, asked.timer, &error);
                 let code = HeaderValue::from_static(error.code());
                 asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
-                self.refuse((&error, asked.family, asked.limits(self.proxy)))
-                    .await
+                self.refuse(&error, asked.family, asked.limits(self.proxy)).await
             }
         }
     }
 
     /// Lets the gateway send an error to the client, which ends the exchange.
-    async fn refuse(&self, (error, family, marks): (&ApiError, Family, HeaderMap)) -> Result<(), Status> {
+    async fn refuse(&self, error: &ApiError, family: Family, marks: HeaderMap) -> Result<(), Status> {
         self.proxy.state.metrics.picked(match error.status().as_u16() {
             429 => "shed",
             500.. => "unavailable",
@@ -227,7 +225,8 @@ impl Exchange<'_> {
     async fn ask(
         &self,
         inbox: &mut Inbox,
-        (mut request, route): (Request<()>, Result<Route, ApiError>),
+        mut request: Request<()>,
+        route: Result<Route, ApiError>,
         asked: &Asked,
     ) -> Result<Served, No> {
         let proxy = self.proxy;
@@ -235,8 +234,7 @@ impl Exchange<'_> {
         let context = RequestContext {
             proxy,
             caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
-            endpoint: asked.endpoint,
-            started: asked.started,
+            timer: asked.timer,
             deadline,
             trace: &asked.trace,
         };
@@ -265,7 +263,7 @@ impl Exchange<'_> {
         };
         let changes = answers::changes(&asked.given, &picked.headers);
         if is_read {
-            self.name(picked, changes, (&body, room), by_trailers).await
+            self.name(picked, changes, &body, room, by_trailers).await
         } else {
             let told = answers::picked(AnswerPart::RequestHeaders, &picked.endpoints, changes, None);
             self.send(told).await?;
@@ -304,7 +302,8 @@ impl Exchange<'_> {
         &self,
         pick: Pick,
         changes: HeaderMutation,
-        (given, room): (&Bytes, Option<Unread>),
+        given: &Bytes,
+        room: Option<Unread>,
         by_trailers: bool,
     ) -> Result<Served, No> {
         let Pick {
@@ -382,7 +381,7 @@ impl Exchange<'_> {
                     self.modes.response,
                     BodyMode::Buffered | BodyMode::BufferedPartial
                 );
-                marks.extend(served.head((status, &kinds), by, comes_whole));
+                marks.extend(served.head(status, &kinds, by, comes_whole));
                 asked.trace.answered(status, None);
                 if head.end_of_stream {
                     served.ended(false);

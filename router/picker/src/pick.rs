@@ -20,6 +20,7 @@ use proxy::path::context::RequestContext;
 use proxy::path::flight::{Flight, Outcome};
 use proxy::path::forward::{self, Wanted, pass, turn_request};
 use proxy::path::inspect::Inspector;
+use proxy::path::observe::Attempt;
 use proxy::path::retry::Charged;
 use proxy::path::select::Choice;
 use proxy::path::{self, models};
@@ -63,7 +64,7 @@ async fn turn(
 ) -> Result<Pick, ApiError> {
     let proxy = context.proxy;
     let mut place = context.place()?;
-    let (turn, body) = path::admitted(context, (endpoint, Some(among)), head, body, &mut place).await?;
+    let (turn, body) = path::admitted(context, endpoint, Some(among), head, body, &mut place).await?;
     let (choice, pass) = forward::select_admitted(proxy, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First: the flight guards the breaker's pass.
@@ -82,7 +83,7 @@ async fn turn(
     flight.traced(span.note());
     place.sent();
     let endpoints = endpoints(proxy, &choice);
-    let carried = Carried::new(proxy, turn, &choice, ((flight, span), charged), place);
+    let carried = Carried::new(proxy, turn, &choice, Attempt { flight, span }, charged, place);
     Ok(Pick {
         endpoints,
         headers: parts.headers,
@@ -172,7 +173,7 @@ fn other(
             proxy,
             in_flight,
             place,
-            (context.started, context.endpoint),
+            context.timer,
             inspector,
         ))),
     })

@@ -31,7 +31,7 @@ use proxy::Proxy;
 use server::Phase;
 use server::client_io::ClientIo;
 use server::connections::{ConnectionPermit, Connections};
-use server::progress::{OpenRequest, Progress};
+use server::progress::OpenRequest;
 use server::socket::{Socket, Tcp};
 use state::supervise::{Task, until_done};
 
@@ -51,33 +51,35 @@ pub async fn run(
     listener: TcpListener,
     phase: watch::Receiver<Phase>,
 ) {
-    let (of, port) = (Arc::clone(&proxy), Arc::new((settings, listener)));
+    let (of, port) = (Arc::clone(&proxy), Arc::new(Port { settings, listener }));
     let accepting = move || accept(Arc::clone(&of), Arc::clone(&port), phase.clone());
     until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
 }
 
-async fn accept(
-    proxy: Arc<Proxy>,
-    port: Arc<(EndpointPicker, TcpListener)>,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let (settings, listener) = &*port;
+/// The endpoint picker's port.
+struct Port {
+    settings: EndpointPicker,
+    listener: TcpListener,
+}
+
+async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, mut phase: watch::Receiver<Phase>) {
+    let Port { settings, listener } = &*port;
     let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
     let begin = |stream: TcpStream, place| {
         tokio::spawn(connection(
             Arc::clone(&proxy),
             settings.clone(),
-            (stream, place),
+            stream,
+            place,
             phases.clone(),
         ));
     };
     loop {
         let accepted = async {
             let (stream, from) = listener.accept().await?;
-            let progress = Arc::new(Progress::default());
-            let place = connections.place(from.ip(), &progress).await;
-            Ok::<_, io::Error>((stream, (place, progress)))
+            let place = connections.place(from.ip()).await;
+            Ok::<_, io::Error>((stream, place))
         };
         let accepted = tokio::select! {
             biased;
@@ -94,22 +96,23 @@ async fn accept(
     }
     // Clients in the backlog are connected already and would be reset with the socket.
     while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
-        let progress = Arc::new(Progress::default());
-        let Some(place) = connections.try_place(from.ip(), &progress) else {
+        let Some(place) = connections.try_place(from.ip()) else {
             return;
         };
-        begin(stream, (place, progress));
+        begin(stream, place);
     }
 }
 
 async fn connection(
     proxy: Arc<Proxy>,
     settings: EndpointPicker,
-    (stream, (place, progress)): (TcpStream, (ConnectionPermit, Arc<Progress>)),
+    stream: TcpStream,
+    place: ConnectionPermit,
     mut phase: watch::Receiver<Phase>,
 ) {
     // Messages are small, and the gateway waits for each.
     let _ = stream.set_nodelay(true);
+    let progress = Arc::clone(place.progress());
     let opened = tokio::select! {
         opened = open(&proxy, &settings, stream) => opened,
         () = progress.has_to_give_way() => None,
@@ -118,7 +121,7 @@ async fn connection(
         return;
     };
     let patience = proxy.state.live().limits.idle_timeout;
-    let io = TokioIo::new(ClientIo::of_other_port(socket, (place, &progress), patience));
+    let io = TokioIo::new(ClientIo::of_other_port(socket, place, patience));
     let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
         let processor = Processor(Arc::clone(&proxy), Arc::new(asked.request_began()));

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use policy::units::Millis;
 use tracing::debug;
 
 use fleet::{InFlight, Worker};
@@ -19,16 +18,16 @@ use protocol::headers;
 use protocol::watch::Watch;
 use proxy::decisions;
 use proxy::path::among::Among;
+use proxy::path::context::RequestTimer;
 use proxy::path::flight::{Flight, Outcome};
 use proxy::path::forward::{mark, outcome, pass};
 use proxy::path::inspect::Inspector;
-use proxy::path::observe::Observer;
+use proxy::path::observe::{Attempt, Observer};
 use proxy::path::retry;
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
 use proxy::{Proxy, RequestPermit};
-use telemetry::traces::AttemptSpan;
 
 /// A request with a picked worker.
 pub(super) enum Served {
@@ -41,12 +40,13 @@ impl Served {
     /// Returns the headers to add.
     pub(super) fn head(
         &mut self,
-        (status, head): (StatusCode, &HeaderMap),
+        status: StatusCode,
+        head: &HeaderMap,
         by: Option<SocketAddr>,
         comes_whole: bool,
     ) -> HeaderMap {
         match self {
-            Self::Turn(turn) => turn.head((status, head), by, comes_whole),
+            Self::Turn(turn) => turn.head(status, head, by, comes_whole),
             Self::Other(other) => other.head(status, by),
         }
     }
@@ -112,7 +112,7 @@ pub(super) struct Carried {
     /// The explained choice, if requested.
     explained: Option<HeaderValue>,
     /// Present until the head of the response.
-    attempt: Option<(Box<Flight>, AttemptSpan)>,
+    attempt: Option<Attempt>,
     charged: Charged,
     /// Present after the head of the response.
     observer: Option<Observer>,
@@ -124,7 +124,8 @@ impl Carried {
         proxy: &Arc<Proxy>,
         turn: Arc<Turn>,
         choice: &Choice,
-        (attempt, charged): ((Box<Flight>, AttemptSpan), Charged),
+        attempt: Attempt,
+        charged: Charged,
         place: RequestPermit,
     ) -> Self {
         let explained = turn
@@ -145,7 +146,8 @@ impl Carried {
 
     fn head(
         &mut self,
-        (status, head): (StatusCode, &HeaderMap),
+        status: StatusCode,
+        head: &HeaderMap,
         by: Option<SocketAddr>,
         comes_whole: bool,
     ) -> HeaderMap {
@@ -158,18 +160,18 @@ impl Carried {
             None => Some(attempt),
             Some(by) => self.moved(attempt, by),
         };
-        let Some((mut flight, span)) = attempt else {
+        let Some(mut attempt) = attempt else {
             return marks;
         };
-        flight.keep(self.place.take());
+        attempt.flight.keep(self.place.take());
         if comes_whole {
-            flight.is_unclocked();
+            attempt.flight.is_unclocked();
         }
-        let outcome = outcome(status, &mut flight);
+        let outcome = outcome(status, &mut attempt.flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
             .within(self.proxy.state.copied());
-        self.observer = Some(Observer::new(watch, (flight, span), outcome));
+        self.observer = Some(Observer::new(watch, attempt, outcome));
         mark(&mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
@@ -178,11 +180,8 @@ impl Carried {
     }
 
     /// Moves the account to the worker that answered in place of the picked one.
-    fn moved(
-        &mut self,
-        (flight, span): (Box<Flight>, AttemptSpan),
-        by: SocketAddr,
-    ) -> Option<(Box<Flight>, AttemptSpan)> {
+    fn moved(&mut self, attempt: Attempt, by: SocketAddr) -> Option<Attempt> {
+        let Attempt { flight, span } = attempt;
         let trace = span.trace().clone();
         span.end(Outcome::NotReached.as_str(), None);
         flight.end(Outcome::NotReached);
@@ -201,7 +200,7 @@ impl Carried {
         flight.traced(span.note());
         self.sequence = choice.decision.sequence;
         self.worker = worker;
-        Some((flight, span))
+        Some(Attempt { flight, span })
     }
 }
 
@@ -209,7 +208,7 @@ impl Drop for Carried {
     fn drop(&mut self) {
         // Dropped before the permit: the next request must see the worker without this turn.
         self.observer = None;
-        if let Some((flight, span)) = self.attempt.take() {
+        if let Some(Attempt { flight, span }) = self.attempt.take() {
             span.end(Outcome::Aborted.as_str(), None);
             drop(flight);
         }
@@ -221,8 +220,7 @@ pub(super) struct Relayed {
     proxy: Arc<Proxy>,
     in_flight: Option<InFlight>,
     _place: RequestPermit,
-    /// Time of the pick, and the endpoint's name in metrics.
-    counted: (Millis, &'static str),
+    timer: RequestTimer,
     is_answered: bool,
     inspector: Inspector,
 }
@@ -232,14 +230,14 @@ impl Relayed {
         proxy: &Arc<Proxy>,
         in_flight: InFlight,
         place: RequestPermit,
-        counted: (Millis, &'static str),
+        timer: RequestTimer,
         inspector: Inspector,
     ) -> Self {
         Self {
             proxy: Arc::clone(proxy),
             in_flight: Some(in_flight),
             _place: place,
-            counted,
+            timer,
             is_answered: false,
             inspector,
         }
@@ -265,7 +263,7 @@ impl Relayed {
         if retry::is_failure(status) && in_flight.failed() {
             self.proxy.state.breaker_opened(in_flight.worker());
         }
-        pass::settled(&self.proxy, status, in_flight, self.counted);
+        pass::settled(&self.proxy, status, in_flight, self.timer);
         mark(&mut marks, in_flight.worker(), None);
         marks
     }
@@ -274,9 +272,7 @@ impl Relayed {
 impl Drop for Relayed {
     fn drop(&mut self) {
         if !self.is_answered {
-            let (started, endpoint) = self.counted;
-            let seconds = (self.proxy.state.clock.now() - started).0 / 1e3;
-            self.proxy.state.metrics.request(endpoint, "aborted", seconds);
+            self.timer.record(&self.proxy, "aborted");
         }
     }
 }

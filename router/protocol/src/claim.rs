@@ -71,7 +71,8 @@ impl Allowed {
     pub fn believed(
         &self,
         mut seen: Seen,
-        (answered, took): (u64, Millis),
+        answered: u64,
+        took: Millis,
         context: impl Fn() -> u64,
     ) -> (Seen, Clamped) {
         let mut clamped = Clamped::default();
@@ -136,7 +137,7 @@ mod tests {
             usage: Some(usage),
             ..Seen::default()
         };
-        let (seen, clamped) = allowed.believed(seen, (answered, Millis(1e3)), || context(told));
+        let (seen, clamped) = allowed.believed(seen, answered, Millis(1e3), || context(told));
         let usage = seen.usage.unwrap();
         ([usage.prompt, usage.completion], clamped.names().collect())
     }
@@ -216,7 +217,7 @@ mod tests {
             ..Seen::default()
         };
         let believed = |queue, prefill| {
-            let (seen, clamped) = Allowed::default().believed(seen(queue, prefill), (0, Millis(1e3)), || 0);
+            let (seen, clamped) = Allowed::default().believed(seen(queue, prefill), 0, Millis(1e3), || 0);
             let times = seen.engine().unwrap();
             (times.queue.0, times.prefill.0, clamped.times)
         };
@@ -235,7 +236,7 @@ mod tests {
             let allowed = Allowed { bytes, refers, max_tokens, choices };
             let claim = Usage { prompt, completion, cached };
             let seen = Seen { usage: Some(claim), ..Seen::default() };
-            let (seen, clamped) = allowed.believed(seen, (answered, Millis::ZERO), || context(told));
+            let (seen, clamped) = allowed.believed(seen, answered, Millis::ZERO, || context(told));
             let usage = seen.usage.unwrap();
             prop_assert!(usage.prompt <= (bytes + TEMPLATE).max(LONGEST_CONTEXT));
             prop_assert!(usage.completion <= answered.max(LONGEST_CONTEXT * MOST_CHOICES));

@@ -10,8 +10,8 @@ use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WW
 use http::{Response, StatusCode};
 use serde_json::json;
 
+use crate::family::Family;
 use crate::names;
-use crate::routes::Family;
 use tailroute_http::body::{self, Body};
 
 /// Header that marks a response as the router's own; its value is the error's code.

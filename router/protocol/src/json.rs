@@ -15,8 +15,10 @@ mod block;
 mod escape;
 mod string;
 mod value;
+mod walk;
 
-pub use string::{Out, Quoted};
+pub use string::Quoted;
+pub use walk::Out;
 
 /// Position and reason of a syntax error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

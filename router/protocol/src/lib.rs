@@ -6,6 +6,7 @@
 
 pub mod claim;
 pub mod error;
+pub mod family;
 pub mod fingerprint;
 pub mod headers;
 pub mod json;

@@ -12,7 +12,7 @@ mod tests;
 use bytes::Bytes;
 use sse::StreamPosition;
 
-use super::routes::Family;
+use super::family::Family;
 
 /// Prefix of a data line; some clients require the space.
 const FIELD: &[u8] = b"data: ";

@@ -11,6 +11,7 @@ use http::Method;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::ApiError;
+use crate::family::Family;
 
 /// The kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,28 +80,6 @@ pub enum Upload {
     Files,
     /// `/v1/images/edits`, `/v1/images/variations`
     Images,
-}
-
-/// The API of a request, which determines the format of errors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
-    /// OpenAI and all unspecified APIs.
-    #[default]
-    OpenAi,
-    /// Anthropic's Messages API.
-    Anthropic,
-}
-
-impl Family {
-    /// Returns the API of a path.
-    #[must_use]
-    pub fn of(path: &str) -> Self {
-        match path.strip_prefix("/v1/messages") {
-            Some("") => Self::Anthropic,
-            Some(rest) if rest.starts_with('/') => Self::Anthropic,
-            _ => Self::OpenAi,
-        }
-    }
 }
 
 impl Route {

@@ -7,8 +7,9 @@ use policy::estimate::Finish;
 use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 
+use super::family::Family;
 use super::reply::Piece;
-use super::routes::{Endpoint, Family};
+use super::routes::Endpoint;
 use tailroute_http::unread::Unread;
 
 mod event;

@@ -12,7 +12,6 @@ use tracing::warn;
 use crate::Proxy;
 use crate::path::{self, arrival};
 use server::connections::{ConnectionPermit, Connections};
-use server::progress::Progress;
 use server::{Connector, Phase};
 use state::supervise::{Task, until_done};
 
@@ -21,10 +20,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
 pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receiver<Phase>) {
-    let port = Arc::new((
+    let port = Arc::new(Port {
         listener,
-        Connections::new(proxy.state.config.limits.max_connections.get()),
-    ));
+        connections: Connections::new(proxy.state.config.limits.max_connections.get()),
+    });
     let connector = Connector::new(&proxy.state);
     let accepting = {
         let proxy = Arc::clone(&proxy);
@@ -40,23 +39,23 @@ pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receive
     until_done(Arc::clone(&proxy.state), Task::only("data_port"), accepting).await;
 }
 
-async fn accept(
-    proxy: Arc<Proxy>,
-    port: Arc<(TcpListener, Arc<Connections>)>,
-    connector: Connector,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let (listener, connections) = &*port;
+/// The data port, with its connection limit.
+struct Port {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+}
+
+async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut phase: watch::Receiver<Phase>) {
+    let Port {
+        listener,
+        connections,
+    } = &*port;
     let phases = phase.clone();
-    let begin = |(stream, address): (TcpStream, SocketAddr), (place, progress)| {
+    let begin = |stream: TcpStream, address: SocketAddr, place: ConnectionPermit| {
         let peer = arrival::peer(&proxy, address, proxy.state.tls.acceptor().is_some());
         let proxy = Arc::clone(&proxy);
         let handle = move |request| path::handle(Arc::clone(&proxy), Arc::clone(&peer), request);
-        tokio::spawn(
-            connector
-                .clone()
-                .serve(stream, handle, (place, progress), phases.clone()),
-        );
+        tokio::spawn(connector.clone().serve(stream, handle, place, phases.clone()));
     };
     loop {
         let accepted = tokio::select! {
@@ -64,8 +63,8 @@ async fn accept(
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
             accepted = listener.accept() => accepted,
         };
-        let client = match accepted {
-            Ok(client) => client,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "cannot accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -73,26 +72,24 @@ async fn accept(
             }
         };
         // At the connection limit, this client waits here and later ones in the listen backlog.
-        let progress = Arc::new(Progress::default());
         let place = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => {
-                if let Some(place) = connections.try_place(client.1.ip(), &progress) {
-                    begin(client, (place, progress));
+                if let Some(place) = connections.try_place(address.ip()) {
+                    begin(stream, address, place);
                 }
                 break;
             }
-            place = connections.place(client.1.ip(), &progress) => place,
+            place = connections.place(address.ip()) => place,
         };
-        begin(client, (place, progress));
+        begin(stream, address, place);
     }
     // Clients in the backlog are connected already and would be reset with the socket, so they are accepted too. If
     // another process shares the backlog, it would serve them as well.
-    while let Some(Ok(client)) = listener.accept().now_or_never() {
-        let progress = Arc::new(Progress::default());
-        let Some(place): Option<ConnectionPermit> = connections.try_place(client.1.ip(), &progress) else {
+    while let Some(Ok((stream, address))) = listener.accept().now_or_never() {
+        let Some(place) = connections.try_place(address.ip()) else {
             break;
         };
-        begin(client, (place, progress));
+        begin(stream, address, place);
     }
 }

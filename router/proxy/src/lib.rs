@@ -153,6 +153,7 @@ impl Proxy {
     /// Takes a permit for one more request, if `limits.max_in_flight` leaves one.
     #[must_use]
     pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
+        self.state.idle.requested(self.state.clock.now());
         let max = self.state.live().limits.max_in_flight.get();
         let permit = RequestPermit {
             proxy: Arc::clone(self),

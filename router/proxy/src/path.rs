@@ -12,7 +12,7 @@
 //! | finish | settles, learns, counts and records | [`flight`] |
 //!
 //! Before `forward`, a request waits only for the client's body and for the gate. After it, nothing delays the stream.
-//! The endpoint picker ([`picker`](crate::picker)) runs the same stages for requests that a gateway proxies.
+//! The endpoint picker (the crate `picker`) runs the same stages for requests that a gateway proxies.
 
 pub mod account;
 pub mod admit;
@@ -52,9 +52,9 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
-use policy::units::Millis;
 use protocol::error::ApiError;
-use protocol::routes::{Endpoint, Family, Route};
+use protocol::family::Family;
+use protocol::routes::{Endpoint, Route};
 use protocol::steering;
 use tokio::time::Instant;
 
@@ -63,7 +63,7 @@ use self::among::Among;
 use self::arrival::{Arrival, Peer};
 use self::ask::Asked;
 use self::client_body::ClientBody;
-use self::context::RequestContext;
+use self::context::{RequestContext, RequestTimer};
 use self::deadline::Deadline;
 use self::forward::{TurnRequest, Wanted};
 use self::turn::Turn;
@@ -87,6 +87,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
     let started = proxy.state.clock.now();
     let route = admit::route(&proxy, &request);
     let endpoint = admit::endpoint(&route);
+    let timer = RequestTimer { endpoint, started };
     trace.asked(request.method(), endpoint);
     let caller = proxy.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
@@ -95,8 +96,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
         let context = RequestContext {
             proxy: &proxy,
             caller: caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
-            endpoint,
-            started,
+            timer,
             deadline,
             trace: &trace,
         };
@@ -116,7 +116,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
             response
         }
         Err(error) => {
-            refused(&proxy, &caller, (endpoint, started), &error);
+            refused(&proxy, &caller, timer, &error);
             error.response_for(family)
         }
     };
@@ -127,12 +127,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
 }
 
 /// Counts a request that the router answers itself.
-pub fn refused(
-    proxy: &Proxy,
-    caller: &Result<Caller, ApiError>,
-    (endpoint, started): (&'static str, Millis),
-    error: &ApiError,
-) {
+pub fn refused(proxy: &Proxy, caller: &Result<Caller, ApiError>, timer: RequestTimer, error: &ApiError) {
     if let Some(outcome) = error.admission() {
         proxy
             .state
@@ -144,10 +139,7 @@ pub fn refused(
     } else {
         "router_error"
     };
-    proxy
-        .state
-        .metrics
-        .request(endpoint, outcome, (proxy.state.clock.now() - started).0 / 1e3);
+    timer.record(proxy, outcome);
 }
 
 async fn answer(
@@ -205,7 +197,7 @@ async fn turn(
     let Received { bytes, room: _room } = admit::read_body(context.proxy, head, body).await?;
     drop(receiving);
     let mut place = context.place()?;
-    let (turn, body) = admitted(context, (endpoint, None), head, bytes, &mut place).await?;
+    let (turn, body) = admitted(context, endpoint, None, head, bytes, &mut place).await?;
     let request = TurnRequest {
         context,
         head,
@@ -225,7 +217,8 @@ async fn turn(
 /// Parses and admits a turn. Returns it with the body to send to engines. `among` restricts the eligible workers.
 pub async fn admitted(
     context: &RequestContext<'_>,
-    (endpoint, among): (Endpoint, Option<Among>),
+    endpoint: Endpoint,
+    among: Option<Among>,
     head: &Parts,
     body: Bytes,
     place: &mut RequestPermit,

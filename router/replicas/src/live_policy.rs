@@ -159,7 +159,7 @@ impl Bus {
             if expected.is_some_and(|expected| expected != before.revision) {
                 return Err(ChangeError::Stale(before.revision));
             }
-            let document = Document::next(state, self, change, (&before, pending.as_ref()));
+            let document = Document::next(state, self, change, &before, pending.as_ref());
             let written = bucket.put(KEY, document.bytes(), sequence).await;
             if written.map_err(ChangeError::Unwritten)?.is_none() {
                 continue;

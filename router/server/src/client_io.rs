@@ -45,7 +45,9 @@ pub struct ClientIo {
 
 impl ClientIo {
     pub(super) fn new(
-        (stream, outgoing, ahead): (Arc<Socket>, Arc<Outgoing>, Arc<ReadAhead>),
+        stream: Arc<Socket>,
+        outgoing: Arc<Outgoing>,
+        ahead: Arc<ReadAhead>,
         progress: Arc<Progress>,
         place: Arc<dyn Any + Send + Sync>,
         patience: Duration,
@@ -62,14 +64,12 @@ impl ClientIo {
     }
 
     /// Returns the socket of a connection on another port.
-    pub fn of_other_port(
-        socket: Socket,
-        (place, progress): (ConnectionPermit, &Arc<Progress>),
-        patience: Duration,
-    ) -> Self {
+    pub fn of_other_port(socket: Socket, place: ConnectionPermit, patience: Duration) -> Self {
         Self::new(
-            (Arc::new(socket), Arc::default(), Arc::default()),
-            Arc::clone(progress),
+            Arc::new(socket),
+            Arc::default(),
+            Arc::default(),
+            Arc::clone(place.progress()),
             Arc::new(place),
             patience,
         )

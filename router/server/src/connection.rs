@@ -101,7 +101,7 @@ impl Connector {
         self,
         stream: TcpStream,
         handle: H,
-        (place, progress): (ConnectionPermit, Arc<Progress>),
+        place: ConnectionPermit,
         phase: watch::Receiver<Phase>,
     ) where
         H: Fn(Request<Incoming>) -> F,
@@ -110,6 +110,7 @@ impl Connector {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "cannot set TCP_NODELAY");
         }
+        let progress = Arc::clone(place.progress());
         let opened = tokio::select! {
             biased;
             opened = open(&self.state, stream) => opened,
@@ -119,7 +120,7 @@ impl Connector {
             return;
         };
         let (stream, place) = (Arc::new(stream), Arc::new(place));
-        let ended = self.converse(&stream, handle, (&place, &progress), phase).await;
+        let ended = self.converse(&stream, handle, &place, phase).await;
         if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
             // The socket now belongs to the tunnel.
             return;
@@ -147,7 +148,7 @@ impl Connector {
         &self,
         stream: &Arc<Socket>,
         handle: H,
-        (place, progress): (&Arc<ConnectionPermit>, &Arc<Progress>),
+        place: &Arc<ConnectionPermit>,
         phase: watch::Receiver<Phase>,
     ) -> Ended
     where
@@ -157,12 +158,15 @@ impl Connector {
         let live = self.state.live();
         let (idle, drain_delay) = (live.limits.idle_timeout, live.limits.drain_delay);
         drop(live);
+        let progress = place.progress();
         let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
         let answers = Arc::new(Answers::new(idle));
         let outgoing = Arc::new(Outgoing::default());
         let ahead = Arc::new(ReadAhead::default());
         let socket = ClientIo::new(
-            (Arc::clone(stream), Arc::clone(&outgoing), Arc::clone(&ahead)),
+            Arc::clone(stream),
+            Arc::clone(&outgoing),
+            Arc::clone(&ahead),
             Arc::clone(progress),
             place,
             idle,
@@ -206,12 +210,7 @@ impl Connector {
             .server
             .serve_connection_with_upgrades(TokioIo::new(io), service);
         let connection = pin!(connection.into_owned());
-        until_it_ends(
-            (connection, express, reader),
-            Events::new(watched, times),
-            progress,
-        )
-        .await
+        until_it_ends(connection, express, reader, Events::new(watched, times), progress).await
     }
 }
 
@@ -248,7 +247,9 @@ enum Happened {
 
 /// Serves a connection until it ends or an event ends it.
 async fn until_it_ends<C>(
-    (mut connection, mut express, mut reader): (Pin<&mut C>, FastPath, Reader),
+    mut connection: Pin<&mut C>,
+    mut express: FastPath,
+    mut reader: Reader,
     mut events: Events,
     progress: &Progress,
 ) -> Ended

@@ -40,7 +40,16 @@ struct Open {
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
     number: u64,
+    progress: Arc<Progress>,
     permit: Option<OwnedSemaphorePermit>,
+}
+
+impl ConnectionPermit {
+    /// The progress of the connection, which decides on its eviction.
+    #[must_use]
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
 }
 
 impl Drop for ConnectionPermit {
@@ -63,10 +72,12 @@ impl Connections {
     }
 
     /// Waits for a permit for a client's connection.
-    pub async fn place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> ConnectionPermit {
+    pub async fn place(self: &Arc<Self>, client: IpAddr) -> ConnectionPermit {
+        // The connection counts as idle from here on, while it waits too.
+        let progress = Arc::new(Progress::default());
         loop {
-            if let Some(place) = self.try_place(client, progress) {
-                return place;
+            if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+                return self.opened(client, progress, permit);
             }
             self.make_room();
             let freed = Arc::clone(&self.permits).acquire_owned();
@@ -77,31 +88,31 @@ impl Connections {
     }
 
     /// Returns a permit for a client's connection if one is free.
-    pub fn try_place(self: &Arc<Self>, client: IpAddr, progress: &Arc<Progress>) -> Option<ConnectionPermit> {
+    pub fn try_place(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
-        Some(self.opened(client, progress, permit))
+        Some(self.opened(client, Arc::default(), permit))
     }
 
     fn opened(
         self: &Arc<Self>,
         client: IpAddr,
-        progress: &Arc<Progress>,
+        progress: Arc<Progress>,
         permit: OwnedSemaphorePermit,
     ) -> ConnectionPermit {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let open = Open {
             network: network(client),
-            progress: Arc::clone(progress),
+            progress: Arc::clone(&progress),
         };
         self.open.lock().insert(number, open);
         ConnectionPermit {
             connections: Arc::clone(self),
             number,
+            progress,
             permit: Some(permit),
         }
     }
 
-    /// Returns the number of free slots.
     /// Returns the number of free permits.
     pub fn free(&self) -> usize {
         self.permits.available_permits()
@@ -148,11 +159,10 @@ mod tests {
         connections: &Arc<Connections>,
         client: IpAddr,
     ) -> (Arc<Progress>, tokio::task::JoinHandle<()>) {
-        let progress = Arc::new(Progress::default());
-        let place = connections.place(client, &progress).await;
-        let own = Arc::clone(&progress);
+        let place = connections.place(client).await;
+        let progress = Arc::clone(place.progress());
         let task = tokio::spawn(async move {
-            own.has_to_give_way().await;
+            place.progress().has_to_give_way().await;
             drop(place);
         });
         (progress, task)
@@ -177,25 +187,20 @@ mod tests {
         let connections = Connections::new(1);
         let (progress, _task) = open(&connections, address(1)).await;
         let request = progress.request_began();
-        let other = Arc::new(Progress::default());
-        let mut waiting = std::pin::pin!(connections.place(address(2), &other));
+        let mut waiting = std::pin::pin!(connections.place(address(2)));
         let in_time = tokio::time::timeout(Duration::from_secs(60), waiting.as_mut()).await;
         assert!(in_time.is_err());
         drop(request);
         waiting.await;
-        assert!(connections.try_place(address(2), &other).is_some());
+        assert!(connections.try_place(address(2)).is_some());
     }
 
     #[test]
     fn a_connection_under_eviction_is_not_chosen_again() {
         let connections = Connections::new(2);
-        let open = [(); 2].map(|()| {
-            let progress = Arc::new(Progress::default());
-            (connections.try_place(address(1), &progress), progress)
-        });
+        let open = [(); 2].map(|()| connections.try_place(address(1)).unwrap());
         let told = || {
-            let told =
-                |(_, progress): &(_, Arc<Progress>)| progress.has_to_give_way().now_or_never().is_some();
+            let told = |place: &ConnectionPermit| place.progress().has_to_give_way().now_or_never().is_some();
             open.iter().filter(|one| told(one)).count()
         };
         for expected in [1, 1, 0] {
@@ -214,10 +219,10 @@ mod tests {
 
     #[test]
     fn dropping_a_permit_frees_its_slot() {
-        let (connections, progress) = (Connections::new(1), Arc::new(Progress::default()));
-        let place = connections.try_place(address(1), &progress).unwrap();
-        assert!(connections.try_place(address(1), &progress).is_none());
+        let connections = Connections::new(1);
+        let place = connections.try_place(address(1)).unwrap();
+        assert!(connections.try_place(address(1)).is_none());
         drop(place);
-        assert!(connections.place(address(1), &progress).now_or_never().is_some());
+        assert!(connections.place(address(1)).now_or_never().is_some());
     }
 }

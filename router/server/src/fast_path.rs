@@ -22,9 +22,9 @@ use parking_lot::Mutex;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::frame_owner::FrameOwner;
+use super::frame_owner::{FrameOwner, Held};
 use super::socket::Socket;
-use super::stalled::{Answers, Held};
+use super::stalled::Answers;
 use tailroute_http::body::Piece;
 use tailroute_http::rare_waker::RareWaker;
 

@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::stalled::Held;
+use super::progress::OpenRequest;
 use tailroute_http::body::{Body, BodyError};
 
 /// The encoding of the responses to a request.
@@ -60,6 +60,20 @@ impl FrameOwner {
             Self::Hyper
         }
     }
+}
+
+/// A response in transmission.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` once it was dropped.
+    pub(super) body: Option<Body>,
+    /// When the last frame was taken, if none was polled for since.
+    pub(super) handed_out: Option<Instant>,
+    /// The request's deadline.
+    pub(super) due: Option<Instant>,
+    /// Open until hyper drops the response, or it is dropped as stalled.
+    pub(super) request: Option<OpenRequest>,
+    pub(super) passage: FrameOwner,
 }
 
 /// The results of hyper's polls for the connection's task.

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Due;
-use super::frame_owner::{Carrier, FrameOwner, PollResults, Watched};
+use super::frame_owner::{Carrier, FrameOwner, Held, PollResults, Watched};
 use super::progress::OpenRequest;
 use tailroute_http::body::{self, Body};
 
@@ -39,20 +39,6 @@ struct Sending {
     answers: Vec<Weak<Mutex<Held>>>,
     /// Time of the next check. No response can be stalled before it; `None` without responses.
     next_look: Option<Instant>,
-}
-
-/// A response in transmission.
-#[derive(Debug)]
-pub(super) struct Held {
-    /// `None` once it was dropped.
-    pub(super) body: Option<Body>,
-    /// When the last frame was taken, if none was polled for since.
-    pub(super) handed_out: Option<Instant>,
-    /// The request's deadline.
-    due: Option<Instant>,
-    /// Open until hyper drops the response, or it is dropped as stalled.
-    pub(super) request: Option<OpenRequest>,
-    pub(super) passage: FrameOwner,
 }
 
 impl Held {

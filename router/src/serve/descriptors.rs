@@ -17,11 +17,11 @@ const OWN: usize = 1024;
 pub fn fit(config: &mut Config) {
     let limit = raised();
     let limits = &mut config.limits;
-    let configured = (limits.max_connections, limits.max_in_flight);
+    let (connections, in_flight) = (limits.max_connections, limits.max_in_flight);
     let picker = config.endpoint_picker.as_ref();
     let picker = picker.map_or(0, |picker| picker.max_connections);
-    (limits.max_connections, limits.max_in_flight) = fitting(configured, picker, limit);
-    if (limits.max_connections, limits.max_in_flight) != configured {
+    (limits.max_connections, limits.max_in_flight) = fitting(connections, in_flight, picker, limit);
+    if (limits.max_connections, limits.max_in_flight) != (connections, in_flight) {
         warn!(
             descriptors = limit,
             limits.max_connections = limits.max_connections.get(),
@@ -50,7 +50,8 @@ fn raised() -> usize {
 
 /// Lowers the limits of connections and requests in flight to fit.
 fn fitting(
-    (connections, in_flight): (NonZeroUsize, NonZeroUsize),
+    connections: NonZeroUsize,
+    in_flight: NonZeroUsize,
     picker: usize,
     limit: usize,
 ) -> (NonZeroUsize, NonZeroUsize) {
@@ -74,7 +75,7 @@ mod tests {
     fn bounds_that_do_not_fit_are_lowered() {
         let fitting = |connections, in_flight, limit| {
             let count = |count| NonZeroUsize::new(count).unwrap();
-            let (connections, in_flight) = super::fitting((count(connections), count(in_flight)), 0, limit);
+            let (connections, in_flight) = super::fitting(count(connections), count(in_flight), 0, limit);
             (connections.get(), in_flight.get())
         };
         for (configured, limit, fits) in [

@@ -2,7 +2,7 @@
 
 use fleet::Worker;
 use learning::feedback::{ClassState, TailState};
-use metrics::{BusGauges, Gauges, WorkerGauges};
+use metrics::{AdmissionGauges, BusGauges, Gauges, WorkerGauges};
 use policy::slo;
 use policy::units::{Millis, Tokens};
 
@@ -11,7 +11,7 @@ use crate::State;
 impl State {
     /// Returns the gauges of the metrics page. The parts that own admission and the bus give theirs.
     #[must_use]
-    pub fn gauges(&self, admission: (usize, usize), bus: Option<BusGauges>) -> Gauges {
+    pub fn gauges(&self, admission: AdmissionGauges, bus: Option<BusGauges>) -> Gauges {
         let habits = {
             let conversations = self.feedback.conversations.lock();
             let all = ClassState::of(None, conversations.habits.all());

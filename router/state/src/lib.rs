@@ -11,6 +11,7 @@
 //! | `live_policy` | changes of the routing policy |
 //! | `announce` | events for subscribers |
 //! | `gauges` | values of the metrics page |
+//! | [`idle`] | whether there are requests |
 //! | [`control`] | calls to workers outside of requests |
 //! | [`snapshot`] | what was learned, kept over a restart |
 //! | [`supervise`] | restarts of long-lived tasks |
@@ -20,9 +21,11 @@ mod announce;
 pub mod control;
 mod gauges;
 mod health;
+pub mod idle;
 mod live;
 mod live_policy;
 mod members;
+mod pool_timer;
 pub mod snapshot;
 pub mod supervise;
 pub mod turn_reports;
@@ -54,7 +57,9 @@ use tailroute_http::tls::{Connector, Tls, TlsError};
 use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE};
 
+use self::idle::Idle;
 pub use self::live::Live;
+use self::pool_timer::PoolTimer;
 
 /// Bytes that may be held of all responses while they pass, beside the first part of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
@@ -87,6 +92,8 @@ pub struct State {
     pub client: Client<Connector, Body>,
     /// Clock.
     pub clock: Clock,
+    /// Whether the router is idle.
+    pub idle: Arc<Idle>,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
@@ -138,6 +145,7 @@ impl State {
         let fleet = Fleet::new((0..).zip(&config.workers).map(worker).collect());
         let clock = Clock::start();
         let tls = Tls::load(&config)?;
+        let idle = Arc::<Idle>::default();
         Ok(Arc::new(Self {
             live: ArcSwap::from_pointee(Live::of(&config)),
             policy: Revisions::new(routing.settings()),
@@ -150,9 +158,10 @@ impl State {
             knowledge,
             feedback: Feedback::new(&config),
             metrics,
-            client: client(&config, &tls),
+            client: client(&config, &tls, &idle),
             tls,
             clock,
+            idle,
             snapshot: parking_lot::Mutex::new(()),
             unread: Arc::default(),
             copied: Arc::default(),
@@ -244,12 +253,16 @@ impl State {
     }
 }
 
-fn client(config: &Config, tls: &Tls) -> Client<Connector, Body> {
+fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client<Connector, Body> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let connect_timeout = config.limits.connect_timeout;
+    let pool_timer = PoolTimer {
+        idle: Arc::clone(idle),
+        timer: TokioTimer::new(),
+    };
     Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
+        .pool_timer(pool_timer)
         .timer(TokioTimer::new())
         .pool_idle_timeout(POOL_IDLE)
         .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)

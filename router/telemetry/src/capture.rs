@@ -36,7 +36,7 @@ use tracing::warn;
 use self::file::Ring;
 use self::numbers::Numbers;
 pub use self::record::Record;
-use self::record::{Place, micros};
+use self::record::{Arrival, micros};
 
 /// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::capture";
@@ -70,11 +70,11 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 
 #[derive(Debug)]
 enum Message {
-    Turn(Place, Box<Record<'static>>),
+    Turn(Arrival, Box<Record<'static>>),
     End(oneshot::Sender<()>),
 }
 
-type Open = Mutex<BTreeSet<Place>>;
+type Open = Mutex<BTreeSet<Arrival>>;
 
 /// The capture of turns.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl Capture {
         let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
         let open = Arc::new(Open::default());
-        let writer = writer::Writer::new((ring, numbers), Arc::clone(&open), Arc::clone(&counters));
+        let writer = writer::Writer::new(ring, numbers, Arc::clone(&open), Arc::clone(&counters));
         std::thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run_supervised(messages))
@@ -119,11 +119,14 @@ impl Capture {
     #[must_use]
     pub fn begin(&self, arrived: Millis) -> Slip {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
-        let place = (micros(arrived), sequence);
-        self.0.open.lock().insert(place);
+        let arrival = Arrival {
+            at_us: micros(arrived),
+            sequence,
+        };
+        self.0.open.lock().insert(arrival);
         Slip {
             shared: Arc::clone(&self.0),
-            place,
+            arrival,
         }
     }
 
@@ -145,7 +148,7 @@ impl Capture {
 #[derive(Debug)]
 pub struct Slip {
     shared: Arc<Shared>,
-    place: Place,
+    arrival: Arrival,
 }
 
 impl Slip {
@@ -153,7 +156,7 @@ impl Slip {
     pub fn hand_in(self, record: Record<'static>) {
         // Sent before the registration is removed: the writer relies on finding the record of every turn that is not in
         // flight.
-        let message = Message::Turn(self.place, Box::new(record));
+        let message = Message::Turn(self.arrival, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
             self.shared.counters.count("dropped", 1);
         }
@@ -162,6 +165,6 @@ impl Slip {
 
 impl Drop for Slip {
     fn drop(&mut self) {
-        self.shared.open.lock().remove(&self.place);
+        self.shared.open.lock().remove(&self.arrival);
     }
 }

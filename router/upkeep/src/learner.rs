@@ -7,7 +7,7 @@ use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::room;
 use fleet::Worker;
@@ -19,6 +19,8 @@ use state::State;
 
 /// Interval of the sweep over silent conversations, idle workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
+/// Interval of the sweep of an idle router.
+const IDLE_SWEEP: Duration = Duration::from_secs(30);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
@@ -26,16 +28,30 @@ pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<L
     let mut lessons = lessons.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut swept, mut is_slow) = (Instant::now(), false);
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
             // A sweep is rare, and later observations should not be applied before it.
             biased;
-            _ = sweeps.tick() => sweep(&proxy),
+            _ = sweeps.tick() => {
+                sweep(&proxy);
+                let state = &proxy.state;
+                state.idle.check(state.clock.now(), proxy.in_flight());
+                (swept, is_slow) = (Instant::now(), state.idle.is_idle());
+                if is_slow {
+                    sweeps.reset_after(IDLE_SWEEP);
+                }
+            }
+            () = sweep_is_wanted(&proxy.state), if is_slow => {
+                is_slow = false;
+                sweeps.reset_at(swept + SWEEP);
+            }
             count = lessons.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
                 }
+                proxy.state.idle.requested(proxy.state.clock.now());
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(lesson) => apply(&proxy, &lesson),
@@ -48,6 +64,14 @@ pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<L
                 tokio::task::yield_now().await;
             }
         }
+    }
+}
+
+/// Waits until an idle router has a request or an event, such as a worker that is ready or a changed objective.
+async fn sweep_is_wanted(state: &State) {
+    tokio::select! {
+        () = state.idle.ends() => {}
+        () = state.operator.events.happened() => {}
     }
 }
 

@@ -3,7 +3,7 @@
 //! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
 //! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
 //! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
-//! is queried less and less often.
+//! is queried less often, and so is one without requests while the router is idle ([`state::idle`]).
 //!
 //! The same pages count prefill times, from which costs are learned where responses do not report them
 //! ([`learning::feedback::Counters`]).
@@ -17,7 +17,7 @@ use http::Method;
 use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
 use serde_json::Value;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, info, warn};
 
 use super::learner;
@@ -34,6 +34,9 @@ const DRIFTS: u32 = 3;
 const LONG_ANSWER: usize = 64 << 10;
 /// Intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
+/// Most intervals between two readings of an engine without requests while the router is idle. Odd, so that every other
+/// reading coincides with a probe at the default intervals.
+const IDLE: u32 = 15;
 
 /// Figures on an engine's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -52,24 +55,30 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
     };
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut skip = 0;
+    // Whether the next reading is far off, unless a request comes.
+    let mut waits = false;
     let mut known = false;
     let mut drift = Drift::default();
     loop {
-        ticks.tick().await;
+        let tick = tokio::select! {
+            tick = ticks.tick() => tick,
+            () = state.idle.ends(), if waits => {
+                ticks.reset();
+                Instant::now()
+            }
+        };
+        waits = false;
         if !worker.is_well() {
             state.feedback.counters.lock().forget(worker.id);
-            continue;
-        }
-        if skip > 0 {
-            skip -= 1;
             continue;
         }
         let asked = state.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
         let Some(counts) = ask(&state, &worker).await else {
             debug!(worker = worker.name(), "no queue figures");
-            skip = if known { 0 } else { SELDOM };
+            if !known {
+                ticks.reset_after(interval * SELDOM);
+            }
             continue;
         };
         if !std::mem::replace(&mut known, true) {
@@ -109,6 +118,10 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
                 worker = worker.name(),
                 in_flight, there, "the worker reports fewer requests than are counted here"
             );
+        }
+        if state.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
+            ticks.reset_at(tick + interval * IDLE);
+            waits = true;
         }
     }
 }

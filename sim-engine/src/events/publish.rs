@@ -65,7 +65,7 @@ async fn start_all(
             true => config.replay_endpoint.clone(),
             false => later_port(&config.replay_endpoint, rank),
         };
-        match start_one(config, (&endpoint, &replay), rank, Arc::clone(log)).await {
+        match start_one(config, &endpoint, &replay, rank, Arc::clone(log)).await {
             Ok(publisher) => publishers.push(publisher),
             Err(error) => {
                 for task in publishers.iter().flat_map(|publisher| &publisher.tasks) {
@@ -86,7 +86,8 @@ fn later_port(endpoint: &str, rank: u32) -> String {
 
 async fn start_one(
     config: &KvEventsConfig,
-    (endpoint, replay_endpoint): (&str, &str),
+    endpoint: &str,
+    replay_endpoint: &str,
     rank: u32,
     log: Arc<EventLog>,
 ) -> Result<Publisher, zeromq::ZmqError> {

@@ -11,7 +11,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::engine::Ranks;
+use crate::rank::Ranks;
 
 /// Timeout of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::request::{self, Fields};
 use super::shape::{Shape, Turn, reply_id};
 use super::{Failure, fast, messages, responses, stream, whole};
-use crate::engine::{Shared, Ticket};
+use crate::rank::{Shared, Ticket};
 
 pub(super) async fn answer(
     shared: &Arc<Shared>,
@@ -41,7 +41,7 @@ pub(super) async fn answer(
     let shape = Shape {
         id: reply_id(shared, &headers, &turn, api, number),
         api,
-        created: crate::engine::unix_seconds() as u64,
+        created: crate::rank::unix_seconds() as u64,
         shared: Arc::clone(shared),
         reply,
         turn,

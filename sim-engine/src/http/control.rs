@@ -9,9 +9,9 @@ use super::body::{Body, json_response};
 use super::error::ApiError;
 use super::read_body;
 use crate::config::CachePolicy;
-use crate::engine::{Ranks, Shared};
 use crate::fault::Fault;
-use crate::memory::{Hint, HintOutcome, Objective};
+use crate::hints::{Hint, HintOutcome, Objective};
+use crate::rank::{Ranks, Shared};
 
 /// Most hints in one request.
 const MAX_HINTS: usize = 4096;

@@ -1,8 +1,9 @@
 //! Fast mode: an engine with minimal cost, for measuring a proxy in front of it.
 //!
 //! Only the fields that the reply depends on are parsed: whether it streams, and how many tokens are requested. A
-//! prompt token is taken to be four bytes. Responses are not stored. A streamed reply has one event, and one write, per token, as with real
-//! engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the time scale.
+//! prompt token is taken to be four bytes. Responses are not stored. A streamed reply has one event, and one write, per
+//! token, as with real engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the
+//! time scale.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ use super::request::{Finish, Reply};
 use super::shape::{Shape, Turn, reply_id};
 use super::stream::{Writer, event_stream};
 use super::whole;
-use crate::engine::Shared;
+use crate::rank::Shared;
 use crate::scheduler::Progress;
 
 /// The fields of a request that the reply depends on.
@@ -55,7 +56,7 @@ pub(super) fn answer(
     let shape = Shape {
         id: reply_id(shared, headers, &turn, api, number),
         api,
-        created: crate::engine::unix_seconds() as u64,
+        created: crate::rank::unix_seconds() as u64,
         shared: Arc::clone(shared),
         reply: Reply {
             stream: asked.stream.unwrap_or(false),

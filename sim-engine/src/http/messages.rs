@@ -17,7 +17,7 @@ use super::body::{Body, json_response};
 use super::error::ApiError;
 use super::request::Finish;
 use super::shape::Shape;
-use crate::engine::Shared;
+use crate::rank::Shared;
 use crate::scheduler::Progress;
 
 /// `POST /v1/messages/count_tokens`.

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::engine::Shared;
+use crate::rank::Shared;
 use crate::scheduler::{Counters, TTFT_BUCKETS_S};
 
 struct Page {

@@ -18,7 +18,7 @@ use self::extent::Extent;
 use super::api::Api;
 use super::error::ApiError;
 use crate::config::{Dialect, EngineConfig};
-use crate::memory::CacheTerms;
+use crate::hints::CacheTerms;
 use crate::prompt::{self, Message};
 use crate::scheduler::Submission;
 use crate::script::Script;

@@ -16,8 +16,8 @@ use super::body::{Body, json_response};
 use super::error::ApiError;
 use super::request::Finish;
 use super::shape::{Conversation, Shape};
-use crate::engine::Shared;
 use crate::prompt::Message;
+use crate::rank::Shared;
 use crate::responses::Stored;
 use crate::scheduler::Progress;
 

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::api::Api;
 use super::request::{Reply, header_text};
-use crate::engine::Shared;
 use crate::prompt::Message;
+use crate::rank::Shared;
 use crate::scheduler::Progress;
 use crate::text;
 

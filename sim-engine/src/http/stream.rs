@@ -18,8 +18,8 @@ use super::body::{Body, CutOff};
 use super::form::Form;
 use super::shape::Shape;
 use super::{messages, responses};
-use crate::engine::{Hold, Ticket};
 use crate::fault::Break;
+use crate::rank::{Hold, Ticket};
 use crate::scheduler::Progress;
 use crate::text;
 

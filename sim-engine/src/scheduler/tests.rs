@@ -4,7 +4,7 @@ use policy::cost::PrefillCost;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Hint, HintKind, HintOutcome, Objective};
+use crate::hints::{Hint, HintKind, HintOutcome, Objective};
 
 const BLOCK: u32 = 16;
 

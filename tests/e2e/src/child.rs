@@ -3,6 +3,7 @@
 //! A test program that starts processes has an ignored test called `part`, which only calls [`play`]. If
 //! `TAILROUTE_BIN` names a binary, that is used as the router instead.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
@@ -110,15 +111,34 @@ impl Child {
         config: &Path,
         found: Surroundings,
     ) -> Self {
-        let arguments = [
-            "serve".to_owned(),
-            "--config".to_owned(),
-            config.display().to_string(),
-            "--listen".to_owned(),
-            address.to_string(),
-            "--admin".to_owned(),
-            admin.to_string(),
-        ];
+        let config = ["--config".to_owned(), config.display().to_string()];
+        Self::serve(address, admin, config, found).await
+    }
+
+    /// Starts `tailroute serve` with defaults and this worker.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub async fn router_by_default(address: SocketAddr, admin: SocketAddr, worker: SocketAddr) -> Self {
+        let worker = ["--worker".to_owned(), format!("http://{worker}")];
+        Self::serve(address, admin, worker, Surroundings::default()).await
+    }
+
+    async fn serve(
+        address: SocketAddr,
+        admin: SocketAddr,
+        workers: [String; 2],
+        found: Surroundings,
+    ) -> Self {
+        let serve = [
+            "serve",
+            "--listen",
+            &address.to_string(),
+            "--admin",
+            &admin.to_string(),
+        ]
+        .map(str::to_owned);
+        let arguments = [&serve[..], &workers].concat();
         let mut command = tailroute(&arguments, &found.shell);
         command.stderr(found.stderr);
         let child = Self::start(address, command);
@@ -206,6 +226,26 @@ impl Child {
             threads: field("Threads:"),
             fds: std::fs::read_dir(of("fd")).unwrap().count(),
         }
+    }
+
+    /// Returns how often its current threads have waited for something: their voluntary context switches.
+    ///
+    /// # Panics
+    /// If it is not running.
+    pub fn waits(&self) -> BTreeMap<String, u64> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let of_thread = |task: std::fs::DirEntry| {
+            // A thread may have ended.
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            Some((
+                task.file_name().to_string_lossy().into_owned(),
+                line.trim().parse().ok()?,
+            ))
+        };
+        tasks.filter_map(|task| of_thread(task.unwrap())).collect()
     }
 }
 

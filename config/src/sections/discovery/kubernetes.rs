@@ -39,7 +39,7 @@ pub(crate) struct KubernetesSection {
     pub ca_file: String,
 }
 
-/// What is watched on a Kubernetes API server.
+/// Services or pods to watch on a Kubernetes API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kubernetes {
     /// Objects that name workers.

@@ -1,4 +1,4 @@
-//! What is taken of every worker that Kubernetes or DNS names: `[discovery.worker]`.
+//! Settings of every worker found by Kubernetes or DNS: `[discovery.worker]`.
 
 use std::collections::BTreeMap;
 

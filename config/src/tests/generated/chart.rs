@@ -28,7 +28,7 @@ pub(super) fn with_definitions(chart: &str) -> String {
     format!("{own}{key}{definitions}\n}}\n")
 }
 
-/// The router's definitions, less what is the chart's own; `Config` first.
+/// The router's definitions, without the keys that the chart sets; `Config` first.
 fn definitions() -> Vec<(String, String)> {
     let mut whole = schema();
     let mut sections = whole["$defs"].take();

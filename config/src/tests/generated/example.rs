@@ -10,7 +10,7 @@ use crate::sections::{Class, File, KeySection, WorkerSection};
 
 const HEAD: &str = "\
 # tailroute's configuration, complete: every key there is, and every value here is the default, except in [[workers]],
-# [[keys]] and what has a name of its own, where the values are yours to fill in.
+# [[keys]] and named tables, whose values are placeholders.
 #
 # Any key can be set in the environment: TAILROUTE_SERVER__LISTEN=0.0.0.0:8080 is server.listen.
 # TAILROUTE_WORKERS=http://a:8000,http://b:8000 replaces the list of workers.
@@ -104,7 +104,7 @@ fn find<'a>(root: Schema<'a>, path: &str) -> (Schema<'a>, Schema<'a>) {
     })
 }
 
-/// Writes what is said of a key or section.
+/// Writes the documentation of a key or section.
 fn comment(page: &mut String, of: Schema<'_>) {
     let text = of.text("description").unwrap_or_default();
     let choices: Vec<_> = of

@@ -242,7 +242,9 @@ impl FromStr for FaultArg {
 impl Args {
     fn config(
         &self,
-        (policy, cache, routers): (PolicyName, CacheRule, Routers),
+        policy: PolicyName,
+        cache: CacheRule,
+        routers: Routers,
         block_tokens: u32,
     ) -> FleetConfig {
         let cost = |at: usize| PrefillCost {
@@ -346,7 +348,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for &policy in &args.policies {
         for cache in args.caches(policy) {
             for &routers in &args.routers {
-                let config = args.config((policy, cache, routers), block_tokens);
+                let config = args.config(policy, cache, routers, block_tokens);
                 reports.push(fleet::run(&workload, &config));
             }
         }

@@ -27,6 +27,7 @@
 mod brain;
 mod cache_rule;
 mod events;
+mod foreign;
 mod holding;
 mod ordered;
 mod ranked_rule;

@@ -101,7 +101,8 @@ impl Reader {
             return Ok(None);
         }
         if let Some(meta) = parse_meta(text) {
-            return self.accept_meta(meta?);
+            let (meta, is_capture) = meta?;
+            return self.accept_meta(meta, is_capture);
         }
         if matches!(self.shape, Shape::Unknown) {
             self.become_format(detect(text)?);
@@ -118,13 +119,13 @@ impl Reader {
         Ok(Some(turn))
     }
 
-    fn accept_meta(&mut self, (meta, capture): (Meta, bool)) -> Result<Option<Turn>, TraceFault> {
+    fn accept_meta(&mut self, meta: Meta, is_capture: bool) -> Result<Option<Turn>, TraceFault> {
         if self.meta_seen || self.turns > 0 {
             return Err(TraceFault::LateMeta);
         }
         self.meta_seen = true;
         if matches!(self.shape, Shape::Unknown) {
-            self.become_format(if capture { Format::Capture } else { Format::Turn });
+            self.become_format(if is_capture { Format::Capture } else { Format::Turn });
         }
         // A published format's block size is fixed by the format.
         let block_size = self.meta.block_size.or(meta.block_size);

@@ -5,6 +5,14 @@ use crate::index::locator::Place;
 use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 
+/// One of the two parts of a split run.
+#[derive(Clone, Copy)]
+struct Part {
+    run: u32,
+    /// Its keys.
+    keys: u32,
+}
+
 impl Writer {
     /// Splits a run at `at`, `0 < at < len`, and returns the first part.
     ///
@@ -51,7 +59,8 @@ impl Writer {
             self.queue_after(run, new);
         }
         self.adopt(prefix, suffix);
-        self.write_parts((prefix, head), (suffix, tail), &view, at, new);
+        let parts = [(prefix, head), (suffix, tail)].map(|(run, keys)| Part { run, keys });
+        self.write_parts(parts, &view, at, new);
         shared.branches.set(words.load(tail), suffix);
         shared.heads(view.start).set(view.first, prefix);
         first.close();
@@ -61,8 +70,8 @@ impl Writer {
         Some(prefix)
     }
 
-    /// Writes the open records of a split run's two parts: (run, its keys).
-    fn write_parts(&mut self, prefix: (u32, u32), suffix: (u32, u32), old: &View, at: u32, new: u32) {
+    /// Writes the open records of a split run's two parts.
+    fn write_parts(&mut self, [prefix, suffix]: [Part; 2], old: &View, at: u32, new: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let words = &shared.words;
         let mut holders = self.take_holders_of(old);
@@ -72,19 +81,19 @@ impl Writer {
         let line = words.line(new);
         line.set(BLOCKS, 0);
         // The old record keeps its overflow, whichever part it now is; `store` reuses or frees it.
-        for ((run, block), start, len, part) in [
+        for (Part { run, keys }, start, len, part) in [
             (prefix, old.start, at, &mut holders),
             (suffix, old.start + at, old.len - at, &mut beyond),
         ] {
             let line = words.line(run);
             line.set(SHAPE, run::shape(start, len, 0));
-            line.set_low(BLOCKS, block);
-            line.set(FIRST, words.load(block));
-            line.set(LAST, words.load(block + len - 1));
+            line.set_low(BLOCKS, keys);
+            line.set(FIRST, words.load(keys));
+            line.set(LAST, words.load(keys + len - 1));
             part.store(&mut self.pool, run);
         }
         // All holders of the run hold some of the prefix; those that reached past the cut also hold the suffix.
-        if new == prefix.0 {
+        if new == prefix.run {
             self.join_all(&holders, new);
             let all = holders
                 .full()

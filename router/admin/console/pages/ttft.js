@@ -1,15 +1,21 @@
 // Time to first token: against what was promised, and why turns were late.
 
-import { half, known, latest, metrics, recent, steps } from '../history.js';
+import { changed as history, half, known, latest, marks, metrics, recent, steps } from '../history.js';
 import { lines, stacks } from '../chart.js';
-import { clock, count, rate, share, text, time } from '../format.js';
+import { clock, count, rate, share, span, text, time } from '../format.js';
 import { empty, figure, figures, from, loading, number, section, table } from '../parts.js';
-import { Source } from '../live.js';
+import { changed, Source } from '../live.js';
 import { quantile, total } from '../metrics.js';
 import { h } from '../view.js';
 
-const WINDOW_S = 300;
-const STEP_S = 10;
+/** Windows to choose from: seconds, name, seconds between points, seconds that a point covers. */
+const WINDOWS = [
+  { seconds: 300, name: '5 min', step: 10, width: 30 },
+  { seconds: 3_600, name: '1 h', step: 60, width: 60 },
+  { seconds: 21_600, name: '6 h', step: 300, width: 300 },
+  { seconds: 86_400, name: '24 h', step: 900, width: 900 },
+];
+let shown = WINDOWS[0];
 const slo = new Source('/admin/v1/slo', { every: 5000 });
 
 /** Causes, and what to look at. */
@@ -62,21 +68,36 @@ function legend(entries) {
   return h('ul', { class: 'legend' }, entries.map(([name, words]) => h('li', {}, h('span', { class: `swatch ${name}` }), words)));
 }
 
+function choice() {
+  const pick = (window) => () => {
+    shown = window;
+    changed();
+  };
+  return h('div', { class: 'tools', role: 'group', 'aria-label': 'Time shown' }, WINDOWS.map((window) =>
+    h('button', { type: 'button', 'aria-pressed': String(window === shown), onclick: pick(window) }, window.name)));
+}
+
+function drawn(now) {
+  return marks(now - shown.seconds * 1000).map(({ at_unix_ms: at, kind, subject, text }) => ({ at, kind, text: `${clock(at)} ${subject}: ${text}` }));
+}
+
 function trend(data) {
   const now = latest().at;
-  const points = steps(STEP_S, 30, WINDOW_S);
+  const points = steps(shown.step, shown.width, shown.seconds);
   const series = ['p50', 'p95', 'p99'].map((name, at) => ({
     name,
     points: points.map(({ to, ttft }) => [to, quantiles(ttft)[at]]),
   }));
   const limit = limitOf(data);
-  const seen = Math.min(WINDOW_S, known());
-  const note = seen < WINDOW_S - STEP_S ? `As seen by this page, for ${Math.round(seen)} s by now; each point is 30 s.` : 'Each point is 30 s.';
+  const seen = Math.min(shown.seconds, known());
+  const each = `Each point covers ${span(shown.width)}.`;
+  const note = seen < shown.seconds - shown.step ? `The router has kept ${span(seen)} so far. ${each}` : each;
   const last = quantiles(points.at(-1)?.ttft).map((value) => text(time(value)));
-  return section('Time to first token', { key: 'trend', note, tools: legend([['p50', 'p50'], ['p95', 'p95'], ['p99', 'p99']]) },
+  return section('Time to first token', { key: 'trend', note, tools: [choice(), legend([['p50', 'p50'], ['p95', 'p95'], ['p99', 'p99']])] },
     lines({
-      label: `Time to first token over the last five minutes; now p50 ${last[0]}, p95 ${last[1]}, p99 ${last[2]}, objective ${text(time(limit))}`,
-      series, from: now - WINDOW_S * 1000, to: now, clock,
+      label: `Time to first token over the last ${shown.name}; now p50 ${last[0]}, p95 ${last[1]}, p99 ${last[2]}, objective ${text(time(limit))}`,
+      series, from: now - shown.seconds * 1000, to: now, clock,
+      marks: drawn(now),
       limit: limit ? { value: limit, name: `objective ${text(time(limit))}` } : undefined,
       text: (value) => text(time(value)),
     }));
@@ -104,23 +125,24 @@ function causes(window) {
   });
   const columns = [
     { key: 'name', name: 'Cause', head: true },
-    { key: 'recent', name: '5 min', class: 'num' },
+    { key: 'recent', name: shown.name, class: 'num' },
     { key: 'share', name: 'Share', class: 'num' },
     { key: 'ever', name: 'Since start', class: 'num' },
     { key: 'meaning', name: 'Means' },
     { key: 'look', name: 'Look at' },
   ];
-  return section('Why turns were late', { key: 'causes', note: all ? undefined : 'None was in these minutes.' }, causeTrend(), table({ caption: 'Late turns by cause', columns, rows }));
+  return section('Why turns were late', { key: 'causes', note: all ? undefined : 'None in this time.' }, causeTrend(), table({ caption: 'Late turns by cause', columns, rows }));
 }
 
 function causeTrend() {
   const now = latest().at;
-  const step = 15;
-  const bars = steps(step, step, WINDOW_S).map(({ to, causes }) => ({ at: to, parts: CAUSES.map(([key]) => [key, causes.get(key) ?? 0]) }));
+  const step = Math.max(15, shown.step);
+  const bars = steps(step, step, shown.seconds).map(({ to, causes }) => ({ at: to, parts: CAUSES.map(([key]) => [key, causes.get(key) ?? 0]) }));
   const all = bars.reduce((sum, { parts }) => sum + parts.reduce((sum, [, value]) => sum + value, 0), 0);
   return stacks({
-    label: `Late turns by cause over the last five minutes, ${all} in all`,
-    bars, step: step * 1000, from: now - WINDOW_S * 1000, to: now, clock, height: 120,
+    label: `Late turns by cause over the last ${shown.name}, ${all} in all`,
+    bars, step: step * 1000, from: now - shown.seconds * 1000, to: now, clock, height: 120,
+    marks: drawn(now),
     text: (value) => text(count(value)),
   });
 }
@@ -129,8 +151,8 @@ function classes(data, window) {
   const columns = [
     { key: 'name', name: 'Class', head: true },
     { key: 'objective', name: 'Objective', class: 'num' },
-    { key: 'met', name: 'Met, 5 min', class: 'num' },
-    { key: 'late', name: 'Late, 5 min', class: 'num' },
+    { key: 'met', name: `Met, ${shown.name}`, class: 'num' },
+    { key: 'late', name: `Late, ${shown.name}`, class: 'num' },
     { key: 'ever', name: 'Met since start', class: 'num' },
     { key: 'all', name: 'Turns since start', class: 'num' },
   ];
@@ -185,9 +207,9 @@ function signed(ms) {
 }
 
 function tail(data) {
-  const { tail: rule } = data;
-  return section('What workers may drop first', { key: 'tail' },
-    h('p', { class: 'prose' }, number(share(rule.scale)), ' of the free tail is given away: ', rule.why, rule.why.endsWith('.') ? '' : '.', rule.adaptive ? '' : ' It is fixed by the configuration.'));
+  const { why } = data.tail;
+  return section('Eviction hints', { key: 'tail' },
+    h('p', { class: 'prose' }, 'When a worker needs room, the router tells it which ends of silent conversations to evict first. ', why.charAt(0).toUpperCase(), why.slice(1), why.endsWith('.') ? '' : '.'));
 }
 
 function draw(data) {
@@ -199,13 +221,13 @@ function draw(data) {
       empty('No turn has had its first token yet', 'Send a streamed chat completion through the data port, and this page fills.'),
     ];
   }
-  const window = recent(WINDOW_S);
+  const window = recent(shown.seconds);
   return [
     h('div', { key: 'top' }, top(data, window)),
     trend(data),
     causes(window),
     classes(data, window),
-    workers(window),
+    workers(recent(Math.min(300, shown.seconds))),
     tail(data),
   ];
 }
@@ -214,6 +236,6 @@ export const ttft = {
   path: 'ttft',
   title: 'TTFT',
   heading: 'Time to first token',
-  sources: () => [slo],
+  sources: () => [slo, history],
   view: () => (metrics.data === null && metrics.failure ? from(metrics, 'figures', () => null) : from(slo, 'the objective', draw)),
 };

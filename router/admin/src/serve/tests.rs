@@ -41,7 +41,7 @@ async fn port(bounds: Bounds) -> (SocketAddr, Arc<Port>, JoinSet<()>) {
         .fallback(|| async { "no room" });
     let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
     let address = listener.local_addr().unwrap();
-    let port = Arc::new(Port::new((all, Handle::current()), probes, bounds));
+    let port = Arc::new(Port::new(all, Handle::current(), probes, bounds));
     let mut serving = JoinSet::new();
     serving.spawn(accept(listener, Arc::clone(&port)));
     (address, port, serving)
@@ -159,6 +159,7 @@ fn admin(config: config::Config) -> Arc<Admin> {
         state,
         proxy,
         bus: None,
+        history: crate::history::History::default(),
     })
 }
 

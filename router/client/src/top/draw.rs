@@ -172,7 +172,8 @@ fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
         frame,
         area,
         " hottest prefixes: most shared, then most recently used ",
-        (header, widths),
+        header,
+        widths,
         rows,
     );
 }
@@ -207,7 +208,7 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
         Constraint::Min(10),
     ];
     let header = Row::new(["ago", "first token", "cause", "worker", "request"]);
-    panel(frame, area, title, (header, widths), rows);
+    panel(frame, area, title, header, widths, rows);
 }
 
 /// Formats an age with fitting precision.
@@ -223,7 +224,8 @@ fn panel<'a>(
     frame: &mut Frame<'_>,
     area: Rect,
     title: &'a str,
-    (header, widths): (Row<'a>, [Constraint; 5]),
+    header: Row<'a>,
+    widths: [Constraint; 5],
     rows: impl Iterator<Item = Row<'a>>,
 ) {
     let table = Table::new(rows, widths)

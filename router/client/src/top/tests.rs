@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::look::Screen;
 use super::text;
+use ratatui::layout::Size;
 
 fn worker(name: &str, state: &str, wait_ms: f64) -> Value {
     json!({
@@ -56,7 +57,7 @@ fn screen() -> Screen {
 
 /// Asserts that a screen of this size equals `router/client/tests/fixtures/top/NAME.txt`. `TAILROUTE_BLESS=1` writes
 /// the file.
-fn shows(name: &str, screen: &Screen, size: (u16, u16)) {
+fn shows(name: &str, screen: &Screen, size: Size) {
     let path = format!("{}/tests/fixtures/top/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let drawn = text(screen, size).unwrap() + "\n";
     if std::env::var_os("TAILROUTE_BLESS").is_some() {
@@ -67,12 +68,12 @@ fn shows(name: &str, screen: &Screen, size: (u16, u16)) {
 
 #[test]
 fn a_wide_screen_has_workers_prefixes_late_turns_and_changes() {
-    shows("wide", &screen(), (120, 33));
+    shows("wide", &screen(), Size::new(120, 33));
 }
 
 #[test]
 fn a_low_screen_leaves_prefixes_and_late_turns_out() {
-    shows("low", &screen(), (80, 24));
+    shows("low", &screen(), Size::new(80, 24));
 }
 
 #[test]
@@ -80,13 +81,13 @@ fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
     let mut screen = screen();
     let none = |capacity: u32| json!({ "decisions": [], "capacity": capacity });
     screen.found(&prefixes(), none(100));
-    let well = text(&screen, (100, 33)).unwrap();
+    let well = text(&screen, Size::new(100, 33)).unwrap();
     assert!(
         well.contains("late turns: none among the stored decisions"),
         "{well}"
     );
     screen.found(&prefixes(), none(0));
-    let unknown = text(&screen, (100, 33)).unwrap();
+    let unknown = text(&screen, Size::new(100, 33)).unwrap();
     assert!(unknown.contains("the router keeps no decisions"), "{unknown}");
 }
 
@@ -94,7 +95,7 @@ fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
 fn a_failed_poll_keeps_the_screen_and_shows_the_error() {
     let mut screen = screen();
     screen.note(Err(anyhow::anyhow!("no answer from 127.0.0.1:9090")));
-    let drawn = text(&screen, (100, 33)).unwrap();
+    let drawn = text(&screen, Size::new(100, 33)).unwrap();
     assert!(
         drawn.contains("no answer from 127.0.0.1:9090") && drawn.contains("gpu-1"),
         "{drawn}"

@@ -3,7 +3,7 @@
 use kube::runtime::watcher;
 use tailroute_http::error::with_causes;
 
-use super::transport::Refusal;
+use super::refusal::Refusal;
 
 pub(super) enum Failure {
     /// The server has discarded the version of the last event.

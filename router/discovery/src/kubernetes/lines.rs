@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::transport::Refusal;
+use super::refusal::Refusal;
 use super::values;
 
 /// Maximum length of an event; etcd objects have at most 1.5 MiB.

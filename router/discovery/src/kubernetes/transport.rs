@@ -25,6 +25,7 @@ use tower_service::Service;
 
 use super::lines::{BoxError, Lines};
 use super::objects::MAX_VERSION;
+use super::refusal::Refusal;
 use super::server::Server;
 use super::values;
 use crate::source::Source;
@@ -42,20 +43,6 @@ const MAX_LIST_BYTES: usize = 16 << 20;
 const MAX_LIST_VALUES: usize = 128 << 10;
 const MAX_PAGES: usize = 1_000;
 const MAX_STATUS_BYTES: usize = 64 << 10;
-
-#[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error("{code}: {message}")]
-    Answered {
-        code: u16,
-        /// The server's message; empty if it sent none.
-        message: String,
-    },
-    #[error("{0}")]
-    Unreachable(String),
-    #[error("{0}")]
-    OutOfBounds(String),
-}
 
 #[derive(Clone)]
 pub(super) struct Transport(Arc<Shared>);

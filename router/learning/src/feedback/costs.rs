@@ -167,8 +167,9 @@ impl One {
         self.learned.seen() >= TRUSTED
     }
 
-    /// Returns the cost to publish, given the typical prompt, and the median worker's cost and prediction for it.
-    fn believed(&self, (u, h): (Tokens, Tokens), (pool, typical): (PrefillCost, Millis)) -> PrefillCost {
+    /// Returns the cost to publish, given the typical prompt and the pool's median worker.
+    fn believed(&self, u: Tokens, h: Tokens, median: MedianWorker) -> PrefillCost {
+        let typical = median.prefill;
         let (own, error) = self.learned.predict(u, h);
         let anchor = if self.known {
             self.learned.began().prefill(u, h)
@@ -179,11 +180,19 @@ impl One {
         let alike = (nearest - typical.0).abs() <= ALIKE * typical.0 + ERRORS * error.0;
         let is_own = if self.counts() { !alike } else { self.known };
         match is_own {
-            false => pool,
+            false => median.cost,
             true if own > Millis::ZERO => self.learned.cost().times(nearest / own.0),
             true => self.learned.cost(),
         }
     }
+}
+
+/// The worker whose prediction for the typical prompt is the median of the pool.
+#[derive(Clone, Copy)]
+struct MedianWorker {
+    cost: PrefillCost,
+    /// Its prediction for the typical prompt.
+    prefill: Millis,
 }
 
 /// Returns the workers with little doubt, or all of them if none has.
@@ -217,7 +226,7 @@ impl Costs {
         if self.workers.len() <= worker.index() {
             self.workers.resize_with(worker.index() + 1, one);
         }
-        let pool = self.median().map(|(pool, _)| pool);
+        let pool = self.median().map(|median| median.cost);
         self.workers[worker.index()] = One::new(spec, pool);
     }
 
@@ -285,7 +294,7 @@ impl Costs {
     /// Returns each worker's overhead beside queue and prefill, by slot.
     #[must_use]
     pub fn overheads(&self) -> Vec<Millis> {
-        let typical = self.median().map_or(0.0, |(_, typical)| typical.0);
+        let typical = self.median().map_or(0.0, |median| median.prefill.0);
         let tells = |one: &&One| one.tells && one.beside.seen() >= TRUSTED;
         let told = with_little_doubt(self.workers.iter().filter(tells).collect());
         let mut told: Vec<f64> = told.iter().map(|one| one.beside.expected().0).collect();
@@ -305,17 +314,17 @@ impl Costs {
     /// Returns each worker's published prefill cost, by slot.
     #[must_use]
     pub fn published(&self) -> Vec<PrefillCost> {
-        let (prompt, median) = (self.typical(), self.median());
+        let ((u, h), median) = (self.typical(), self.median());
         let believed = |one: &One| match median {
-            Some(median) => one.believed(prompt, median),
+            Some(median) => one.believed(u, h, median),
             None => one.learned.cost(),
         };
         self.workers.iter().map(believed).collect()
     }
 
-    /// Returns the cost of the worker whose prediction for the typical prompt is the median, and that prediction.
+    /// Returns the pool's median worker.
     /// Considers workers with [`TRUSTED`] responses, else those with a known cost, else those with any response.
-    fn median(&self) -> Option<(PrefillCost, Millis)> {
+    fn median(&self) -> Option<MedianWorker> {
         let (u, h) = self.typical();
         let of = |counts: fn(&One) -> bool| self.workers.iter().filter(move |one| counts(one)).collect();
         let mut all: Vec<&One> = with_little_doubt(of(One::counts));
@@ -325,9 +334,12 @@ impl Costs {
         if all.is_empty() {
             all = of(|one| one.learned.seen() > 0);
         }
-        let predicted = |one: &&One| (one.learned.cost(), one.learned.predict(u, h).0);
-        let mut all: Vec<(PrefillCost, Millis)> = all.iter().map(predicted).collect();
-        all.sort_unstable_by(|a, b| a.1.0.total_cmp(&b.1.0));
+        let predicted = |one: &&One| MedianWorker {
+            cost: one.learned.cost(),
+            prefill: one.learned.predict(u, h).0,
+        };
+        let mut all: Vec<MedianWorker> = all.iter().map(predicted).collect();
+        all.sort_unstable_by(|a, b| a.prefill.0.total_cmp(&b.prefill.0));
         // Of an even number, the faster of the middle two: a slow worker is the exception.
         all.get(all.len().saturating_sub(1) / 2).copied()
     }
@@ -337,9 +349,9 @@ impl Costs {
         let median = self.median();
         if let Some(one) = self.workers.get_mut(worker.index())
             && !one.known
-            && let Some((pool, _)) = median
+            && let Some(median) = median
         {
-            one.learned.begin_with(pool);
+            one.learned.begin_with(median.cost);
         }
     }
 

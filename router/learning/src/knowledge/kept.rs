@@ -4,7 +4,7 @@ use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::chains;
 
 use super::Knowledge;
-use super::places::Place;
+use super::place::Place;
 use crate::format::{Contents, Kind};
 
 /// Chains restored per acquisition of the lock.

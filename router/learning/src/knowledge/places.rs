@@ -1,14 +1,7 @@
 //! Positions of messages' ends in tokens.
 //!
 //! Workers count the tokens of the prompts they serve, and a prompt's end is a key of every later turn. So a
-//! conversation's text has an exact position at each of its turns. The position of a message's end has one of three
-//! states:
-//!
-//! - *counted*: a prompt ended there, or a reply that a later turn continued;
-//! - *tip* of a conversation: the reply ended there, and no turn has followed. The engine holds one token less (the
-//!   keys and values of the last one are never computed) and nothing of what the template puts after a reply;
-//! - *guessed*, by proportion within a counted prompt: the end of a system prompt that conversations share. A report
-//!   that contradicts it moves it.
+//! conversation's text has an exact position at each of its turns ([`Place`]).
 
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
@@ -17,63 +10,11 @@ use policy::set_associative::SetAssociativeMap;
 
 use super::Counted;
 use super::models::Ratio;
+use super::place::{Packed, Place};
 use super::scale::Scale;
 
 /// Text keys with a known position: two or three for each turn.
 const PLACES: usize = 200_000;
-
-/// Known position of a message's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Counted tokens up to the start of the next message.
-    Counted(u64),
-    /// Counted tokens up to the end of the conversation's last reply.
-    Tip {
-        /// Tokens up to the end of the reply.
-        total: u64,
-        /// Whether the last token is an end mark, which is not text.
-        ended: bool,
-    },
-    /// Estimated tokens.
-    Guessed(u64),
-}
-
-/// A [`Place`] in one word: each prompt looks up dozens, in a table larger than the processor's caches.
-#[derive(Clone, Copy, Debug)]
-struct Packed(u64);
-
-impl Packed {
-    const KINDS: u32 = 2;
-    const COUNTED: u64 = 0;
-    const GUESSED: u64 = 1;
-    const TIP: u64 = 2;
-    const ENDED_TIP: u64 = 3;
-
-    fn place(self) -> Place {
-        let tokens = self.0 >> Self::KINDS;
-        match self.0 & ((1 << Self::KINDS) - 1) {
-            Self::COUNTED => Place::Counted(tokens),
-            Self::GUESSED => Place::Guessed(tokens),
-            kind => Place::Tip {
-                total: tokens,
-                ended: kind == Self::ENDED_TIP,
-            },
-        }
-    }
-}
-
-impl From<Place> for Packed {
-    fn from(place: Place) -> Self {
-        let (tokens, kind) = match place {
-            Place::Counted(tokens) => (tokens, Self::COUNTED),
-            Place::Guessed(tokens) => (tokens, Self::GUESSED),
-            Place::Tip { total, ended: false } => (total, Self::TIP),
-            Place::Tip { total, ended: true } => (total, Self::ENDED_TIP),
-        };
-        // Clamps what a worker reports; no prompt has that many tokens.
-        Self(tokens.min(u64::MAX >> Self::KINDS) << Self::KINDS | kind)
-    }
-}
 
 /// The most recently used message ends.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 
 use super::models::Ratio;
-use super::places::Place;
+use super::place::Place;
 use super::plain_prompt_ends::Tail;
 
 /// The known position of a message's end.

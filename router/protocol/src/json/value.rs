@@ -1,6 +1,7 @@
 //! Skips whole values, or emits them without insignificant white space.
 
-use super::string::{Nothing, Out, flush};
+use super::string::Nothing;
+use super::walk::{Out, flush};
 use super::{Malformed, Scanner};
 
 /// Maximum nesting depth. Engines accept far less.

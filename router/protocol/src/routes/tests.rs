@@ -133,11 +133,3 @@ fn methods_that_a_path_does_not_take_are_refused() {
     );
     assert!(find(&Method::GET, "/flush_cache", true, &[], false).is_err());
 }
-
-#[test]
-fn families_are_told_by_the_path() {
-    assert_eq!(Family::of("/v1/messages"), Family::Anthropic);
-    assert_eq!(Family::of("/v1/messages/count_tokens"), Family::Anthropic);
-    assert_eq!(Family::of("/v1/messagesx"), Family::OpenAi);
-    assert_eq!(Family::of("/v1/chat/completions"), Family::OpenAi);
-}

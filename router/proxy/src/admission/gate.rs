@@ -27,6 +27,7 @@ use crate::Proxy;
 use fleet::Worker;
 use fleet::clock;
 use fleet::hold::Hold;
+use metrics::AdmissionGauges;
 use protocol::error::ApiError;
 
 /// Interval of polling while requests wait.
@@ -282,9 +283,12 @@ impl Gate {
 
     /// Returns the numbers of waiting and of admitted requests.
     #[must_use]
-    pub fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> AdmissionGauges {
         let pools = self.pools.lock();
-        (pools.waiting, pools.of.values().map(|pool| pool.inside).sum())
+        AdmissionGauges {
+            waiting: pools.waiting,
+            admitted: pools.of.values().map(|pool| pool.inside).sum(),
+        }
     }
 
     /// Waits until a request is admitted. `None` if nothing limits admission.

@@ -11,16 +11,16 @@ use aws_lc_rs::rand;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use policy::admission::Flow;
-use policy::units::Millis;
+use policy::units::{Millis, Tokens};
 
-use super::limits::{Left, Used};
-use protocol::headers::X_API_KEY;
-use protocol::tenant::{Tenant, hex};
-
+use super::limits::{Charge, Left, Used};
 use super::tenants;
+use fleet::clock::Clock;
 use operator::secret::{Sealed, bearer, hash};
 use operator::tokens::Named;
 use protocol::error::ApiError;
+use protocol::headers::X_API_KEY;
+use protocol::tenant::{Tenant, hex};
 
 /// Prefix of keys made by the router, which secret scanners recognise.
 const PREFIX: &str = "tr-";
@@ -43,12 +43,12 @@ pub struct Key {
     tenant: Arc<Tenant>,
     /// Shared with the key of the same name across reloads, so that charges in progress are settled with the key in
     /// force.
-    pub(super) used: Arc<Mutex<Used>>,
+    used: Arc<Mutex<Used>>,
 }
 
 /// Caller of a request.
 #[derive(Clone, Debug)]
-pub struct Caller(pub(super) Option<Arc<Key>>);
+pub struct Caller(Option<Arc<Key>>);
 
 impl Keyring {
     /// Reads the keys of a configuration; those of the same name keep their usage in `old`.
@@ -167,6 +167,37 @@ impl Caller {
         self.0
             .as_ref()
             .map_or((1.0, 0), |key| (key.spec.weight, key.spec.priority))
+    }
+
+    /// Charges a request.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if the key's requests are used up.
+    pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
+        match &self.0 {
+            Some(key) => key.used.lock().count_request(now),
+            None => Ok(()),
+        }
+    }
+
+    /// Charges an estimate of tokens.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if the key's tokens are used up.
+    pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
+        match &self.0 {
+            Some(key) => Charge::new(&key.used, clock, estimated),
+            None => Ok(Charge::default()),
+        }
+    }
+
+    /// Adds the key's remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine,
+    /// whose limits concern the router and not its caller.
+    pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
+        if let Some(key) = &self.0 {
+            let used = *key.used.lock();
+            used.mark(headers, now);
+        }
     }
 }
 

@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use policy::admission::Bucket;
 use policy::units::{Millis, Tokens};
 
-use super::keys::Caller;
 use fleet::clock::{self, Clock};
 use protocol::error::ApiError;
 
@@ -51,6 +50,30 @@ impl Used {
     pub(super) fn reset(&mut self, now: Millis) {
         for bucket in [&mut self.requests, &mut self.tokens].into_iter().flatten() {
             bucket.fill(now);
+        }
+    }
+
+    /// Charges a request.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if the requests are used up.
+    pub(super) fn count_request(&mut self, now: Millis) -> Result<(), ApiError> {
+        match &mut self.requests {
+            Some(bucket) => bucket.take(now, 1.0).map_err(|after| refusal("requests", after)),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds the remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine, whose
+    /// limits concern the router and not its caller.
+    pub(super) fn mark(&self, headers: &mut HeaderMap, now: Millis) {
+        for (bucket, [limit, remaining, reset]) in [(self.requests, REQUESTS), (self.tokens, TOKENS)] {
+            let Some(bucket) = bucket else { continue };
+            headers.insert(limit, HeaderValue::from(bucket.burst() as u64));
+            headers.insert(remaining, HeaderValue::from(bucket.remaining(now) as u64));
+            if let Ok(value) = HeaderValue::from_str(&go_duration(bucket.until_full(now))) {
+                headers.insert(reset, value);
+            }
         }
     }
 
@@ -92,6 +115,26 @@ struct Open {
 }
 
 impl Charge {
+    /// Charges an estimate of tokens to a key's usage.
+    ///
+    /// # Errors
+    /// [`ApiError::RateLimited`] if the key's tokens are used up.
+    pub(super) fn new(used: &Arc<Mutex<Used>>, clock: Clock, estimated: Tokens) -> Result<Self, ApiError> {
+        let mut key = used.lock();
+        if let Some(bucket) = &mut key.tokens {
+            bucket
+                .take(clock.now(), estimated.as_f64())
+                .map_err(|after| refusal("tokens", after))?;
+        }
+        key.open += 1;
+        Ok(Self(Some(Open {
+            used: Arc::clone(used),
+            clock,
+            estimated,
+            sent: false,
+        })))
+    }
+
     /// Records that the request was sent to a worker: from now on it is charged, however it ends.
     pub fn sent(&mut self) {
         if let Some(open) = &mut self.0 {
@@ -129,58 +172,6 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let sent = self.0.as_ref().is_some_and(|open| open.sent);
         self.settle((!sent).then_some(Tokens::ZERO));
-    }
-}
-
-impl Caller {
-    /// Charges a request.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the key's requests are used up.
-    pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
-        let Some(key) = &self.0 else { return Ok(()) };
-        match &mut key.used.lock().requests {
-            Some(bucket) => bucket.take(now, 1.0).map_err(|after| refusal("requests", after)),
-            None => Ok(()),
-        }
-    }
-
-    /// Charges an estimate of tokens.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the key's tokens are used up.
-    pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
-        let Some(key) = &self.0 else {
-            return Ok(Charge::default());
-        };
-        let mut used = key.used.lock();
-        if let Some(bucket) = &mut used.tokens {
-            bucket
-                .take(clock.now(), estimated.as_f64())
-                .map_err(|after| refusal("tokens", after))?;
-        }
-        used.open += 1;
-        Ok(Charge(Some(Open {
-            used: Arc::clone(&key.used),
-            clock,
-            estimated,
-            sent: false,
-        })))
-    }
-
-    /// Adds the key's remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine,
-    /// whose limits concern the router and not its caller.
-    pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
-        let Some(key) = &self.0 else { return };
-        let used = *key.used.lock();
-        for (bucket, [limit, remaining, reset]) in [(used.requests, REQUESTS), (used.tokens, TOKENS)] {
-            let Some(bucket) = bucket else { continue };
-            headers.insert(limit, HeaderValue::from(bucket.burst() as u64));
-            headers.insert(remaining, HeaderValue::from(bucket.remaining(now) as u64));
-            if let Ok(value) = HeaderValue::from_str(&go_duration(bucket.until_full(now))) {
-                headers.insert(reset, value);
-            }
-        }
     }
 }
 

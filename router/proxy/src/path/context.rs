@@ -17,14 +17,32 @@ pub struct RequestContext<'a> {
     pub proxy: &'a Arc<Proxy>,
     /// The authenticated caller.
     pub caller: &'a Caller,
-    /// The endpoint's name in metrics.
-    pub endpoint: &'static str,
-    /// When the request head was complete.
-    pub started: Millis,
+    /// Measures the request for the metrics.
+    pub timer: RequestTimer,
     /// The client's deadline.
     pub deadline: Deadline,
     /// The request's trace.
     pub trace: &'a Trace,
+}
+
+/// Measures one request for the metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestTimer {
+    /// The endpoint's name in metrics.
+    pub endpoint: &'static str,
+    /// When the request head was complete.
+    pub started: Millis,
+}
+
+impl RequestTimer {
+    /// Counts the request with its outcome and its duration until now.
+    pub fn record(&self, proxy: &Proxy, outcome: &'static str) {
+        let duration = proxy.state.clock.now() - self.started;
+        proxy
+            .state
+            .metrics
+            .request(self.endpoint, outcome, duration.0 / 1e3);
+    }
 }
 
 impl RequestContext<'_> {

@@ -284,8 +284,8 @@ impl Flight {
     pub fn believed(&self, seen: Seen) -> Seen {
         let (worker, now) = (self.worker(), self.proxy.state.clock.now());
         let context = || claim::context(worker.context(&self.turn.model));
-        let passed = (self.progress.passed.bytes(), now - self.turn.arrived);
-        let (believed, clamped) = self.turn.allowed.believed(seen, passed, context);
+        let (answered, took) = (self.progress.passed.bytes(), now - self.turn.arrived);
+        let (believed, clamped) = self.turn.allowed.believed(seen, answered, took, context);
         for what in clamped.names() {
             self.proxy.state.metrics.clamped(worker.name(), what);
             if worker.doubted.is_due(now) {

@@ -141,13 +141,12 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPerm
     let Answer {
         response,
         first,
-        mut flight,
+        mut attempt,
         sequence,
         explained,
-        span,
     } = answer;
-    flight.keep(place);
-    let outcome = outcome(response.status(), &mut flight);
+    attempt.flight.keep(place);
+    let outcome = outcome(response.status(), &mut attempt.flight);
     let (mut parts, incoming) = response.into_parts();
     let content_type = parts
         .headers
@@ -159,13 +158,13 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPerm
         parts.headers.contains_key(CONTENT_ENCODING),
     )
     .within(request.context.proxy.state.copied());
-    mark(&mut parts.headers, flight.worker(), Some(sequence));
+    mark(&mut parts.headers, attempt.flight.worker(), Some(sequence));
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(request.context.proxy, request.context.deadline);
-    let tap = Tap::new((first, incoming), watch, (flight, span), outcome, watchdog);
+    let tap = Tap::new(first, incoming, watch, attempt, outcome, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 

@@ -7,6 +7,7 @@ use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 
+use super::context::RequestTimer;
 use crate::Proxy;
 use fleet::Worker;
 use protocol::error::ApiError;
@@ -126,15 +127,15 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
 }
 
 fn answer(proxy: &Proxy, said: &Value) -> Response<Body> {
-    let started = proxy.state.clock.now();
+    let timer = RequestTimer {
+        endpoint: "models",
+        started: proxy.state.clock.now(),
+    };
     let mut response = Response::new(body::full(said.to_string()));
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    proxy
-        .state
-        .metrics
-        .request("models", "ok", (proxy.state.clock.now() - started).0 / 1e3);
+    timer.record(proxy, "ok");
     response
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::flight::{End, Flight, Outcome};
 use super::traced::answer_facts;
 use fleet::Worker;
-use protocol::routes::Family;
+use protocol::family::Family;
 use protocol::watch::Watch;
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;
@@ -17,6 +17,15 @@ use telemetry::traces::Stage;
 
 /// Most stream bytes buffered: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
+
+/// A turn sent to one worker, before its response is observed.
+#[derive(Debug)]
+pub struct Attempt {
+    /// The accounting, which ends with the response.
+    pub flight: Box<Flight>,
+    /// The span in the request's trace.
+    pub span: AttemptSpan,
+}
 
 /// Observes a response. Dropping it before the end counts as a client disconnect.
 #[derive(Debug)]
@@ -37,7 +46,8 @@ pub struct Observer {
 impl Observer {
     /// Observes the response of this attempt.
     #[must_use]
-    pub fn new(watch: Watch, (flight, span): (Box<Flight>, AttemptSpan), outcome: Outcome) -> Self {
+    pub fn new(watch: Watch, attempt: Attempt, outcome: Outcome) -> Self {
+        let Attempt { flight, span } = attempt;
         Self {
             watch,
             aside: Vec::new(),

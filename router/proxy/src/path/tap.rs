@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
-use super::flight::{Flight, Outcome};
-use super::observe::Observer;
+use super::flight::Outcome;
+use super::observe::{Attempt, Observer};
 use super::watchdog::{Overrun, Watchdog};
 use protocol::error::ApiError;
 use protocol::headers;
@@ -19,7 +19,6 @@ use protocol::mend;
 use protocol::watch::Watch;
 use tailroute_http::body::{BodyError, Given, Piece, Pieces};
 use tailroute_http::upstream::Answer;
-use telemetry::traces::AttemptSpan;
 
 /// The response body sent to the client.
 pub struct Tap {
@@ -49,9 +48,10 @@ impl Tap {
     /// Wraps a response, of which `first` was already read.
     #[must_use]
     pub fn new(
-        (first, inner): (Option<Frame<Bytes>>, Answer),
+        first: Option<Frame<Bytes>>,
+        inner: Answer,
         watch: Watch,
-        attempt: (Box<Flight>, AttemptSpan),
+        attempt: Attempt,
         outcome: Outcome,
         watchdog: Watchdog,
     ) -> Self {

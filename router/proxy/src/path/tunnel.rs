@@ -57,8 +57,7 @@ pub(super) async fn open(
 ) -> Result<Response<Body>, ApiError> {
     let RequestContext {
         proxy,
-        started,
-        endpoint,
+        timer,
         deadline,
         ..
     } = *context;
@@ -94,12 +93,12 @@ pub(super) async fn open(
         }
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(pass::answered(context, response, (in_flight, place)));
+        return Ok(pass::answered(context, response, in_flight, place));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);
     }
-    let sides = (client, hyper::upgrade::on(&mut response));
+    let upstream = hyper::upgrade::on(&mut response);
     let (mut parts, _) = response.into_parts();
     mark(&mut parts.headers, &worker, None);
     if is_h2 {
@@ -111,16 +110,13 @@ pub(super) async fn open(
     parts.version = Version::HTTP_11;
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
-        let ended = join(&proxy, sides).await;
+        let ended = join(&proxy, client, upstream).await;
         match &ended {
             Ok(how) => debug!(worker = in_flight.worker().name(), how, "tunnel ended"),
             Err(error) => debug!(worker = in_flight.worker().name(), %error, "tunnel broke"),
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
-        proxy
-            .state
-            .metrics
-            .request(endpoint, outcome, (proxy.state.clock.now() - started).0 / 1e3);
+        timer.record(&proxy, outcome);
         drop((in_flight, place));
     });
     Ok(Response::from_parts(parts, body::full(Bytes::new())))
@@ -184,20 +180,21 @@ fn key(proxy: &Proxy) -> HeaderValue {
 }
 
 /// Relays bytes both ways until the tunnel ends. Returns the reason.
-async fn join(proxy: &Proxy, (client, worker): (OnUpgrade, OnUpgrade)) -> Result<&'static str, io::Error> {
+async fn join(proxy: &Proxy, client: OnUpgrade, worker: OnUpgrade) -> Result<&'static str, io::Error> {
     let both = async { tokio::try_join!(client, worker) };
     let (client, worker) = tokio::time::timeout(LAST_WORDS, both)
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
         .map_err(io::Error::other)?;
     let http = &proxy.state.config.http;
-    let from_client = if http.transfer_fields {
+    let client_frames = if http.transfer_fields {
         Frames::default()
     } else {
         Frames::looked_at()
     };
     relay(
-        (TokioIo::new(client), from_client),
+        TokioIo::new(client),
+        client_frames,
         TokioIo::new(worker),
         http.tunnel_idle_timeout,
         proxy.when_cut_off(),
@@ -231,7 +228,8 @@ impl Activity {
 }
 
 async fn relay(
-    (client, looked_at): (impl AsyncRead + AsyncWrite, Frames),
+    client: impl AsyncRead + AsyncWrite,
+    client_frames: Frames,
     worker: impl AsyncRead + AsyncWrite,
     limit: Duration,
     cut: impl Future<Output = ()>,
@@ -247,13 +245,15 @@ async fn relay(
         from_client,
         to_worker,
         &activity,
-        (looked_at, &frames::GOODBYE_TO_WORKER),
+        client_frames,
+        &frames::GOODBYE_TO_WORKER,
     );
     let down = pump(
         from_worker,
         to_client,
         &activity,
-        (Frames::default(), &frames::GOODBYE_TO_CLIENT),
+        Frames::default(),
+        &frames::GOODBYE_TO_CLIENT,
     );
     tokio::pin!(up, down, cut);
     let why = tokio::select! {
@@ -282,7 +282,8 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     activity: &Activity,
-    (mut frames, goodbye): (Frames, &[u8]),
+    mut frames: Frames,
+    goodbye: &[u8],
 ) -> io::Result<()> {
     let mut ending = activity.ending.subscribe();
     let mut buffer = vec![0; BUFFER_BYTES];

@@ -49,7 +49,7 @@ impl Document {
             source: now.source,
             revert_after: (pending.as_ref()).map(|pending| pending.due - state.clock.now()),
         };
-        let mut document = Self::next(state, bus, &change, (&now, pending.as_ref()));
+        let mut document = Self::next(state, bus, &change, &now, pending.as_ref());
         document.revision = now.revision;
         if state.policy.is_shared() {
             // The old bucket was lost, and this is a new history.
@@ -63,7 +63,8 @@ impl Document {
         state: &State,
         bus: &Bus,
         change: &Change,
-        (before, pending): (&Arc<Revision>, Option<&Pending>),
+        before: &Arc<Revision>,
+        pending: Option<&Pending>,
     ) -> Self {
         let now = unix_ms();
         let lasting = pending.map_or(before, |pending| &pending.to);

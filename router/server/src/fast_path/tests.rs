@@ -47,7 +47,9 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
         let progress = Arc::new(Progress::default());
         let io = ClientIo::new(
-            (Arc::clone(&socket), Arc::clone(&outgoing), Arc::default()),
+            Arc::clone(&socket),
+            Arc::clone(&outgoing),
+            Arc::default(),
             Arc::clone(&progress),
             Arc::new(()),
             Duration::from_secs(60),

@@ -13,7 +13,7 @@ use policy::units::Millis;
 
 use super::file::first_line;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
-use super::record::{Place, Record, micros};
+use super::record::{Arrival, Record, micros};
 
 const CHUNKS: usize = 64;
 /// Minimum and maximum bytes of a chunk; a larger turn has its own chunk.
@@ -79,7 +79,11 @@ impl Memory {
             held.open.bytes.reserve_exact(held.chunk_bytes.max(size));
         }
         held.sequence += 1;
-        record.write((micros(arrived), held.sequence), &mut held.open.bytes);
+        let arrival = Arrival {
+            at_us: micros(arrived),
+            sequence: held.sequence,
+        };
+        record.write(arrival, &mut held.open.bytes);
         held.open.turns += 1;
         held.make_room();
         true
@@ -109,12 +113,12 @@ impl Memory {
         let (order, mut numbers) = in_order(&chunks);
         let skip = order.len().saturating_sub(turns);
         let mut trace = first_line();
-        for (at, &((arrived_us, _), chunk, start)) in order.iter().enumerate() {
+        for (at, &(arrival, chunk, start)) in order.iter().enumerate() {
             let Some((_, record)) = Record::read(&mut &chunks[chunk].bytes[start..]) else {
                 continue;
             };
             // Earlier turns are numbered too, because they determine the history.
-            let line = numbers.line(arrived_us as f64 / 1e6, &record);
+            let line = numbers.line(arrival.at_us as f64 / 1e6, &record);
             if at >= skip {
                 line.write(&mut trace);
             }
@@ -124,13 +128,13 @@ impl Memory {
 }
 
 /// Returns the turns' positions by arrival, and a numbering for up to [`MOST_KEYS`] of their keys.
-fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
+fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Arrival, usize, usize)>, Numbers) {
     let (mut order, mut keys) = (Vec::new(), 0);
     for (number, chunk) in chunks.iter().enumerate() {
         let mut rest = &chunk.bytes[..];
         loop {
             let start = chunk.bytes.len() - rest.len();
-            let Some((place, record)) = Record::read(&mut rest) else {
+            let Some((arrival, record)) = Record::read(&mut rest) else {
                 break;
             };
             let reply = record.reply.as_ref().map_or(0, |reply| reply.len());
@@ -138,7 +142,7 @@ fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Place, usize, usize)>, Numbers) {
             keys = blocks
                 .saturating_add(keys)
                 .saturating_add(record.prompt.len() + reply);
-            order.push((place, number, start));
+            order.push((arrival, number, start));
         }
     }
     order.sort_unstable();

@@ -176,15 +176,24 @@ impl Numbers {
             }
         }
         let known = ends.last().copied().unwrap_or(0);
-        let from = (record.prompt.span(ends.len()), known);
-        let to = (record.units.max(record.prompt.span(keys.len())), prompt);
+        let from = Anchor {
+            unit: record.prompt.span(ends.len()),
+            tokens: known,
+        };
+        let to = Anchor {
+            unit: record.units.max(record.prompt.span(keys.len())),
+            tokens: prompt,
+        };
         for (key, unit) in keys.iter().zip(record.prompt.ends()).skip(ends.len()) {
             let end = between(from, to, *unit);
             self.ends.put(*key, end);
             ends.push(end);
         }
         if let Some(reply) = &record.reply {
-            let to_end = (reply.span(reply.len()), prompt + record.tokens[1]);
+            let to_end = Anchor {
+                unit: reply.span(reply.len()),
+                tokens: prompt + record.tokens[1],
+            };
             for (key, unit) in reply.hashes().iter().zip(reply.ends()) {
                 let end = between(to, to_end, *unit);
                 self.ends.touch_or_put(*key, end);
@@ -248,14 +257,22 @@ impl Numbers {
     }
 }
 
-/// Interpolates the position of `unit` between two known ones, each `(unit, tokens)`.
-fn between((unit_from, from): (u64, u64), (unit_to, to): (u64, u64), unit: u64) -> u64 {
-    let span = unit_to.saturating_sub(unit_from);
+/// A unit of text whose position in tokens is known.
+#[derive(Clone, Copy)]
+struct Anchor {
+    unit: u64,
+    tokens: u64,
+}
+
+/// Interpolates the position of `unit` between two known ones.
+fn between(from: Anchor, to: Anchor, unit: u64) -> u64 {
+    let span = to.unit.saturating_sub(from.unit);
     if span == 0 {
-        return from.max(to);
+        return from.tokens.max(to.tokens);
     }
-    let part = u128::from(unit.saturating_sub(unit_from).min(span)) * u128::from(to.saturating_sub(from));
-    from + (part / u128::from(span)) as u64
+    let tokens = to.tokens.saturating_sub(from.tokens);
+    let part = u128::from(unit.saturating_sub(from.unit).min(span)) * u128::from(tokens);
+    from.tokens + (part / u128::from(span)) as u64
 }
 
 fn round(value: f64, steps: f64) -> f64 {

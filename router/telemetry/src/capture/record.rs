@@ -11,8 +11,14 @@ use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 
 const NUMBERS: usize = 12;
 
-/// Arrival in microseconds of the router's clock, and a sequence number to order equal times.
-pub(super) type Place = (u64, u64);
+/// A turn's position in the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Arrival {
+    /// Microseconds of the router's clock.
+    pub(super) at_us: u64,
+    /// Orders equal times.
+    pub(super) sequence: u64,
+}
 
 pub(super) fn micros(arrived: Millis) -> u64 {
     (arrived.0.max(0.0) * 1e3) as u64
@@ -105,10 +111,10 @@ impl Record<'_> {
     }
 
     /// Appends the encoded record: little-endian numbers; text and keys with a length prefix.
-    pub(super) fn write(&self, (arrived_us, sequence): Place, to: &mut Vec<u8>) {
+    pub(super) fn write(&self, arrival: Arrival, to: &mut Vec<u8>) {
         let numbers: [u64; NUMBERS] = [
-            arrived_us,
-            sequence,
+            arrival.at_us,
+            arrival.sequence,
             self.conversation.unwrap_or_default(),
             self.objective.0.to_bits(),
             self.units,
@@ -140,7 +146,7 @@ impl Record<'_> {
         }
     }
 
-    pub(super) fn read(from: &mut &[u8]) -> Option<(Place, Record<'static>)> {
+    pub(super) fn read(from: &mut &[u8]) -> Option<(Arrival, Record<'static>)> {
         let mut numbers = [0; NUMBERS];
         for number in &mut numbers {
             *number = from.try_get_u64_le().ok()?;
@@ -171,7 +177,11 @@ impl Record<'_> {
             reported_cached: reported.then_some(numbers[11]),
             outcome,
         };
-        Some(((numbers[0], numbers[1]), record))
+        let arrival = Arrival {
+            at_us: numbers[0],
+            sequence: numbers[1],
+        };
+        Some((arrival, record))
     }
 }
 

@@ -356,16 +356,17 @@ fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
     (full.class, full.model, full.reported_cached) = ("batch".into(), "m".into(), Some(64));
     let mut bare = record(None, Chain::new(), 0, [0, 0]);
     bare.counted = false;
+    let arrival = |at_us| Arrival { at_us, sequence: 9 };
     let mut held = Vec::new();
     for (at, turn) in (0..).zip([&full, &bare]) {
         let before = held.len();
-        turn.write((at, 9), &mut held);
+        turn.write(arrival(at), &mut held);
         assert_eq!(held.len() - before, turn.size());
     }
     let mut rest = &held[..];
     for (at, turn) in (0..).zip([full, bare]) {
-        let (place, read) = Record::read(&mut rest).unwrap();
-        assert_eq!(place, (at, 9));
+        let (read_arrival, read) = Record::read(&mut rest).unwrap();
+        assert_eq!(read_arrival, arrival(at));
         let keys = |chain: &Chain| (chain.hashes().to_vec(), chain.ends().to_vec());
         assert_eq!(keys(&read.prompt), keys(&turn.prompt));
         assert_eq!(read.reply.as_deref().map(keys), turn.reply.as_deref().map(keys));

@@ -11,7 +11,7 @@ use tracing::{error, warn};
 
 use super::file::Ring;
 use super::numbers::{Line, Numbers};
-use super::record::{Place, Record};
+use super::record::{Arrival, Record};
 use super::{Counters, Message, Open, TARGET};
 use crate::logs::panic_message;
 
@@ -31,18 +31,14 @@ pub(super) struct Writer {
     numbers: Numbers,
     open: Arc<Open>,
     counters: Arc<dyn Counters>,
-    held: BTreeMap<Place, Box<Record<'static>>>,
+    held: BTreeMap<Arrival, Box<Record<'static>>>,
     held_keys: usize,
     last_us: u64,
     failing: bool,
 }
 
 impl Writer {
-    pub(super) fn new(
-        (ring, numbers): (Ring, Numbers),
-        open: Arc<Open>,
-        counters: Arc<dyn Counters>,
-    ) -> Self {
+    pub(super) fn new(ring: Ring, numbers: Numbers, open: Arc<Open>, counters: Arc<dyn Counters>) -> Self {
         Self {
             ring,
             numbers,
@@ -87,7 +83,7 @@ impl Writer {
             let mut waiting = Vec::new();
             let is_over = loop {
                 match next.map_or_else(|| messages.try_recv(), Ok) {
-                    Ok(Message::Turn(place, record)) => self.hold(place, record),
+                    Ok(Message::Turn(arrival, record)) => self.hold(arrival, record),
                     Ok(Message::End(done)) => waiting.push(done),
                     Err(TryRecvError::Empty) => break false,
                     Err(TryRecvError::Disconnected) => break true,
@@ -105,22 +101,22 @@ impl Writer {
         }
     }
 
-    fn hold(&mut self, place: Place, record: Box<Record<'static>>) {
+    fn hold(&mut self, arrival: Arrival, record: Box<Record<'static>>) {
         self.held_keys += record.prompt.len();
-        self.held.insert(place, record);
+        self.held.insert(arrival, record);
     }
 
     /// Writes held turns that arrived before every turn in flight, and more if too many are held.
-    fn release(&mut self, oldest: Option<Place>) {
+    fn release(&mut self, oldest: Option<Arrival>) {
         let mut lines = Vec::new();
-        while let Some((place, record)) = self.held.pop_first() {
-            let free = oldest.is_none_or(|oldest| place < oldest);
+        while let Some((arrival, record)) = self.held.pop_first() {
+            let free = oldest.is_none_or(|oldest| arrival < oldest);
             if !free && self.held_keys <= HELD_KEYS && self.held.len() < HELD_RECORDS {
-                self.held.insert(place, record);
+                self.held.insert(arrival, record);
                 break;
             }
             self.held_keys -= record.prompt.len();
-            lines.extend(self.line(place, &record));
+            lines.extend(self.line(arrival, &record));
             if lines.len() >= AT_ONCE {
                 self.write(&mut lines);
             }
@@ -151,7 +147,8 @@ impl Writer {
         }
     }
 
-    fn line(&mut self, (arrived_us, _): Place, record: &Record<'_>) -> Option<Line> {
+    fn line(&mut self, arrival: Arrival, record: &Record<'_>) -> Option<Line> {
+        let arrived_us = arrival.at_us;
         if arrived_us + TOLERANCE_US < self.last_us {
             self.counters.count("late", 1);
             return None;

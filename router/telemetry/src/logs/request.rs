@@ -21,13 +21,22 @@ tokio::task_local! {
 
 /// Identity of the current request in the log.
 #[derive(Clone, Debug)]
-pub struct RequestIdentity(Arc<(TraceId, HeaderValue)>);
+pub struct RequestIdentity(Arc<Ids>);
+
+#[derive(Debug)]
+struct Ids {
+    trace: TraceId,
+    request: HeaderValue,
+}
 
 impl RequestIdentity {
     /// Creates the identity of a request.
     #[must_use]
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
-        Self(Arc::new((trace, request_id)))
+        Self(Arc::new(Ids {
+            trace,
+            request: request_id,
+        }))
     }
 
     /// Returns the request that this task is processing.
@@ -47,11 +56,11 @@ impl RequestIdentity {
     }
 
     fn trace_id(&self) -> &str {
-        self.0.0.as_str()
+        self.0.trace.as_str()
     }
 
     fn request_id(&self) -> &str {
-        self.0.1.to_str().unwrap_or_default()
+        self.0.request.to_str().unwrap_or_default()
     }
 }
 

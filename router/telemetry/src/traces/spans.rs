@@ -44,13 +44,19 @@ pub(super) fn of(kept: &KeptTrace) -> Vec<SpanData> {
         status: record.failure().map_or(Status::Unset, failed),
         ..span(
             record,
-            (context.span, context.parent.unwrap_or(0)),
+            SpanIds {
+                own: context.span,
+                parent: context.parent.unwrap_or(0),
+            },
             name(record),
             [record.at, ended],
         )
     }];
     for (number, (stage, since, until)) in (0..).zip(&record.stages) {
-        let ids = (inner(context.span, 1 + number), context.span);
+        let ids = SpanIds {
+            own: inner(context.span, 1 + number),
+            parent: context.span,
+        };
         spans.push(span(record, ids, stage.name(), [*since, *until]));
     }
     for attempt in &record.attempts {
@@ -64,9 +70,15 @@ fn inner(parent: u64, number: u64) -> u64 {
     xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1
 }
 
+/// The id of a span, and of its parent.
+struct SpanIds {
+    own: u64,
+    parent: u64,
+}
+
 fn span(
     record: &SpanRecord,
-    (own, parent): (u64, u64),
+    ids: SpanIds,
     name: impl Into<Cow<'static, str>>,
     [since, until]: [Instant; 2],
 ) -> SpanData {
@@ -75,12 +87,12 @@ fn span(
         // Exported traces are sampled.
         span_context: SpanContext::new(
             trace,
-            SpanId::from(own),
+            SpanId::from(ids.own),
             TraceFlags::SAMPLED,
             false,
             TraceState::default(),
         ),
-        parent_span_id: SpanId::from(parent),
+        parent_span_id: SpanId::from(ids.parent),
         parent_span_is_remote: false,
         span_kind: SpanKind::Internal,
         name: name.into(),
@@ -199,7 +211,10 @@ fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mu
         attempt.outcome,
         "broken" | "worker_error" | "deadline" | "not_reached"
     );
-    let ids = (attempt.span, record.context.span);
+    let ids = SpanIds {
+        own: attempt.span,
+        parent: record.context.span,
+    };
     spans.push(SpanData {
         span_kind: SpanKind::Client,
         attributes,
@@ -212,7 +227,10 @@ fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mu
     });
     let first = attempt.first_token.unwrap_or(until);
     let mut part = |number, name, times| {
-        let ids = (inner(attempt.span, number), attempt.span);
+        let ids = SpanIds {
+            own: inner(attempt.span, number),
+            parent: attempt.span,
+        };
         spans.push(span(record, ids, name, times));
     };
     part(1, "prefill", [attempt.sent, first]);

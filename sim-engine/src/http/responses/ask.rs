@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::engine::Shared;
 use crate::http::api::Api;
 use crate::http::error::ApiError;
 use crate::http::request::{self, Fields, Stop, Xargs};
 use crate::http::shape::{Conversation, Turn};
 use crate::prompt::Message;
+use crate::rank::Shared;
 
 #[derive(Deserialize)]
 struct Ask {

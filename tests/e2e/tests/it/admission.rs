@@ -285,7 +285,7 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
     ];
     for (at, (name, text)) in arrivals.into_iter().enumerate() {
         sent.push(send(name, text.to_owned()));
-        until("it waits", || parts.proxy.admission.gate.counts() == (at + 1, 1)).await;
+        until("it waits", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: at + 1, admitted: 1 }).await;
     }
     let mut order = Vec::new();
     for _ in 0..arrivals.len() {
@@ -300,7 +300,7 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
         assert_eq!(answer.await.unwrap().status, 200);
     }
     until("nobody is inside", || {
-        parts.proxy.admission.gate.counts() == (0, 0)
+        parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 0 }
     })
     .await;
     let page = metrics(&router).await;
@@ -336,18 +336,18 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
     config.admission = settings;
     parts.proxy.admission.reload(&config, parts.state.clock.now());
     let leaver = tokio::spawn(send(body.clone()));
-    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 1, admitted: 1 }).await;
     let full = send(body.clone()).await.unwrap().whole().await;
     assert_eq!(
         (full.status.as_u16(), full.error_code().as_str()),
         (503, "queue_full")
     );
     leaver.abort();
-    until("it left", || parts.proxy.admission.gate.counts() == (0, 1)).await;
+    until("it left", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 1 }).await;
     exchange.answer("200 OK", "{}").await;
     assert_eq!(first.await.unwrap().unwrap().whole().await.status, 200);
     until("nobody is inside", || {
-        parts.proxy.admission.gate.counts() == (0, 0)
+        parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 0 }
     })
     .await;
 }
@@ -434,7 +434,7 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
     let first = send(words(1, 20_000));
     let mut exchange = upstream.next().await;
     let second = send(words(2, 10));
-    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 1, admitted: 1 }).await;
     exchange.begin_events().await;
     exchange
         .chunk(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
@@ -447,7 +447,7 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
     }
     assert!(first.await.unwrap().clean && second.await.unwrap().clean);
     until("nobody is inside", || {
-        parts.proxy.admission.gate.counts() == (0, 0)
+        parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 0 }
     })
     .await;
 }

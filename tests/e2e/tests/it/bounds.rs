@@ -196,10 +196,10 @@ async fn a_request_that_ends_in_the_queue_is_not_charged() {
     );
     assert_eq!(left(address).await, before, "nothing was sent");
     let leaver = post(address, CHAT, body);
-    until("it waits", || parts.proxy.admission.gate.counts() == (1, 1)).await;
+    until("it waits", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 1, admitted: 1 }).await;
     assert!(left(address).await < before - 200, "charged while it waits");
     leaver.abort();
-    until("it left", || parts.proxy.admission.gate.counts() == (0, 1)).await;
+    until("it left", || parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 1 }).await;
     until("it is back", || parts.proxy.in_flight() == 1).await;
     assert_eq!(left(address).await, before, "nothing was sent");
     exchange.answer("200 OK", "{}").await;
@@ -227,7 +227,7 @@ async fn a_request_past_its_own_deadline_at_the_worker_is_charged() {
 async fn waits(router: &Server, waiting: usize, inside: usize) {
     let parts = router.parts();
     until("it waits", || {
-        parts.proxy.admission.gate.counts() == (waiting, inside)
+        parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: waiting, admitted: inside }
     })
     .await;
 }

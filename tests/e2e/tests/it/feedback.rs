@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use config::PolicyName;
-use metrics::table::{Spec, TABLE};
+use metrics::spec::Spec;
+use metrics::table::TABLE;
 use policy::units::Tokens;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault, Stats};

@@ -287,7 +287,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     }
     // A slot is released slightly before the counts it holds.
     until("nobody waits or is inside", || {
-        parts.proxy.admission.gate.counts() == (0, 0)
+        parts.proxy.admission.gate.counts() == metrics::AdmissionGauges { waiting: 0, admitted: 0 }
     })
     .await;
     until("every charge is settled", || {

@@ -211,6 +211,37 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
 }
 
 #[tokio::test]
+async fn a_file_that_a_reload_adds_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, keys) = (folder.path().join("t.toml"), folder.path().join("keys.toml"));
+    let running = Running::start(&file, "").await;
+    let parts = Arc::clone(running.router.parts());
+    let asked = Arc::new(Notify::new());
+    let watching = tokio::spawn(reload::watch(
+        Arc::clone(&parts),
+        running.source.clone(),
+        Arc::clone(&asked),
+    ));
+    asked.notify_one();
+    until("the file is watched", || {
+        parts.state.operator.reloads.lock().generation >= 2
+    })
+    .await;
+    std::fs::write(&keys, key("a")).unwrap();
+    let extra = format!("[admission]\nkeys_file = {:?}\n", keys.display().to_string());
+    std::fs::write(&file, format!("{}{extra}", running.worker)).unwrap();
+    until("the keys are read", || parts.proxy.admission.has_keys()).await;
+    std::fs::write(&keys, key("beta")).unwrap();
+    let mut headers = http::HeaderMap::new();
+    headers.insert("authorization", bearer("beta").parse().unwrap());
+    until("the keys are read again", || {
+        parts.proxy.admission.identify(&headers).is_ok()
+    })
+    .await;
+    watching.abort();
+}
+
+#[tokio::test]
 async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     let folder = tempfile::tempdir().unwrap();
     let limited = format!("{}tokens_per_min = 1000\n", key("a"));

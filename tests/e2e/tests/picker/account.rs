@@ -112,11 +112,11 @@ async fn a_disconnect_in_the_queue_leaves_the_queue() {
     let body = ask("there", json!({})).to_string();
     let parts = fleet.router.parts();
     let waiting = gateway.chat(&[], body.as_bytes(), None).await;
-    until("it waits", || parts.proxy.admission.gate.counts().0 == 1).await;
+    until("it waits", || parts.proxy.admission.gate.counts().waiting == 1).await;
     waiting.ends().await;
-    until("nobody waits", || parts.proxy.admission.gate.counts().0 == 0).await;
+    until("nobody waits", || parts.proxy.admission.gate.counts().waiting == 0).await;
     let mut next = gateway.chat(&[], body.as_bytes(), None).await;
-    until("it waits", || parts.proxy.admission.gate.counts().0 == 1).await;
+    until("it waits", || parts.proxy.admission.gate.counts().waiting == 1).await;
     drop(first);
     next.named().await;
     drop(next);

@@ -6,6 +6,7 @@
 //! | scenario | at length |
 //! |---|---|
 //! | `files` | – |
+//! | `idle` | – |
 //! | `log` | – |
 //! | `kill` | `SECONDS=20 STRICT=1 make kill` |
 //! | `soak` | `make soak` (`SECONDS=600 STREAMS=1000`, `JSON=1` for JSON lines) |
@@ -19,6 +20,7 @@
 )]
 
 mod files;
+mod idle;
 mod kill;
 mod log;
 mod soak;

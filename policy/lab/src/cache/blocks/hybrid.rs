@@ -205,8 +205,15 @@ impl Held {
     }
 }
 
+/// A served turn, with the chain of its blocks.
+#[derive(Clone, Debug)]
+struct ServedChain {
+    chain: Box<[PrefixHash]>,
+    turn: Served,
+}
+
 impl Tunable for Held {
-    type Record = (Box<[PrefixHash]>, Served);
+    type Record = ServedChain;
 
     fn reweigh(&mut self, weight: f64) {
         self.utility.set_weight(weight);
@@ -216,9 +223,9 @@ impl Tunable for Held {
             .collect();
     }
 
-    fn replay(&mut self, (chain, turn): &Self::Record) -> u64 {
-        let saved = self.cached(chain).0;
-        self.serve(chain, turn);
+    fn replay(&mut self, record: &ServedChain) -> u64 {
+        let saved = self.cached(&record.chain).0;
+        self.serve(&record.chain, &record.turn);
         saved
     }
 }
@@ -230,7 +237,13 @@ impl BlockPolicy for HybridBlocks {
 
     fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
         let evicted = self.held.serve(chain, turn);
-        let record = || ((Box::from(chain), *turn), chain.len());
+        let record = || {
+            let served = ServedChain {
+                chain: Box::from(chain),
+                turn: *turn,
+            };
+            (served, chain.len())
+        };
         self.tuning.served(&mut self.held, evicted, record);
     }
 

@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use super::cache_rule::CacheRule;
+use super::foreign::Foreign;
 use super::ordered::OrderedWork;
-use super::routers::Foreign;
 use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
@@ -28,6 +28,13 @@ pub(super) struct Load {
     learned: LearnedCost,
     /// Time of the worker's last first token: the earliest start of the next prefill.
     last_first_token: Millis,
+}
+
+/// The arrival of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) turn: u32,
+    pub(super) at: Millis,
 }
 
 #[derive(Debug)]
@@ -127,10 +134,10 @@ impl<'a> Brain<'a> {
         &mut self,
         now: Millis,
         servers: &[Server],
-        arrival: (u32, Millis),
+        arrival: Arrival,
         item: &Item,
     ) -> Option<(Sent, Decision)> {
-        self.look_at(now, servers, arrival.1, item);
+        self.look_at(now, servers, arrival.at, item);
         let sequence = self.sequence;
         self.sequence += 1;
         let snapshot = Snapshot {
@@ -210,20 +217,14 @@ impl<'a> Brain<'a> {
         }
     }
 
-    pub(super) fn sent(
-        &mut self,
-        now: Millis,
-        decision: &Decision,
-        (turn, arrived): (u32, Millis),
-        item: &Item,
-    ) -> Sent {
+    pub(super) fn sent(&mut self, now: Millis, decision: &Decision, arrival: Arrival, item: &Item) -> Sent {
         let evict_first = self.evict_first(decision.chosen, item);
         let (worker, terms) = (decision.chosen, decision.chosen());
         let cost = self.views[worker].cost;
         let objective = self.objective(item);
         let prefill = cost.prefill(terms.uncached, terms.cached);
-        let key = self.config.order.key(arrived, prefill, objective);
-        let ticket = self.loads[worker].sent(now, turn, prefill, key);
+        let key = self.config.order.key(arrival.at, prefill, objective);
+        let ticket = self.loads[worker].sent(now, arrival.turn, prefill, key);
         let last = self.placed(now, item.conversation, worker);
         if let Some(tail) = &mut self.tail {
             let left = last.filter(|last| last.index() != worker);
@@ -231,13 +232,13 @@ impl<'a> Brain<'a> {
         }
         Sent {
             worker,
-            turn,
+            turn: arrival.turn,
             ticket: Some(ticket),
             hold: self.beliefs.sent(worker, &item.chain),
             evict_first,
             sent_at: now,
             prefill,
-            predicted_ttft: now.saturating_sub(arrived) + terms.predicted_ttft(),
+            predicted_ttft: now.saturating_sub(arrival.at) + terms.predicted_ttft(),
             key,
         }
     }
@@ -287,7 +288,8 @@ impl<'a> Brain<'a> {
         now: Millis,
         sent: &mut Sent,
         item: &Item,
-        (uncached, cached): (Tokens, Tokens),
+        uncached: Tokens,
+        cached: Tokens,
         arrived: Millis,
     ) {
         let load = &mut self.loads[sent.worker];
@@ -346,7 +348,8 @@ impl<'a> Brain<'a> {
         }
         self.beliefs.settled(
             sent.worker,
-            (&item.chain, &item.reply),
+            &item.chain,
+            &item.reply,
             sent.hold,
             evict_first,
             total,

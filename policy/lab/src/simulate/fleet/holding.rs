@@ -1,6 +1,6 @@
 //! Turns held in the router: [`policy::route::hold`] on the simulated fleet.
 
-use super::brain::{Brain, Sent};
+use super::brain::{Arrival, Brain, Sent};
 use super::server::Server;
 use super::workload::Item;
 use policy::route::Decision;
@@ -13,23 +13,16 @@ const A_HAIR: Millis = Millis(1e-3);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    turn: u32,
-    arrived: Millis,
+    arrival: Arrival,
     due: Millis,
 }
 
 impl Brain<'_> {
-    pub(super) fn hold(
-        &mut self,
-        now: Millis,
-        servers: &[Server],
-        (turn, arrived): (u32, Millis),
-        item: &Item,
-    ) -> Held {
-        self.look_at(now, servers, arrived, item);
+    pub(super) fn hold(&mut self, now: Millis, servers: &[Server], arrival: Arrival, item: &Item) -> Held {
+        self.look_at(now, servers, arrival.at, item);
         let prefill = hold::least_prefill(&self.views, item.prompt, &self.resident);
-        let due = Patience::IN_ROUTER.due(arrived, prefill, self.objective(item));
-        Held { turn, arrived, due }
+        let due = Patience::IN_ROUTER.due(arrival.at, prefill, self.objective(item));
+        Held { arrival, due }
     }
 
     pub(super) fn release(
@@ -40,12 +33,17 @@ impl Brain<'_> {
         held: &mut Vec<Held>,
         items: &[Item],
     ) -> Vec<(u32, Sent, Decision)> {
-        held.sort_by(|a, b| a.due.0.total_cmp(&b.due.0).then(a.turn.cmp(&b.turn)));
+        held.sort_by(|a, b| {
+            a.due
+                .0
+                .total_cmp(&b.due.0)
+                .then(a.arrival.turn.cmp(&b.arrival.turn))
+        });
         let settings = hold::settings(&self.config.settings);
         let mut plan = Plan::new(hold, self.loads.len());
         let mut gone = Vec::new();
         let mut at = 0;
-        while let Some(&next) = held.get(at) {
+        while let Some(&Held { arrival, .. }) = held.get(at) {
             if plan.is_over(
                 self.loads
                     .iter()
@@ -53,17 +51,16 @@ impl Brain<'_> {
             ) {
                 break;
             }
-            let item = &items[next.turn as usize];
-            self.look_at(now, servers, next.arrived, item);
+            let item = &items[arrival.turn as usize];
+            self.look_at(now, servers, arrival.at, item);
             let mut views = std::mem::take(&mut self.views);
             let placed = plan.place(&mut views, &settings, self.sequence, &self.turn(item));
             self.views = views;
             match placed {
                 Some(placed) if placed.goes => {
                     self.sequence += 1;
-                    let arrival = (next.turn, next.arrived);
                     let sent = self.sent(now, &placed.decision, arrival, item);
-                    gone.push((next.turn, sent, placed.decision));
+                    gone.push((arrival.turn, sent, placed.decision));
                     held.remove(at);
                 }
                 Some(_) => at += 1,

@@ -9,13 +9,12 @@ use rand_pcg::Pcg64;
 use rustc_hash::FxHashSet;
 
 use super::FleetConfig;
-use super::brain::{Brain, Sent};
+use super::brain::{Arrival, Brain, Sent};
+use super::foreign::{Foreign, Word};
 use super::server::Server;
 use super::workload::Item;
-use policy::estimate::Ticket;
-use policy::residency::Hold;
 use policy::route::Decision;
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 
 /// The number of routers, and whether they share their decisions. In any case workers' cache events reach all of them,
 /// and each learns costs from its own responses.
@@ -61,35 +60,11 @@ impl fmt::Display for Routers {
 /// Interval at which each router announces its turns in flight.
 pub(super) const ROLL_CALL: Millis = Millis(1000.0);
 
-/// A router's message about one of its turns.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Word {
-    /// The turn was sent to a worker.
-    Sent {
-        worker: usize,
-        prefill: Millis,
-        key: f64,
-    },
-    /// Its first token passed.
-    Begun,
-    /// Its response is complete.
-    Answered { evict_first: Tokens },
-    /// Its worker died.
-    Failed,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Said {
     from: usize,
     turn: u32,
     word: Word,
-}
-
-#[derive(Debug)]
-pub(super) struct Foreign {
-    worker: usize,
-    ticket: Option<Ticket>,
-    hold: Option<Hold>,
 }
 
 /// All routers, and the messages between them.
@@ -144,10 +119,10 @@ impl<'a> Brains<'a> {
         &mut self,
         now: Millis,
         servers: &[Server],
-        arrival: (u32, Millis),
+        arrival: Arrival,
         item: &Item,
     ) -> Option<(Sent, Decision)> {
-        self.of(arrival.0).send(now, servers, arrival, item)
+        self.of(arrival.turn).send(now, servers, arrival, item)
     }
 
     /// Sends a message about a turn to the other routers. Returns when it arrives, if sharing is on.
@@ -214,10 +189,10 @@ impl Brain<'_> {
                 if let Some(foreign) = self.foreign.remove(&turn) {
                     let load = &mut self.loads[foreign.worker];
                     load.ended(now, turn, foreign.ticket);
-                    let chains = (&item.chain, &item.reply);
                     self.beliefs.settled(
                         foreign.worker,
-                        chains,
+                        &item.chain,
+                        &item.reply,
                         foreign.hold,
                         evict_first,
                         item.prompt + item.response,

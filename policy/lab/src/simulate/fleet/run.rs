@@ -7,11 +7,12 @@ use rand::SeedableRng;
 use rand_distr::{Distribution, Uniform};
 use rand_pcg::Pcg64;
 
-use super::brain::Sent;
+use super::brain::{Arrival, Sent};
 use super::events::{Agenda, Event};
+use super::foreign::Word;
 use super::holding::Held;
 use super::report::{FleetReport, Tally, TurnRecord};
-use super::routers::{Brains, ROLL_CALL, Word};
+use super::routers::{Brains, ROLL_CALL};
 use super::server::Server;
 use super::view::View;
 use super::worker_cache::{self, WorkerLease};
@@ -160,7 +161,10 @@ impl<'a> Run<'a> {
 
     fn send(&mut self, turn: u32) {
         let item = &self.workload.items[turn as usize];
-        let arrival = (turn, self.arrival[turn as usize]);
+        let arrival = Arrival {
+            turn,
+            at: self.arrival[turn as usize],
+        };
         if self.config.hold.is_some() && self.config.routers.count == 1 {
             let held = self.brains.first().hold(self.now, &self.servers, arrival, item);
             self.held.push(held);
@@ -279,12 +283,12 @@ impl<'a> Run<'a> {
         let turn = computed.turn;
         if let Some(flight) = &mut self.flights[turn as usize] {
             let item = &self.workload.items[turn as usize];
-            let found = (computed.uncached, computed.cached);
             self.brains.of(turn).first_token(
                 self.now,
                 &mut flight.sent,
                 item,
-                found,
+                computed.uncached,
+                computed.cached,
                 self.arrival[turn as usize],
             );
             flight.lease = Some(computed.lease);

@@ -156,7 +156,7 @@ impl Server {
 
     pub(super) fn answered(&mut self, lease: WorkerLease, reply: &Chain, keep: Keep, turn: &Served) {
         self.decoding = self.decoding.saturating_sub(1);
-        self.cache.release(lease, reply, (keep, turn), &mut self.changes);
+        self.cache.release(lease, reply, keep, turn, &mut self.changes);
     }
 
     /// Stops the worker. Returns the turns that have not started.

@@ -171,7 +171,8 @@ impl Beliefs {
     pub(super) fn settled(
         &mut self,
         worker: usize,
-        (chain, reply): (&Chain, &Chain),
+        chain: &Chain,
+        reply: &Chain,
         hold: Option<Hold>,
         evict_first: Tokens,
         total: Tokens,

@@ -118,7 +118,8 @@ impl WorkerCache {
         &mut self,
         lease: WorkerLease,
         reply: &Chain,
-        (keep, turn): (Keep, &Served),
+        keep: Keep,
+        turn: &Served,
         changes: &mut Vec<Change>,
     ) {
         match (self, lease) {

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
 };
 
 use super::{BYTES, Marks};
-use crate::json::string::Out;
+use crate::json::walk::Out;
 use crate::json::{Malformed, Scanner};
 
 /// [`Scanner::walk_string`] with the widest available vectors; `None` if the CPU has no wide vectors.

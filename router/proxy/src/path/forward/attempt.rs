@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::super::context::RequestContext;
 use super::super::flight::{Flight, Outcome};
+use super::super::observe::Attempt;
 use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
 use super::{TurnRequest, request};
@@ -66,10 +67,9 @@ impl Head {
 pub(super) struct Answer {
     pub(super) response: Response<upstream::Answer>,
     pub(super) first: Option<Frame<Bytes>>,
-    pub(super) flight: Box<Flight>,
+    pub(super) attempt: Attempt,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
-    pub(super) span: AttemptSpan,
 }
 
 pub(super) enum Verdict {
@@ -171,10 +171,12 @@ impl Sent {
                 _ => Verdict::Answer(Box::new(Answer {
                     response,
                     first,
-                    flight: self.flight,
+                    attempt: Attempt {
+                        flight: self.flight,
+                        span: self.span,
+                    },
                     sequence: self.sequence,
                     explained: self.explained,
-                    span: self.span,
                 })),
             },
             Head::Lost(error) => {

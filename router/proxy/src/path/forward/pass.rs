@@ -14,14 +14,14 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
-use policy::units::{Millis, Tokens};
+use policy::units::Tokens;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::super::admit::{self, Received};
 use super::super::among::Among;
 use super::super::client_body::ClientBody;
-use super::super::context::RequestContext;
+use super::super::context::{RequestContext, RequestTimer};
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
 use super::super::watchdog::Watchdog;
@@ -99,7 +99,7 @@ pub(crate) async fn pass(
                 warn!(worker = worker.name(), "trying another worker");
                 proxy.state.metrics.retry(worker.name());
             }
-            Ended::Answer(response) => return Ok(answered(context, response, (in_flight, place))),
+            Ended::Answer(response) => return Ok(answered(context, response, in_flight, place)),
             Ended::Failed(_, error) => return Err(error),
         }
     }
@@ -116,16 +116,16 @@ fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
 pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
     response: Response<Incoming>,
-    (mut in_flight, place): (InFlight, RequestPermit),
+    mut in_flight: InFlight,
+    place: RequestPermit,
 ) -> Response<Body> {
     let RequestContext {
         proxy,
-        started,
-        endpoint,
+        timer,
         deadline,
         ..
     } = *context;
-    settled(proxy, response.status(), &mut in_flight, (started, endpoint));
+    settled(proxy, response.status(), &mut in_flight, timer);
     let (mut parts, incoming) = response.into_parts();
     mark(&mut parts.headers, in_flight.worker(), None);
     parts.version = Version::HTTP_11;
@@ -140,12 +140,7 @@ pub(in crate::path) fn answered(
 }
 
 /// Reports a worker's response to the breaker, and counts the request.
-pub fn settled(
-    proxy: &Proxy,
-    status: StatusCode,
-    in_flight: &mut InFlight,
-    (started, endpoint): (Millis, &'static str),
-) {
+pub fn settled(proxy: &Proxy, status: StatusCode, in_flight: &mut InFlight, timer: RequestTimer) {
     let outcome = match status.as_u16() {
         500.. => "worker_error",
         400.. => "client_error",
@@ -156,10 +151,7 @@ pub fn settled(
             "ok"
         }
     };
-    proxy
-        .state
-        .metrics
-        .request(endpoint, outcome, (proxy.state.clock.now() - started).0 / 1e3);
+    timer.record(proxy, outcome);
 }
 
 enum Ended {

@@ -20,7 +20,7 @@ fn stage() -> Stage {
     let (client, its) = duplex(1024);
     let (worker, other) = duplex(1024);
     let (cut, when) = oneshot::channel();
-    let ended = tokio::spawn(relay((its, Frames::looked_at()), other, IDLE, async {
+    let ended = tokio::spawn(relay(its, Frames::looked_at(), other, IDLE, async {
         let _ = when.await;
     }));
     Stage {

@@ -1,0 +1,236 @@
+//! A day of figures, so that a console opened after an alert shows what led to it: `GET /admin/v1/history`.
+//!
+//! Every ten seconds the counters of the metrics page and the load of each worker are sampled. Counters stay cumulative,
+//! so the difference of any two samples describes the time between them, and older samples can be thinned out without
+//! losing turns. Changes of the policy, workers and configuration are kept as marks. Where a snapshot is configured, the
+//! history is written beside it and survives a restart.
+
+mod file;
+mod kept;
+mod page;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use config::Role;
+use metrics::Format;
+use operator::events::{Event, Kind};
+use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tracing::warn;
+
+use self::kept::Kept;
+use super::Admin;
+use super::call::{Call, Reply};
+use super::operation::Operation;
+use super::problem::Problem;
+
+/// Interval between samples.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Interval between writes of the file.
+const WRITES: Duration = Duration::from_secs(300);
+/// Workers whose load is kept.
+const MOST_WORKERS: usize = 64;
+
+/// Samples and marks of the last day.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Kept>);
+
+/// Samples and marks, the oldest first.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Past {
+    /// Cumulative counters and loads: every ten seconds of the last quarter of an hour, every minute of the last three
+    /// hours, every five minutes before that.
+    pub samples: Vec<Sample>,
+    /// Changes in that time.
+    pub marks: Vec<Mark>,
+}
+
+/// Cumulative counters and loads at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sample {
+    /// Time in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Turns by the upper bound of their time to first token in seconds, cumulative over the bounds.
+    pub ttft: BTreeMap<String, u64>,
+    /// Turns by `MET CLASS`, such as `true default`.
+    pub turns: BTreeMap<String, u64>,
+    /// Late turns by cause.
+    pub causes: BTreeMap<String, u64>,
+    /// Requests by outcome.
+    pub requests: BTreeMap<String, u64>,
+    /// Prompt tokens by kind: cached, uncached.
+    pub prompt: BTreeMap<String, u64>,
+    /// Requests waiting at the admission gate.
+    pub waiting: u64,
+    /// Revision of the policy.
+    pub policy_revision: u64,
+    /// Load of the first 64 workers by name.
+    pub workers: BTreeMap<String, Load>,
+}
+
+/// Load of a worker at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Load {
+    /// Whether it receives turns.
+    pub ready: bool,
+    /// Requests in flight.
+    pub in_flight: u32,
+    /// Predicted wait.
+    pub wait_ms: f64,
+    /// ρ.
+    pub utilisation: f64,
+}
+
+/// The parts of the history to return.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Asked {
+    /// Whether to return samples; true unless given.
+    samples: Option<bool>,
+}
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Mark {
+    /// Time in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Kind of the change: `policy`, `worker`, `breaker` or `reload`.
+    pub kind: String,
+    /// Subject of the change, such as a worker's name.
+    pub subject: String,
+    /// The change in a few words.
+    #[serde(default)]
+    pub text: String,
+}
+
+impl History {
+    /// Returns what is kept.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        self.0.lock().past()
+    }
+
+    fn mark(&self, event: &Event) {
+        if matches!(event.kind, Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Reload) {
+            self.0.lock().mark(Mark {
+                at_unix_ms: event.at_unix_ms,
+                kind: event.kind.as_str().to_owned(),
+                subject: event.subject.clone(),
+                text: describe(event),
+            });
+        }
+    }
+}
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![Operation::new::<Past, _, _>(
+        "history.get",
+        Method::GET,
+        "/admin/v1/history",
+        Role::Read,
+        "Counters, loads and changes of the last 24 hours",
+        get,
+    )
+    .query::<Asked>()]
+}
+
+async fn get(call: Call) -> Result<Reply, Problem> {
+    let asked: Asked = call.query()?;
+    let mut past = call.admin.history.past();
+    if asked.samples == Some(false) {
+        past.samples.clear();
+    }
+    Reply::json(&past)
+}
+
+/// Describes a change in a few words.
+fn describe(event: &Event) -> String {
+    let now = &event.now;
+    let says = |key: &str| now.get(key).and_then(Value::as_bool);
+    match event.kind {
+        Kind::Policy => format!(
+            "revision {} by {}",
+            now["revision"],
+            now["by"].as_str().unwrap_or("the router")
+        ),
+        Kind::Breaker => format!("breaker {}", now["breaker"].as_str().unwrap_or("changed")),
+        Kind::Reload if now["refused"].is_string() => "configuration refused".to_owned(),
+        Kind::Reload => "configuration reloaded".to_owned(),
+        _ if says("joined") == Some(true) => "joined".to_owned(),
+        _ if says("left") == Some(true) => "left".to_owned(),
+        _ if says("ready") == Some(true) => "ready".to_owned(),
+        _ if says("ready") == Some(false) => "not ready".to_owned(),
+        _ => "changed".to_owned(),
+    }
+}
+
+/// Samples for as long as the router runs. Does not end.
+pub async fn record(admin: Arc<Admin>) {
+    let snapshot = admin.state.config.index.snapshot.clone();
+    if let Some(snapshot) = &snapshot
+        && let Some(past) = file::read(&snapshot.path).await
+    {
+        admin.history.0.lock().restore(past);
+    }
+    let mut events = admin.state.operator.events.listen();
+    let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut written = Instant::now();
+    loop {
+        tokio::select! {
+            event = events.recv() => match event {
+                Ok(event) => admin.history.mark(&event),
+                Err(RecvError::Lagged(_)) => {}
+                // The sender lives as long as the router.
+                Err(RecvError::Closed) => std::future::pending().await,
+            },
+            _ = ticks.tick() => {
+                let of = Arc::clone(&admin);
+                // Large fleets have large pages.
+                match tokio::task::spawn_blocking(move || sample(&of)).await {
+                    Ok(sample) => admin.history.0.lock().push(sample),
+                    Err(error) => warn!(%error, "cannot sample the history"),
+                }
+                if written.elapsed() >= WRITES {
+                    written = Instant::now();
+                    save(&admin).await;
+                }
+            }
+        }
+    }
+}
+
+/// Writes the history beside the snapshot, if one is configured.
+pub async fn save(admin: &Admin) {
+    if let Some(snapshot) = &admin.state.config.index.snapshot {
+        file::write(&snapshot.path, &admin.history.past()).await;
+    }
+}
+
+fn sample(admin: &Admin) -> Sample {
+    let gauges = admin.gauges();
+    let page = admin.state.metrics.render(&gauges, Format::Text).unwrap_or_default();
+    let load = |worker: &metrics::WorkerGauges| {
+        let load = Load {
+            ready: worker.ready,
+            in_flight: worker.in_flight,
+            wait_ms: worker.wait.0,
+            utilisation: worker.utilisation,
+        };
+        (worker.name.clone(), load)
+    };
+    Sample {
+        at_unix_ms: operator::unix_ms(),
+        waiting: gauges.admission.waiting as u64,
+        policy_revision: gauges.policy_revision,
+        workers: gauges.workers.iter().take(MOST_WORKERS).map(load).collect(),
+        ..page::counters(&page)
+    }
+}

@@ -1,0 +1,99 @@
+//! Reads the counters of a sample from the metrics page.
+
+use std::collections::BTreeMap;
+
+use super::Sample;
+
+/// Sums the counters of the history over all other labels.
+pub(super) fn counters(page: &str) -> Sample {
+    let mut sample = Sample::default();
+    for line in page.lines() {
+        let Some((series, value)) = line.rsplit_once(' ') else {
+            continue;
+        };
+        let Some((name, labels)) = series.split_once('{') else {
+            continue;
+        };
+        let label = |wanted: &str| value_of(labels, wanted).unwrap_or_default();
+        let (counters, key) = match name {
+            "tailroute_time_to_first_token_seconds_bucket" => (&mut sample.ttft, label("le")),
+            "tailroute_slo_turns_total" => (
+                &mut sample.turns,
+                format!("{} {}", label("met"), label("class")),
+            ),
+            "tailroute_slo_violations_total" => (&mut sample.causes, label("cause")),
+            "tailroute_requests_total" => (&mut sample.requests, label("outcome")),
+            "tailroute_prompt_tokens_total" => (&mut sample.prompt, label("kind")),
+            _ => continue,
+        };
+        add(counters, key, value);
+    }
+    sample
+}
+
+fn add(counters: &mut BTreeMap<String, u64>, key: String, value: &str) {
+    if let Ok(value) = value.parse::<u64>() {
+        *counters.entry(key).or_default() += value;
+    }
+}
+
+/// Returns a label's value, without its escapes.
+fn value_of(labels: &str, wanted: &str) -> Option<String> {
+    let mut rest = labels;
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let mut value = String::new();
+        let mut letters = after.char_indices();
+        let end = loop {
+            match letters.next()? {
+                (at, '"') => break at,
+                (_, '\\') => match letters.next()?.1 {
+                    'n' => value.push('\n'),
+                    escaped => value.push(escaped),
+                },
+                (_, letter) => value.push(letter),
+            }
+        };
+        if name.trim_start_matches(',') == wanted {
+            return Some(value);
+        }
+        rest = &after[end + 1..];
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_summed_over_workers_and_endpoints() {
+        let page = "\
+# HELP tailroute_requests_total Requests.
+tailroute_requests_total{endpoint=\"chat\",outcome=\"ok\"} 3
+tailroute_requests_total{endpoint=\"embeddings\",outcome=\"ok\"} 4
+tailroute_requests_total{endpoint=\"chat\",outcome=\"client_error\"} 1
+tailroute_time_to_first_token_seconds_bucket{worker=\"a\",le=\"0.1\"} 1
+tailroute_time_to_first_token_seconds_bucket{worker=\"b\",le=\"0.1\"} 2
+tailroute_time_to_first_token_seconds_bucket{worker=\"b\",le=\"+Inf\"} 5
+tailroute_slo_turns_total{class=\"odd \\\"name\\\"\",met=\"false\"} 2
+tailroute_slo_violations_total{class=\"default\",cause=\"queue\"} 2
+tailroute_workers{state=\"ready\"} 2
+up 1
+";
+        let sample = counters(page);
+        let map = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+        };
+        assert_eq!(sample.requests, map(&[("ok", 7), ("client_error", 1)]));
+        assert_eq!(sample.ttft, map(&[("0.1", 3), ("+Inf", 5)]));
+        assert_eq!(sample.turns, map(&[("false odd \"name\"", 2)]));
+        assert_eq!(sample.causes, map(&[("queue", 2)]));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_page_is_read_without_a_panic(page in "(tailroute_requests_total\\{.*\\} .*\n|.*\n){0,5}") {
+            let _ = counters(&page);
+        }
+    }
+}

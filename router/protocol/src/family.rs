@@ -1,0 +1,36 @@
+//! The families of APIs.
+
+/// The API of a request, which determines the format of errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Family {
+    /// OpenAI and all unspecified APIs.
+    #[default]
+    OpenAi,
+    /// Anthropic's Messages API.
+    Anthropic,
+}
+
+impl Family {
+    /// Returns the API of a path.
+    #[must_use]
+    pub fn of(path: &str) -> Self {
+        match path.strip_prefix("/v1/messages") {
+            Some("") => Self::Anthropic,
+            Some(rest) if rest.starts_with('/') => Self::Anthropic,
+            _ => Self::OpenAi,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_told_by_the_path() {
+        assert_eq!(Family::of("/v1/messages"), Family::Anthropic);
+        assert_eq!(Family::of("/v1/messages/count_tokens"), Family::Anthropic);
+        assert_eq!(Family::of("/v1/messagesx"), Family::OpenAi);
+        assert_eq!(Family::of("/v1/chat/completions"), Family::OpenAi);
+    }
+}
