@@ -27,7 +27,7 @@ use proxy::Proxy;
 use replicas::Bus;
 use server::Phase;
 use state::State;
-use state::supervise::{Task, forever, until_done};
+use state::supervise::{Task, until_done};
 use state::turn_reports::TurnReports;
 
 /// Polling interval of a drain.
@@ -88,9 +88,7 @@ impl Server {
         let parts = parts(config)?;
         let (state, proxy) = (&parts.state, &parts.proxy);
         let mut tasks = upkeep::spawn(proxy, parts.bus.as_ref());
-        let of = Arc::clone(&parts);
-        let record = move || history::record(Arc::clone(&of));
-        tasks.spawn(forever(Arc::clone(state), Task::only("history"), record));
+        history::record(&parts)?;
         let (phase, phases) = watch::channel(Phase::Serving);
         let picking = picker_listener.zip(state.config.endpoint_picker.clone());
         let picker = picking.map(|(listener, settings)| {

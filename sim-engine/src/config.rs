@@ -48,7 +48,7 @@ pub struct EngineConfig {
     pub max_model_len: u64,
     /// Longest request body; longer ones get a 413.
     pub max_body_bytes: usize,
-    /// Tokens of a reply without a limit in the request.
+    /// Tokens of a reply without a limit in the request, or at `/v1/messages` with a higher one.
     pub default_output_tokens: u32,
     /// Replies contain two-, three- and four-byte characters.
     pub multibyte: bool,
@@ -56,7 +56,7 @@ pub struct EngineConfig {
     pub cached_tokens_report: bool,
     /// Report the cache size in `/metrics` and the capability document.
     pub tells_capacity: bool,
-    /// Add `metrics` to replies, as vLLM's `--enable-per-request-metrics`.
+    /// Add `metrics` to chat and plain completions, as vLLM's `--enable-per-request-metrics`.
     pub per_request_metrics: bool,
     /// Reject unknown body fields with 400.
     pub strict: bool,

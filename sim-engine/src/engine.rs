@@ -12,6 +12,7 @@ use crate::events::publish::{self, KvEventSource};
 use crate::fault::Fault;
 use crate::http::accept;
 use crate::rank::{Ranks, Shared, drive};
+use crate::responses::Responses;
 use crate::stats::{Captured, Stats};
 
 /// Why an engine did not start.
@@ -65,7 +66,8 @@ impl Engine {
                 tasks.extend(publisher.tasks);
             }
         }
-        let of_rank = |(source, log)| Shared::new(config.clone(), source, log);
+        let responses = Arc::new(Responses::default());
+        let of_rank = |(source, log)| Shared::new(config.clone(), source, log, Arc::clone(&responses));
         let ranks: Ranks = events.into_iter().map(of_rank).map(Arc::new).collect();
         tasks.extend(ranks.iter().map(|shared| tokio::spawn(drive(Arc::clone(shared)))));
         let serve = accept::serve(Arc::clone(&ranks), listener, addr);

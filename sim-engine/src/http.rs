@@ -1,15 +1,20 @@
 //! The engine's HTTP surface: vLLM's routes, the `tailroute` dialect, and the controls under `/sim`.
 
 pub(crate) mod accept;
+mod api;
 mod body;
 mod completions;
 mod control;
 mod error;
 mod fast;
+mod form;
+mod messages;
 mod metrics;
 mod request;
+mod responses;
 mod shape;
 mod stream;
+mod whole;
 
 use std::sync::Arc;
 
@@ -19,6 +24,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::json;
 
+use self::api::{Api, Family};
 use self::body::{Body, CutOff, full, json_response, text_response};
 use self::error::ApiError;
 use crate::config::{Dialect, EventStyle};
@@ -27,12 +33,13 @@ use crate::stats::Captured;
 
 /// Answers one request. `Err` cuts the connection.
 pub(crate) async fn handle(ranks: Ranks, request: Request<Incoming>) -> Result<Response<Body>, CutOff> {
+    let family = Family::of(request.uri().path());
     let Some(shared) = rank_of(&ranks, request.headers()) else {
-        return Ok(ApiError::bad_request("There is no such data-parallel rank.").response());
+        return Ok(ApiError::bad_request("There is no such data-parallel rank.").response(family));
     };
     match route(&ranks, shared, request).await {
         Ok(response) => Ok(response),
-        Err(Failure::Api(error)) => Ok(error.response()),
+        Err(Failure::Api(error)) => Ok(error.response(family)),
         Err(Failure::Cut) => {
             shared.count_injected();
             Err(CutOff)
@@ -75,9 +82,14 @@ async fn route(
         std::future::pending::<()>().await;
     }
     let tailroute = shared.config.dialect == Dialect::Tailroute;
+    if let (&Method::POST, Some(api)) = (&method, Api::of(&path)) {
+        return completions::answer(shared, request, api).await;
+    }
+    if let Some(rest) = path.strip_prefix("/v1/responses/") {
+        return Ok(responses::stored(shared, &method, rest)?);
+    }
     match (&method, path.as_str()) {
-        (&Method::POST, "/v1/chat/completions") => completions::answer(shared, request, true).await,
-        (&Method::POST, "/v1/completions") => completions::answer(shared, request, false).await,
+        (&Method::POST, "/v1/messages/count_tokens") => Ok(messages::count_tokens(shared, request).await?),
         (&Method::POST, "/tokenize") => Ok(completions::tokenize(shared, request).await?),
         (&Method::GET, "/v1/models") => Ok(models(shared)),
         (&Method::GET, "/health") if shared.fault().refuse_health => {
@@ -112,12 +124,10 @@ fn style(shared: &Shared) -> Option<EventStyle> {
 
 fn is_known(path: &str, tailroute: bool) -> bool {
     match path {
-        "/v1/chat/completions" | "/v1/completions" | "/tokenize" | "/v1/models" | "/health" | "/metrics" => {
-            true
-        }
+        "/v1/messages/count_tokens" | "/tokenize" | "/v1/models" | "/health" | "/metrics" => true,
         "/kv_event_sources" | "/sim/stats" | "/sim/fault" | "/sim/pace" => true,
         "/v1/tailroute" | "/v1/tailroute/hints" | "/v1/tailroute/objective" => tailroute,
-        _ => false,
+        _ => Api::of(path).is_some(),
     }
 }
 

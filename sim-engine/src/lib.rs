@@ -6,6 +6,11 @@
 //! the same byte formats. It computes nothing: replies are words drawn by seed, or tool calls where `tool_choice`
 //! requires them ([`script`]).
 //!
+//! It serves OpenAI's chat completions, completions and responses, and Anthropic's messages, plain and streamed. All
+//! conversations are rendered by one template, so a conversation that moves from one API to another finds its prompt
+//! cached if its texts, roles, tool names and schemas are the same. Responses are stored, up to a bound, for
+//! `previous_response_id`.
+//!
 //! ```no_run
 //! # async fn example() -> Result<(), sim_engine::StartError> {
 //! let engine = sim_engine::Engine::start(sim_engine::EngineConfig { time_scale: 60.0, ..Default::default()
@@ -27,7 +32,9 @@ pub mod hints;
 mod host;
 mod http;
 pub mod memory;
+mod prompt;
 mod rank;
+mod responses;
 pub mod scheduler;
 pub mod script;
 mod sessions;

@@ -17,12 +17,14 @@ const AFTER_HELP: &str = "\
 Example: an engine with room for 64k tokens whose hour passes in a minute, publishing cache events
   sim-engine --listen 127.0.0.1:8101 --capacity-blocks 4096 --time-scale 60 --kv-events tcp://127.0.0.1:0
   curl -s 127.0.0.1:8101/v1/chat/completions -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
+  curl -s 127.0.0.1:8101/v1/messages -d '{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'
+  curl -s 127.0.0.1:8101/v1/responses -d '{\"input\":\"Hello\"}'
   curl -s -X PUT 127.0.0.1:8101/sim/fault -d '{\"slow\":3}'     # and -X DELETE heals
 
 TTFT = queue + beta + alpha·u + gamma·u·(h + u/2), u uncached and h cached prompt tokens; a decode step takes
 tpot + tpot-batch × running sequences. All times are virtual: divided by --time-scale they pass on the wall.";
 
-/// A simulated LLM inference engine: OpenAI's API as vLLM serves it, a real prefix cache, no model.
+/// A simulated LLM inference engine: OpenAI's and Anthropic's APIs as vLLM serves them, a real prefix cache, no model.
 #[derive(Debug, Parser)]
 #[command(version, after_help = AFTER_HELP)]
 struct Args {
@@ -104,7 +106,7 @@ struct Args {
     /// Longest request body; longer ones get a 413.
     #[arg(long, default_value_t = 32 << 20)]
     max_body_bytes: usize,
-    /// Tokens of a reply without a limit in the request.
+    /// Tokens of a reply without a limit in the request, or at /v1/messages with a higher one.
     #[arg(long, default_value_t = 64)]
     default_output_tokens: u32,
     /// Replies contain two-, three- and four-byte characters.
@@ -116,7 +118,7 @@ struct Args {
     /// Report the cache size in `/metrics` and `/v1/tailroute`.
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     tells_capacity: bool,
-    /// Add `metrics` to replies, as vLLM's --enable-per-request-metrics.
+    /// Add `metrics` to chat and plain completions, as vLLM's --enable-per-request-metrics.
     #[arg(long)]
     per_request_metrics: bool,
     /// Reject unknown body fields with 400.

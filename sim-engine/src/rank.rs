@@ -19,6 +19,7 @@ use crate::config::EngineConfig;
 use crate::events::log::EventLog;
 use crate::events::publish::KvEventSource;
 use crate::fault::Fault;
+use crate::responses::Responses;
 use crate::scheduler::{Overloaded, Progress, RequestId, Scheduler, Submission};
 use crate::stats::{Captured, Stats};
 
@@ -35,6 +36,8 @@ pub(crate) struct State {
 pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) kv_source: Option<KvEventSource>,
+    /// Shared by all ranks.
+    pub(crate) responses: Arc<Responses>,
     received: AtomicU64,
     faults_injected: AtomicU64,
     pub(crate) alive: watch::Sender<bool>,
@@ -57,6 +60,7 @@ impl Shared {
         config: EngineConfig,
         kv_source: Option<KvEventSource>,
         events: Option<Arc<EventLog>>,
+        responses: Arc<Responses>,
     ) -> Self {
         Self {
             state: Mutex::new(State {
@@ -66,6 +70,7 @@ impl Shared {
             }),
             config,
             kv_source,
+            responses,
             received: AtomicU64::new(0),
             faults_injected: AtomicU64::new(0),
             alive: watch::Sender::new(true),
@@ -193,6 +198,9 @@ impl Shared {
                 scheduler.die(now);
             }
         });
+        if fault.die && was_alive {
+            self.responses.clear();
+        }
         if fault.die
             && was_alive
             && let Some(log) = &self.events

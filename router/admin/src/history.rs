@@ -10,8 +10,10 @@ mod kept;
 mod page;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, thread};
 
 use axum::http::Method;
 use config::Role;
@@ -21,9 +23,11 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
-use tracing::warn;
+use telemetry::logs::panic_message;
+use tokio::runtime::Handle;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+use tracing::error;
 
 use self::kept::Kept;
 use super::Admin;
@@ -33,8 +37,8 @@ use super::problem::Problem;
 
 /// Interval between samples.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Interval between writes of the file.
-const WRITES: Duration = Duration::from_secs(300);
+/// Samples between two writes of the file: five minutes.
+const WRITES: u32 = 30;
 /// Workers whose load is kept.
 const MOST_WORKERS: usize = 64;
 
@@ -176,47 +180,57 @@ fn describe(event: &Event) -> String {
     }
 }
 
-/// Samples for as long as the router runs. Does not end.
-pub async fn record(admin: Arc<Admin>) {
-    let snapshot = admin.state.config.index.snapshot.clone();
-    if let Some(snapshot) = &snapshot
-        && let Some(past) = file::read(&snapshot.path).await
-    {
-        admin.history.0.lock().restore(past);
-    }
+/// Starts a thread that samples for as long as the router lives. Neither requests nor their runtime wait for it.
+///
+/// # Errors
+/// Fails if the thread cannot be created.
+pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
+    let (of, runtime) = (Arc::downgrade(admin), Handle::current());
     let mut events = admin.state.operator.events.listen();
-    let mut ticks = interval_at(Instant::now() + INTERVAL, INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut written = Instant::now();
-    loop {
-        tokio::select! {
-            event = events.recv() => match event {
-                Ok(event) => admin.history.mark(&event),
-                Err(RecvError::Lagged(_)) => {}
-                // The sender lives as long as the router.
-                Err(RecvError::Closed) => std::future::pending().await,
-            },
-            _ = ticks.tick() => {
-                let of = Arc::clone(&admin);
-                // Large fleets have large pages.
-                match tokio::task::spawn_blocking(move || sample(&of)).await {
-                    Ok(sample) => admin.history.0.lock().push(sample),
-                    Err(error) => warn!(%error, "cannot sample the history"),
-                }
-                if written.elapsed() >= WRITES {
-                    written = Instant::now();
-                    save(&admin).await;
-                }
+    let snapshot = admin.state.config.index.snapshot.clone();
+    let recording = move || {
+        // The page has gauges of the runtime.
+        let _within = runtime.enter();
+        let past = snapshot.as_ref().and_then(|snapshot| file::read(&snapshot.path));
+        if let (Some(past), Some(admin)) = (past, of.upgrade()) {
+            admin.history.0.lock().restore(past);
+        }
+        for tick in 1_u32.. {
+            thread::sleep(INTERVAL);
+            let Some(admin) = of.upgrade() else { return };
+            step(&admin, &mut events);
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| tick.is_multiple_of(WRITES)) {
+                file::write(&snapshot.path, &admin.history.past());
             }
         }
+    };
+    thread::Builder::new().name("history".to_owned()).spawn(recording)?;
+    Ok(())
+}
+
+/// Takes the changes since the last step, and a sample.
+fn step(admin: &Admin, events: &mut Receiver<Arc<Event>>) {
+    loop {
+        match events.try_recv() {
+            Ok(event) => admin.history.mark(&event),
+            Err(TryRecvError::Lagged(_)) => {}
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        }
+    }
+    match catch_unwind(AssertUnwindSafe(|| sample(admin))) {
+        Ok(sample) => admin.history.0.lock().push(sample),
+        Err(panic) => error!(why = panic_message(&*panic), "cannot sample the history"),
     }
 }
 
 /// Writes the history beside the snapshot, if one is configured.
-pub async fn save(admin: &Admin) {
-    if let Some(snapshot) = &admin.state.config.index.snapshot {
-        file::write(&snapshot.path, &admin.history.past()).await;
-    }
+pub async fn save(admin: &Arc<Admin>) {
+    let Some(snapshot) = admin.state.config.index.snapshot.clone() else {
+        return;
+    };
+    let past = admin.history.past();
+    // A panic is logged by its hook.
+    let _ = tokio::task::spawn_blocking(move || file::write(&snapshot.path, &past)).await;
 }
 
 fn sample(admin: &Admin) -> Sample {

@@ -30,7 +30,6 @@ pub(super) const TASKS: &[&str] = &[
     "discovery_members",
     "gate",
     "handover",
-    "history",
     "hints",
     "kv_events",
     "learner",

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`: admission, then a streamed or an unstreamed reply.
+//! The generating APIs: admission, then a streamed or an unstreamed reply.
 
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use ::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
 
+use super::api::Api;
 use super::body::{self, Body, json_response};
 use super::error::ApiError;
-use super::shape::{Shape, plain, reply_id, whole_answer};
-use super::{Failure, fast, request, stream};
+use super::request::{self, Fields};
+use super::shape::{Shape, Turn, reply_id};
+use super::{Failure, fast, messages, responses, stream, whole};
 use crate::rank::{Shared, Ticket};
-use crate::text;
 
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     request: Request<Incoming>,
-    chat: bool,
+    api: Api,
 ) -> Result<Response<Body>, Failure> {
     let number = shared.receive();
     let fault = shared.fault();
@@ -31,31 +32,40 @@ pub(super) async fn answer(
         return Err(ApiError::injected(status).into());
     }
     if shared.config.fast {
-        return Ok(fast::answer(shared, &headers, number, chat, &bytes)?);
+        return Ok(fast::answer(shared, &headers, number, api, &bytes)?);
     }
-    let fields = request::fields(&shared.config, &bytes)?;
-    let id = reply_id(&headers, chat, number);
+    let (fields, turn) = fields(shared, api, &bytes)?;
     let (submission, reply) = fields.submission(&shared.config, &headers)?;
     drop(bytes);
     let ticket = shared.submit(submission).map_err(|_| ApiError::overloaded())?;
     let shape = Shape {
-        id,
-        chat,
+        id: reply_id(shared, &headers, &turn, api, number),
+        api,
         created: crate::rank::unix_seconds() as u64,
         shared: Arc::clone(shared),
         reply,
+        turn,
     };
     let breaks = fault.breaks().filter(|_| struck);
     if shape.reply.stream {
         return Ok(stream::respond(shape, ticket, breaks));
     }
-    let answer = whole(&shape, ticket).await?;
+    let answer = wait(&shape, ticket).await?;
     match breaks {
         None => Ok(answer),
         Some((_, how)) => {
             shared.count_injected();
             Ok(body::half(answer, how).await)
         }
+    }
+}
+
+/// Parses the body of an API.
+fn fields(shared: &Shared, api: Api, body: &[u8]) -> Result<(Fields, Turn), ApiError> {
+    match api {
+        Api::Chat | Api::Completions => Ok((request::fields(&shared.config, body)?, Turn::default())),
+        Api::Messages => Ok((messages::fields(&shared.config, body)?, Turn::default())),
+        Api::Responses => responses::fields(shared, body),
     }
 }
 
@@ -72,7 +82,7 @@ pub(super) async fn tokenize(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure> {
+async fn wait(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure> {
     let Ticket { mut progress, hold } = ticket;
     let last = match progress.wait_for(|progress| progress.done).await {
         Ok(last) => *last,
@@ -82,21 +92,5 @@ async fn whole(shape: &Shape, ticket: Ticket) -> Result<Response<Body>, Failure>
     if last.lost {
         return Err(Failure::Cut);
     }
-    let config = &shape.shared.config;
-    let said = match &shape.reply.script {
-        Some(script) => script.message(last.generated),
-        None => {
-            let mut said = text::words(shape.reply.seed, 0..last.generated, config.multibyte);
-            said.truncate(shape.reply.cut.unwrap_or(usize::MAX));
-            plain(said)
-        }
-    };
-    let mut answer = whole_answer(shape, said, shape.usage(&last));
-    if let Some(metrics) = shape.metrics(&last) {
-        answer["metrics"] = metrics;
-    }
-    if let Some(tiers) = shape.tiers(&last) {
-        answer["sglext"] = tiers;
-    }
-    Ok(json_response(StatusCode::OK, &answer))
+    Ok(json_response(StatusCode::OK, &whole::reply(shape, &last)))
 }

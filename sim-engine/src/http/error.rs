@@ -1,8 +1,9 @@
-//! Errors in OpenAI's shape, with vLLM's names and messages.
+//! Errors in the shape of OpenAI's or Anthropic's API, with vLLM's names and messages.
 
 use ::http::{Method, Response, StatusCode};
 use serde_json::json;
 
+use super::api::Family;
 use super::body::{Body, json_response};
 
 /// The error sent to the client.
@@ -11,6 +12,8 @@ pub(crate) struct ApiError {
     status: StatusCode,
     kind: &'static str,
     message: String,
+    /// The parameter at fault.
+    param: Option<&'static str>,
 }
 
 impl ApiError {
@@ -19,6 +22,7 @@ impl ApiError {
             status,
             kind,
             message: message.into(),
+            param: None,
         }
     }
 
@@ -29,6 +33,22 @@ impl ApiError {
     pub(crate) fn unknown_model(model: &str) -> Self {
         let message = format!("The model `{model}` does not exist.");
         Self::new(StatusCode::NOT_FOUND, "NotFoundError", message)
+    }
+
+    pub(crate) fn no_such_response(id: &str) -> Self {
+        let message = format!("Response with id '{id}' not found.");
+        Self {
+            param: Some("response_id"),
+            ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
+        }
+    }
+
+    pub(crate) fn not_cancellable() -> Self {
+        let message = "Cannot cancel a synchronous response.";
+        Self {
+            param: Some("response_id"),
+            ..Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+        }
     }
 
     pub(crate) fn no_such_path(path: &str) -> Self {
@@ -80,9 +100,16 @@ impl ApiError {
         Self::new(status, "InternalServerError", "This failure was requested.")
     }
 
-    pub(crate) fn response(&self) -> Response<Body> {
+    /// Returns the response in the shape of a family. Anthropic's has vLLM's types too, as vLLM sends them there.
+    pub(super) fn response(&self, family: Family) -> Response<Body> {
+        let Self { kind, message, .. } = self;
         let code = self.status.as_u16();
-        let error = json!({ "message": self.message, "type": self.kind, "param": null, "code": code });
-        json_response(self.status, &json!({ "error": error }))
+        let error = match family {
+            Family::OpenAi => json!({
+                "error": { "message": message, "type": kind, "param": self.param, "code": code }
+            }),
+            Family::Anthropic => json!({ "type": "error", "error": { "type": kind, "message": message } }),
+        };
+        json_response(self.status, &error)
     }
 }

@@ -1,8 +1,9 @@
 //! Fast mode: an engine with minimal cost, for measuring a proxy in front of it.
 //!
 //! Only the fields that the reply depends on are parsed: whether it streams, and how many tokens are requested. A
-//! prompt token is taken to be four bytes. A streamed reply has one event, and one write, per token, as with real
-//! engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the time scale.
+//! prompt token is taken to be four bytes. Responses are not stored. A streamed reply has one event, and one write, per
+//! token, as with real engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the
+//! time scale.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -17,14 +18,15 @@ use hyper::body::Frame;
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::api::Api;
 use super::body::{Body, CutOff, json_response};
 use super::error::ApiError;
 use super::request::{Finish, Reply};
-use super::shape::{Shape, plain, reply_id, whole_answer};
+use super::shape::{Shape, Turn, reply_id};
 use super::stream::{Writer, event_stream};
+use super::whole;
 use crate::rank::Shared;
 use crate::scheduler::Progress;
-use crate::text;
 
 /// The fields of a request that the reply depends on.
 #[derive(Deserialize)]
@@ -32,13 +34,14 @@ struct Asked {
     stream: Option<bool>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
+    max_output_tokens: Option<u32>,
 }
 
 pub(super) fn answer(
     shared: &Arc<Shared>,
     headers: &HeaderMap,
     number: u64,
-    chat: bool,
+    api: Api,
     body: &[u8],
 ) -> Result<Response<Body>, ApiError> {
     let asked: Asked = serde_json::from_slice(body)
@@ -46,11 +49,13 @@ pub(super) fn answer(
     let generated = asked
         .max_completion_tokens
         .or(asked.max_tokens)
+        .or(asked.max_output_tokens)
         .unwrap_or(shared.config.default_output_tokens)
         .max(1);
+    let turn = Turn::default();
     let shape = Shape {
-        id: reply_id(headers, chat, number),
-        chat,
+        id: reply_id(shared, headers, &turn, api, number),
+        api,
         created: crate::rank::unix_seconds() as u64,
         shared: Arc::clone(shared),
         reply: Reply {
@@ -63,6 +68,7 @@ pub(super) fn answer(
             prompt_tokens: body.len() as u64 / 4,
             tells_tiers: false,
         },
+        turn,
     };
     if shape.reply.stream {
         return Ok(event_stream(Paced::new(shape, generated).boxed_unsync()));
@@ -72,12 +78,7 @@ pub(super) fn answer(
         done: true,
         ..Progress::default()
     };
-    let said = text::words(0, 0..generated, shared.config.multibyte);
-    let usage = shape.usage(&progress);
-    Ok(json_response(
-        StatusCode::OK,
-        &whole_answer(&shape, plain(said), usage),
-    ))
+    Ok(json_response(StatusCode::OK, &whole::reply(&shape, &progress)))
 }
 
 /// A reply with one event per token.

@@ -1,4 +1,9 @@
-//! Converts a request body into a submission for the scheduler.
+//! Converts a request into a submission for the scheduler.
+//!
+//! The fields are those of chat and plain completions. Bodies of the other APIs are converted to them.
+
+mod extent;
+mod known;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,145 +11,71 @@ use std::sync::Arc;
 
 use ::http::HeaderMap;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use self::extent::Extent;
+use super::api::Api;
 use super::error::ApiError;
 use crate::config::{Dialect, EngineConfig};
 use crate::hints::CacheTerms;
+use crate::prompt::{self, Message};
 use crate::scheduler::Submission;
-use crate::script::{self, Script};
-use crate::text;
+use crate::script::Script;
 use crate::tokens::{BlockHasher, push_text, special_token};
 
 /// In-request hint: number of tokens at the end of the finished turn that may be evicted first.
 const EVICT_FIRST_HEADER: &str = "x-tailroute-evict-first-tokens";
 
-/// Body fields that are implemented, or known from OpenAI's and vLLM's documentation; `--strict` rejects others.
-const KNOWN_FIELDS: &[&str] = &[
-    "add_generation_prompt",
-    "add_special_tokens",
-    "audio",
-    "best_of",
-    "cache_salt",
-    "chat_template",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "documents",
-    "echo",
-    "frequency_penalty",
-    "function_call",
-    "functions",
-    "guided_json",
-    "ignore_eos",
-    "include_reasoning",
-    "kv_transfer_params",
-    "length_penalty",
-    "logit_bias",
-    "logprobs",
-    "max_completion_tokens",
-    "max_tokens",
-    "messages",
-    "metadata",
-    "min_p",
-    "min_tokens",
-    "mm_processor_kwargs",
-    "modalities",
-    "model",
-    "n",
-    "parallel_tool_calls",
-    "prediction",
-    "presence_penalty",
-    "priority",
-    "prompt",
-    "prompt_cache_key",
-    "prompt_logprobs",
-    "reasoning_effort",
-    "repetition_penalty",
-    "request_id",
-    "response_format",
-    "return_cached_tokens_details",
-    "return_token_ids",
-    "return_token_strs",
-    "safety_identifier",
-    "seed",
-    "service_tier",
-    "session_id",
-    "skip_special_tokens",
-    "stop",
-    "stop_token_ids",
-    "store",
-    "stream",
-    "stream_options",
-    "structured_outputs",
-    "suffix",
-    "temperature",
-    "tool_choice",
-    "tools",
-    "top_k",
-    "top_logprobs",
-    "top_p",
-    "truncate_prompt_tokens",
-    "user",
-    "verbosity",
-    "vllm_xargs",
-];
-
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Fields {
     pub(super) model: Option<String>,
-    messages: Option<Vec<Message>>,
-    prompt: Option<Prompt>,
-    tools: Option<Value>,
-    tool_choice: Option<Value>,
-    parallel_tool_calls: Option<bool>,
+    pub(super) messages: Option<Vec<Message>>,
+    pub(super) prompt: Option<Prompt>,
+    pub(super) tools: Option<Value>,
+    pub(super) tool_choice: Option<Value>,
+    pub(super) parallel_tool_calls: Option<bool>,
     pub(super) stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    max_tokens: Option<u32>,
-    max_completion_tokens: Option<u32>,
-    n: Option<u32>,
-    stop: Option<Stop>,
-    seed: Option<i64>,
-    ignore_eos: Option<bool>,
-    priority: Option<i64>,
-    cache_salt: Option<String>,
-    session_id: Option<String>,
-    vllm_xargs: Option<Xargs>,
-    add_generation_prompt: Option<bool>,
-    return_cached_tokens_details: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Message {
-    role: String,
-    content: Option<Value>,
-    name: Option<String>,
-    tool_calls: Option<Value>,
-    tool_call_id: Option<String>,
+    pub(super) stream_options: Option<StreamOptions>,
+    pub(super) max_tokens: Option<u32>,
+    pub(super) max_completion_tokens: Option<u32>,
+    pub(super) n: Option<u32>,
+    pub(super) stop: Option<Stop>,
+    pub(super) seed: Option<i64>,
+    pub(super) ignore_eos: Option<bool>,
+    pub(super) priority: Option<i64>,
+    pub(super) cache_salt: Option<String>,
+    pub(super) session_id: Option<String>,
+    pub(super) vllm_xargs: Option<Xargs>,
+    pub(super) add_generation_prompt: Option<bool>,
+    pub(super) return_cached_tokens_details: Option<bool>,
+    /// The reply ends by itself before a high limit, where the API requires every request to have one.
+    #[serde(skip)]
+    pub(super) ends_by_itself: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Prompt {
+pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
     Texts(Vec<String>),
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct StreamOptions {
+#[derive(Debug, Deserialize)]
+pub(super) struct StreamOptions {
     include_usage: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Stop {
+pub(super) enum Stop {
     One(String),
     Many(Vec<String>),
 }
 
 #[derive(Debug, Deserialize)]
-struct Xargs {
+pub(super) struct Xargs {
     session_id: Option<String>,
 }
 
@@ -182,21 +113,34 @@ pub(super) struct Reply {
     pub(super) tells_tiers: bool,
 }
 
-pub(super) fn fields(config: &EngineConfig, body: &[u8]) -> Result<Fields, ApiError> {
+/// Parses a body of an API.
+pub(super) fn parse<T: DeserializeOwned>(
+    config: &EngineConfig,
+    api: Api,
+    body: &[u8],
+) -> Result<T, ApiError> {
     let malformed = |error: serde_json::Error| ApiError::bad_request(format!("Invalid JSON body: {error}"));
     if config.strict {
         let names: BTreeMap<Cow<'_, str>, IgnoredAny> = serde_json::from_slice(body).map_err(malformed)?;
-        if let Some(unknown) = names
-            .keys()
-            .find(|name| KNOWN_FIELDS.binary_search(&name.as_ref()).is_err())
-        {
+        if let Some(unknown) = names.keys().find(|name| !known::is_known(api, name)) {
             return Err(ApiError::bad_request(format!("Unknown field `{unknown}`.")));
         }
     }
-    let fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
-    match &fields.model {
+    serde_json::from_slice(body).map_err(malformed)
+}
+
+/// Parses a body of chat or plain completions.
+pub(super) fn fields(config: &EngineConfig, body: &[u8]) -> Result<Fields, ApiError> {
+    let fields: Fields = parse(config, Api::Chat, body)?;
+    check_model(config, fields.model.as_deref())?;
+    Ok(fields)
+}
+
+/// Checks that the model, if named, is the one served.
+pub(super) fn check_model(config: &EngineConfig, named: Option<&str>) -> Result<(), ApiError> {
+    match named {
         Some(model) if *model != config.model => Err(ApiError::unknown_model(model)),
-        _ => Ok(fields),
+        _ => Ok(()),
     }
 }
 
@@ -205,7 +149,12 @@ impl Fields {
     pub(super) fn prompt_tokens(&self) -> Result<Vec<u32>, ApiError> {
         let mut tokens = Vec::new();
         match (&self.messages, &self.prompt) {
-            (Some(messages), _) => self.template(messages, &mut tokens),
+            (Some(messages), _) => {
+                prompt::render(self.tools.as_ref(), messages, &mut tokens);
+                if self.add_generation_prompt.unwrap_or(true) {
+                    tokens.push(special_token("assistant"));
+                }
+            }
             (None, Some(Prompt::Text(text))) => push_text(text, &mut tokens),
             (None, Some(Prompt::Tokens(given))) => tokens.extend_from_slice(given),
             (None, Some(Prompt::Texts(texts))) => match texts.as_slice() {
@@ -222,44 +171,6 @@ impl Fields {
             return Err(ApiError::bad_request("The prompt is empty."));
         }
         Ok(tokens)
-    }
-
-    /// Appends `<|role|>content<|end|>` for each message, tools first. Content parts are rendered as JSON, tool calls
-    /// as they are generated.
-    fn template(&self, messages: &[Message], tokens: &mut Vec<u32>) {
-        if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_null()) {
-            tokens.push(special_token("tools"));
-            push_text(&tools.to_string(), tokens);
-        }
-        for message in messages {
-            tokens.push(special_token(&message.role));
-            if let Some(name) = &message.name {
-                push_text(name, tokens);
-            }
-            match &message.content {
-                None | Some(Value::Null) => {}
-                Some(Value::String(text)) => push_text(text, tokens),
-                Some(Value::Array(parts)) => {
-                    for part in parts {
-                        match part.get("text").and_then(Value::as_str) {
-                            Some(text) => push_text(text, tokens),
-                            None => push_text(&part.to_string(), tokens),
-                        }
-                    }
-                }
-                Some(other) => push_text(&other.to_string(), tokens),
-            }
-            if let Some(id) = &message.tool_call_id {
-                push_text(id, tokens);
-            }
-            if let Some(calls) = message.tool_calls.as_ref().filter(|calls| !calls.is_null()) {
-                script::render(calls, tokens);
-            }
-            tokens.push(special_token("<|end|>"));
-        }
-        if self.add_generation_prompt.unwrap_or(true) {
-            tokens.push(special_token("assistant"));
-        }
     }
 
     /// Returns the submission and the format of the reply.
@@ -285,25 +196,12 @@ impl Fields {
         let mut hasher = BlockHasher::new(&config.model, self.cache_salt.as_deref(), config.block_size);
         let chain = tokens.iter().filter_map(|&token| hasher.push(token)).collect();
         let seed = hasher.digest().wrapping_add(self.seed.unwrap_or(0) as u64);
-        let stops = match &self.stop {
-            None => &[][..],
-            Some(Stop::One(stop)) => std::slice::from_ref(stop),
-            Some(Stop::Many(stops)) => stops,
-        };
-        let stopped = if stops.is_empty() {
-            None
-        } else {
-            text::stop_at(seed, limit, config.multibyte, stops)
-        };
-        let script = self.script(seed, limit, config.multibyte).map(Arc::new);
-        let (output_tokens, cut) = stopped.map_or((limit, None), |(tokens, bytes)| (tokens, Some(bytes)));
-        // Without a limit in the request the model ends the reply itself.
-        let natural_end = wanted.is_none() && !self.ignore_eos.unwrap_or(false);
-        let (output_tokens, finish) = match &script {
-            Some(script) if script.len() <= limit => (script.len(), Finish::ToolCalls),
-            None if natural_end || cut.is_some() => (output_tokens, Finish::Stop),
-            _ => (limit, Finish::Length),
-        };
+        let Extent {
+            output_tokens,
+            finish,
+            cut,
+            script,
+        } = self.extent(config, wanted, seed);
         let reply = Reply {
             stream: self.stream.unwrap_or(false),
             include_usage: self
@@ -312,7 +210,7 @@ impl Fields {
                 .and_then(|options| options.include_usage)
                 .unwrap_or(false),
             finish,
-            cut: cut.filter(|_| script.is_none()),
+            cut,
             script: script.clone(),
             seed,
             prompt_tokens,
@@ -331,29 +229,6 @@ impl Fields {
             terms: self.terms(config, headers)?,
         };
         Ok((submission, reply))
-    }
-
-    /// Returns the tool calls of the reply. They are made only where `tool_choice` names a function or is `required`:
-    /// to the first two functions, or to one if parallel calls are disabled.
-    fn script(&self, seed: u64, limit: u32, multibyte: bool) -> Option<Script> {
-        let named = self.tool_choice.as_ref()?;
-        let names: Vec<&str> = match named["function"]["name"].as_str() {
-            Some(name) => vec![name],
-            None if named == "required" => {
-                let most = if self.parallel_tool_calls == Some(false) {
-                    1
-                } else {
-                    2
-                };
-                let tools = self.tools.as_ref()?.as_array()?.iter();
-                tools
-                    .filter_map(|tool| tool["function"]["name"].as_str())
-                    .take(most)
-                    .collect()
-            }
-            None => return None,
-        };
-        (!names.is_empty()).then(|| Script::new(seed, limit, multibyte, &names))
     }
 
     fn terms(self, config: &EngineConfig, headers: &HeaderMap) -> Result<CacheTerms, ApiError> {
@@ -380,14 +255,4 @@ impl Fields {
 
 pub(super) fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn known_fields_are_sorted_because_they_are_searched() {
-        assert!(KNOWN_FIELDS.is_sorted());
-    }
 }

@@ -1,21 +1,44 @@
-//! The JSON of a reply: the parts that streamed and unstreamed replies share.
+//! What a reply and all its chunks have in common.
 
 use std::sync::Arc;
 
 use ::http::HeaderMap;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::api::Api;
 use super::request::{Reply, header_text};
+use crate::prompt::Message;
 use crate::rank::Shared;
 use crate::scheduler::Progress;
+use crate::text;
 
 /// The common parts of a reply's chunks.
 pub(super) struct Shape {
     pub(super) id: String,
-    pub(super) chat: bool,
+    pub(super) api: Api,
     pub(super) created: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) reply: Reply,
+    /// The request, at `/v1/responses`.
+    pub(super) turn: Turn,
+}
+
+/// What a request of `/v1/responses` leaves for its response.
+#[derive(Default)]
+pub(super) struct Turn {
+    /// The id that the request asks for.
+    pub(super) id: Option<String>,
+    /// The members of the response that repeat the request.
+    pub(super) echo: Map<String, Value>,
+    /// The conversation to store; `None` if it is not stored.
+    pub(super) kept: Option<Conversation>,
+}
+
+/// A conversation before the reply, without instructions.
+pub(super) struct Conversation {
+    pub(super) messages: Vec<Message>,
+    /// Approximate size.
+    pub(super) bytes: usize,
 }
 
 impl Shape {
@@ -52,33 +75,27 @@ impl Shape {
             })
         })
     }
+
+    /// Returns the generated message, in the form of chat completions.
+    pub(super) fn message(&self, progress: &Progress) -> Value {
+        if let Some(script) = &self.reply.script {
+            return script.message(progress.generated);
+        }
+        let multibyte = self.shared.config.multibyte;
+        let mut said = text::words(self.reply.seed, 0..progress.generated, multibyte);
+        said.truncate(self.reply.cut.unwrap_or(usize::MAX));
+        json!({ "role": "assistant", "content": said, "tool_calls": [] })
+    }
 }
 
-/// Returns a text message.
-pub(super) fn plain(said: String) -> Value {
-    json!({ "role": "assistant", "content": said, "tool_calls": [] })
-}
-
-pub(super) fn whole_answer(shape: &Shape, message: Value, usage: Value) -> Value {
-    let finish = shape.reply.finish.name();
-    let (object, choice) = if shape.chat {
-        let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
-        ("chat.completion", choice)
-    } else {
-        (
-            "text_completion",
-            json!({ "index": 0, "text": message["content"], "logprobs": null, "finish_reason": finish }),
-        )
+/// Returns the reply's id. As in vLLM it contains the client's `X-Request-Id`, and is the body's `request_id` at
+/// `/v1/responses`.
+pub(super) fn reply_id(shared: &Shared, headers: &HeaderMap, turn: &Turn, api: Api, number: u64) -> String {
+    let kind = match api {
+        Api::Chat | Api::Messages => "chatcmpl",
+        Api::Completions => "cmpl",
+        Api::Responses => return turn.id.clone().unwrap_or_else(|| shared.responses.new_id()),
     };
-    json!({
-        "id": shape.id, "object": object, "created": shape.created, "model": shape.shared.config.model,
-        "choices": [choice], "usage": usage,
-    })
-}
-
-/// Returns the reply's id: the client's `X-Request-Id`, if it sent one.
-pub(super) fn reply_id(headers: &HeaderMap, chat: bool, number: u64) -> String {
-    let kind = if chat { "chatcmpl" } else { "cmpl" };
     match header_text(headers, "x-request-id") {
         Some(id) => format!(
             "{kind}-{}",

@@ -1,18 +1,23 @@
-//! Streamed replies: a role chunk, content chunks, a finish chunk, usage if requested, `[DONE]`.
+//! Streamed replies. The events of each API are a [`Form`].
 //!
 //! All text since the last write goes into one content chunk, so that a slow reader or a fast clock makes chunks
 //! longer, and nothing queues up.
+
+mod choices;
 
 use ::http::{HeaderValue, Response, StatusCode, header};
 use bytes::Bytes;
 use futures_util::stream::unfold;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
-use serde_json::Value;
 use tokio::sync::watch;
 
+use self::choices::Choices;
+use super::api::Api;
 use super::body::{Body, CutOff};
+use super::form::Form;
 use super::shape::Shape;
+use super::{messages, responses};
 use crate::fault::Break;
 use crate::rank::{Hold, Ticket};
 use crate::scheduler::Progress;
@@ -58,6 +63,9 @@ impl Stream {
         if self.writer.done {
             return Ok(None);
         }
+        if let Some(opening) = self.writer.opening() {
+            return Ok(Some(Bytes::from(opening)));
+        }
         let said = self.writer.said;
         let progress = match self
             .progress
@@ -102,11 +110,11 @@ impl Stream {
     }
 }
 
-/// Formats events without a serialiser, because the chunks of a reply differ only in their text.
+/// Writes a reply's events.
 pub(super) struct Writer {
     shape: Shape,
-    /// `data: {"id":…,"choices":`, the same in every chunk.
-    head: String,
+    form: Box<dyn Form>,
+    opened: bool,
     said: u32,
     bytes: usize,
     done: bool,
@@ -114,55 +122,52 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(shape: Shape) -> Self {
-        let object = if shape.chat {
-            "chat.completion.chunk"
-        } else {
-            "text_completion"
+        let form: Box<dyn Form> = match shape.api {
+            Api::Chat | Api::Completions => Box::new(Choices::new(&shape)),
+            Api::Messages => Box::new(messages::Events::default()),
+            Api::Responses => Box::new(responses::Events::new(&shape.id)),
         };
-        let model = Value::from(shape.shared.config.model.as_str());
-        let id = Value::from(shape.id.as_str());
-        let created = shape.created;
-        let head = format!(
-            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\"choices\":"
-        );
         Self {
             shape,
-            head,
+            form,
+            opened: false,
             said: 0,
             bytes: 0,
             done: false,
         }
     }
 
+    /// Returns the events before the first token, once, if there are any.
+    fn opening(&mut self) -> Option<String> {
+        let mut out = String::new();
+        if !std::mem::replace(&mut self.opened, true) {
+            self.form.open(&mut out, &self.shape);
+        }
+        (!out.is_empty()).then_some(out)
+    }
+
     /// Returns the events from the last written state to `progress`.
     pub(super) fn events(&mut self, progress: &Progress) -> String {
-        let mut out = String::with_capacity(2 * self.head.len() + 128);
-        if self.said == 0 && self.shape.chat {
-            self.choice(
-                &mut out,
-                "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}",
-                "null",
-            );
+        let mut out = self.opening().unwrap_or_else(|| String::with_capacity(512));
+        if self.said == 0 {
+            self.form.begin(&mut out, &self.shape);
         }
         if let Some(script) = self.shape.reply.script.clone() {
-            let deltas = script.deltas(self.said..progress.generated);
-            for delta in deltas {
-                self.choice(&mut out, &format!("\"delta\":{delta}"), "null");
+            for delta in script.deltas(self.said..progress.generated) {
+                match delta["content"].as_str() {
+                    Some(text) => self.form.text(&mut out, text),
+                    None => self.form.calls(&mut out, &delta),
+                }
             }
             self.said = progress.generated;
         }
         let text = self.new_text(progress.generated);
         if !text.is_empty() {
-            // Generated words contain nothing that JSON escapes.
-            let content = if self.shape.chat {
-                format!("\"delta\":{{\"content\":\"{text}\"}}")
-            } else {
-                format!("\"text\":\"{text}\"")
-            };
-            self.choice(&mut out, &content, "null");
+            self.form.text(&mut out, &text);
         }
         if progress.done {
-            self.finish(&mut out, progress);
+            self.done = true;
+            self.form.finish(&mut out, &self.shape, progress);
         }
         out
     }
@@ -180,41 +185,5 @@ impl Writer {
         self.said = generated;
         self.bytes += text.len();
         text
-    }
-
-    fn choice(&self, out: &mut String, content: &str, finish: &str) {
-        out.push_str(&self.head);
-        out.push_str("[{\"index\":0,");
-        out.push_str(content);
-        out.push_str(",\"logprobs\":null,\"finish_reason\":");
-        out.push_str(finish);
-        out.push_str("}]}\n\n");
-    }
-
-    fn finish(&mut self, out: &mut String, progress: &Progress) {
-        self.done = true;
-        let metrics = self
-            .shape
-            .metrics(progress)
-            .map_or(String::new(), |metrics| format!(",\"metrics\":{metrics}"));
-        let tiers = self.shape.tiers(progress);
-        let metrics = metrics + &tiers.map_or(String::new(), |tiers| format!(",\"sglext\":{tiers}"));
-        let content = if self.shape.chat {
-            "\"delta\":{\"content\":\"\"}"
-        } else {
-            "\"text\":\"\""
-        };
-        let finish = format!("\"{}\"", self.shape.reply.finish.name());
-        self.choice(out, content, &finish);
-        if self.shape.reply.include_usage {
-            let usage = self.shape.usage(progress);
-            out.push_str(&self.head);
-            out.push_str(&format!("[],\"usage\":{usage}{metrics}}}\n\n"));
-        } else if !metrics.is_empty() {
-            // Without a usage chunk, the finish chunk carries the metrics.
-            out.truncate(out.len() - "}\n\n".len());
-            out.push_str(&format!("{metrics}}}\n\n"));
-        }
-        out.push_str("data: [DONE]\n\n");
     }
 }

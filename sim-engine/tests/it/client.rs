@@ -202,6 +202,48 @@ pub(crate) fn events(stream: &[u8]) -> Vec<Value> {
     text.split_terminator("\n\n").map(parse).collect()
 }
 
+/// The events of a stream that names them, without their names, which their types repeat.
+pub(crate) fn typed_events(stream: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(stream).unwrap();
+    let parse = |event: &str| {
+        let (name, data) = event
+            .strip_prefix("event: ")
+            .and_then(|event| event.split_once("\ndata: "))
+            .unwrap();
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["type"], name);
+        data
+    };
+    text.split_terminator("\n\n").map(parse).collect()
+}
+
+/// The types of events, repeated ones once.
+pub(crate) fn types(events: &[Value]) -> Vec<&str> {
+    let mut types: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    types.dedup();
+    types
+}
+
+/// Posts a body that must be answered.
+pub(crate) async fn post(engine: &Engine, path: &str, body: &Value) -> Value {
+    let (status, answer) = call(engine, "POST", path, &[], body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    answer
+}
+
+/// Posts a body, streamed, to an API that names its events.
+pub(crate) async fn stream(engine: &Engine, path: &str, body: &Value) -> Vec<Value> {
+    let mut body = body.clone();
+    body["stream"] = true.into();
+    let open = open(engine, "POST", path, &[], body.to_string()).await.unwrap();
+    let (bytes, error) = open.rest().await;
+    assert!(error.is_none());
+    typed_events(&bytes)
+}
+
 pub(crate) fn streamed_text(events: &[Value]) -> String {
     events
         .iter()

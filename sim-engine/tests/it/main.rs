@@ -8,8 +8,11 @@
 )]
 
 mod api;
+mod apis;
 mod client;
 mod clock;
 mod events;
 mod faults;
 mod hints;
+mod messages;
+mod responses;

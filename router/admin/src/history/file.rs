@@ -21,7 +21,7 @@ fn beside(snapshot: &Path) -> PathBuf {
 }
 
 /// Reads the history of an earlier process; `None` if there is none, or it cannot be read.
-pub(super) async fn read(snapshot: &Path) -> Option<Past> {
+pub(super) fn read(snapshot: &Path) -> Option<Past> {
     let path = beside(snapshot);
     let reading = move || {
         if !path.exists() {
@@ -38,29 +38,25 @@ pub(super) async fn read(snapshot: &Path) -> Option<Past> {
 }
 
 /// Writes the history, and logs a failure.
-pub(super) async fn write(snapshot: &Path, past: &Past) {
+pub(super) fn write(snapshot: &Path, past: &Past) {
     let path = beside(snapshot);
     let Ok(bytes) = serde_json::to_vec(past) else {
         return;
     };
-    let writing = move || {
-        let (mut new, to) = (path.as_os_str().to_owned(), path.clone());
-        new.push(".new");
-        let new = PathBuf::from(new);
-        let written = config::file::within(&path, LIMIT, move || {
-            config::file::expect_regular_or_none(&to)?;
-            config::file::expect_regular_or_none(&new)?;
-            let mut file = std::fs::File::create(&new)?;
-            file.write_all(&bytes)?;
-            std::fs::rename(&new, &to)
-        });
-        match written {
-            Ok(()) => debug!(path = %path.display(), "history written"),
-            Err(error) => warn!(path = %path.display(), %error, "cannot write the history"),
-        }
-    };
-    // A panic is logged by its hook.
-    let _ = tokio::task::spawn_blocking(writing).await;
+    let (mut new, to) = (path.as_os_str().to_owned(), path.clone());
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = config::file::within(&path, LIMIT, move || {
+        config::file::expect_regular_or_none(&to)?;
+        config::file::expect_regular_or_none(&new)?;
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&bytes)?;
+        std::fs::rename(&new, &to)
+    });
+    match written {
+        Ok(()) => debug!(path = %path.display(), "history written"),
+        Err(error) => warn!(path = %path.display(), %error, "cannot write the history"),
+    }
 }
 
 #[cfg(test)]
@@ -68,11 +64,11 @@ mod tests {
     use super::super::Sample;
     use super::*;
 
-    #[tokio::test]
-    async fn a_history_is_read_as_it_was_written_and_a_broken_one_is_ignored() {
+    #[test]
+    fn a_history_is_read_as_it_was_written_and_a_broken_one_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let snapshot = folder.path().join("tailroute.snapshot");
-        assert!(read(&snapshot).await.is_none());
+        assert!(read(&snapshot).is_none());
         let past = Past {
             samples: vec![Sample {
                 at_unix_ms: 7,
@@ -80,9 +76,9 @@ mod tests {
             }],
             marks: Vec::new(),
         };
-        write(&snapshot, &past).await;
-        assert_eq!(read(&snapshot).await.unwrap().samples, past.samples);
+        write(&snapshot, &past);
+        assert_eq!(read(&snapshot).unwrap().samples, past.samples);
         std::fs::write(beside(&snapshot), "{").unwrap();
-        assert!(read(&snapshot).await.is_none());
+        assert!(read(&snapshot).is_none());
     }
 }

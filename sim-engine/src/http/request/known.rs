@@ -1,0 +1,165 @@
+//! The body fields of each API that are implemented, or known from its documentation and vLLM's; `--strict` rejects
+//! others.
+
+use crate::http::api::Api;
+
+/// Returns whether a body of this API may have the field.
+pub(super) fn is_known(api: Api, name: &str) -> bool {
+    let names = match api {
+        Api::Chat | Api::Completions => COMPLETIONS,
+        Api::Messages => MESSAGES,
+        Api::Responses => RESPONSES,
+    };
+    names.binary_search(&name).is_ok()
+}
+
+const COMPLETIONS: &[&str] = &[
+    "add_generation_prompt",
+    "add_special_tokens",
+    "audio",
+    "best_of",
+    "cache_salt",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "echo",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "guided_json",
+    "ignore_eos",
+    "include_reasoning",
+    "kv_transfer_params",
+    "length_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "metadata",
+    "min_p",
+    "min_tokens",
+    "mm_processor_kwargs",
+    "modalities",
+    "model",
+    "n",
+    "parallel_tool_calls",
+    "prediction",
+    "presence_penalty",
+    "priority",
+    "prompt",
+    "prompt_cache_key",
+    "prompt_logprobs",
+    "reasoning_effort",
+    "repetition_penalty",
+    "request_id",
+    "response_format",
+    "return_cached_tokens_details",
+    "return_token_ids",
+    "return_token_strs",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "session_id",
+    "skip_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "store",
+    "stream",
+    "stream_options",
+    "structured_outputs",
+    "suffix",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "truncate_prompt_tokens",
+    "user",
+    "verbosity",
+    "vllm_xargs",
+];
+
+const MESSAGES: &[&str] = &[
+    "cache_control",
+    "chat_template_kwargs",
+    "container",
+    "context_management",
+    "kv_transfer_params",
+    "max_tokens",
+    "mcp_servers",
+    "messages",
+    "metadata",
+    "model",
+    "output_config",
+    "service_tier",
+    "stop_sequences",
+    "stream",
+    "system",
+    "temperature",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_p",
+];
+
+const RESPONSES: &[&str] = &[
+    "background",
+    "cache_salt",
+    "conversation",
+    "enable_response_messages",
+    "ignore_eos",
+    "include",
+    "include_stop_str_in_output",
+    "input",
+    "instructions",
+    "logit_bias",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "mm_processor_kwargs",
+    "model",
+    "parallel_tool_calls",
+    "previous_input_messages",
+    "previous_response_id",
+    "priority",
+    "prompt",
+    "prompt_cache_key",
+    "reasoning",
+    "repetition_penalty",
+    "request_id",
+    "safety_identifier",
+    "seed",
+    "service_tier",
+    "skip_special_tokens",
+    "stop",
+    "store",
+    "stream",
+    "stream_options",
+    "structured_outputs",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+    "vllm_xargs",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_fields_are_sorted_because_they_are_searched() {
+        for names in [COMPLETIONS, MESSAGES, RESPONSES] {
+            assert!(names.is_sorted());
+        }
+    }
+}
