@@ -204,7 +204,9 @@ pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
             }
         }
     };
-    thread::Builder::new().name("history".to_owned()).spawn(recording)?;
+    thread::Builder::new()
+        .name("history".to_owned())
+        .spawn(recording)?;
     Ok(())
 }
 

@@ -23,18 +23,14 @@ fn beside(snapshot: &Path) -> PathBuf {
 /// Reads the history of an earlier process; `None` if there is none, or it cannot be read.
 pub(super) fn read(snapshot: &Path) -> Option<Past> {
     let path = beside(snapshot);
-    let reading = move || {
-        if !path.exists() {
-            return None;
-        }
-        let bytes = config::file::read_within(&path, MAX_BYTES, LIMIT);
-        let bytes =
-            bytes.inspect_err(|error| warn!(path = %path.display(), %error, "cannot read the history"));
-        let past = serde_json::from_slice(&bytes.ok()?);
-        past.inspect_err(|error| warn!(path = %path.display(), %error, "history ignored"))
-            .ok()
-    };
-    tokio::task::spawn_blocking(reading).await.ok().flatten()
+    if !path.exists() {
+        return None;
+    }
+    let bytes = config::file::read_within(&path, MAX_BYTES, LIMIT);
+    let bytes = bytes.inspect_err(|error| warn!(path = %path.display(), %error, "cannot read the history"));
+    let past = serde_json::from_slice(&bytes.ok()?);
+    past.inspect_err(|error| warn!(path = %path.display(), %error, "history ignored"))
+        .ok()
 }
 
 /// Writes the history, and logs a failure.
