@@ -174,8 +174,8 @@ mod tests {
         serde_json::to_value(Sources::of(admin, worker)).unwrap()
     }
 
-    #[test]
-    fn a_worker_without_settings_begins_with_assumptions() {
+    #[tokio::test]
+    async fn a_worker_without_settings_begins_with_assumptions() {
         let expected = json!({
             "capacity_source": "assumed", "cost_source": "default", "cost_answers": 0,
             "cached_tokens_reported": false, "events_source": "auto",
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(shown(&admin(|_| ()), 0), expected);
     }
 
-    #[test]
-    fn settings_reports_and_calibrations_are_told_apart() {
+    #[tokio::test]
+    async fn settings_reports_and_calibrations_are_told_apart() {
         let admin = admin(|workers| {
             let one = &mut workers[1];
             (one.capacity_is_known, one.cost_is_known, one.kv_events) = (true, true, KvEvents::Off);
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(shown(&admin, 1), expected);
         let worker = &admin.state.fleet.present()[0];
         admin.state.knowledge.capacity_told(worker.id, Tokens(4096), 16);
-        worker.cached(Some(0));
+        assert_eq!(worker.cached(Some(0)), Some(0));
         let cost = PrefillCost::linear(0.2, 9.0);
         worker.calibrated(Measured {
             cost,
