@@ -140,3 +140,78 @@ fn cost(worker: &Worker, answers: u64) -> CostSource {
         CostSource::Default
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use fleet::hold::Measured;
+    use policy::cost::PrefillCost;
+    use policy::units::Tokens;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn admin(change: impl FnOnce(&mut Vec<config::Worker>)) -> Admin {
+        let overrides = config::Overrides {
+            workers: vec!["http://127.0.0.1:8".to_owned(), "http://127.0.0.1:9".to_owned()],
+            ..Default::default()
+        };
+        let mut config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
+        change(&mut config.workers);
+        let state = state::State::new(config).unwrap();
+        let proxy = proxy::Proxy::new(Arc::clone(&state), None).unwrap();
+        Admin {
+            state,
+            proxy,
+            bus: None,
+        }
+    }
+
+    fn shown(admin: &Admin, at: usize) -> Value {
+        let worker = &admin.state.fleet.present()[at];
+        serde_json::to_value(Sources::of(admin, worker)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_worker_without_settings_begins_with_assumptions() {
+        let expected = json!({
+            "capacity_source": "assumed", "cost_source": "default", "cost_answers": 0,
+            "cached_tokens_reported": false, "events_source": "auto",
+        });
+        assert_eq!(shown(&admin(|_| ()), 0), expected);
+    }
+
+    #[tokio::test]
+    async fn settings_reports_and_calibrations_are_told_apart() {
+        let admin = admin(|workers| {
+            let one = &mut workers[1];
+            (one.capacity_is_known, one.cost_is_known, one.kv_events) = (true, true, KvEvents::Off);
+            one.rank = Some(3);
+        });
+        let expected = json!({
+            "capacity_source": "configured", "cost_source": "configured", "cost_answers": 0,
+            "cached_tokens_reported": false, "events_source": "off", "rank": 3,
+        });
+        assert_eq!(shown(&admin, 1), expected);
+        let worker = &admin.state.fleet.present()[0];
+        admin.state.knowledge.capacity_told(worker.id, Tokens(4096), 16);
+        assert_eq!(worker.cached(Some(0)), Some(0));
+        let cost = PrefillCost::linear(0.2, 9.0);
+        worker.calibrated(Measured {
+            cost,
+            at_unix_s: 1,
+            r_squared: 1.0,
+        });
+        let shown = shown(&admin, 0);
+        assert_eq!(
+            (
+                &shown["capacity_source"],
+                &shown["cost_source"],
+                &shown["cached_tokens_reported"]
+            ),
+            (&json!("reported"), &json!("calibrated"), &json!(true))
+        );
+    }
+}

@@ -13,8 +13,6 @@ pub struct Facts {
     pub router: String,
     /// The workers, in the router's order.
     pub(super) workers: Vec<Worker>,
-    /// The default objective.
-    pub(super) objective_ms: Option<f64>,
     /// The recent turns that were answered.
     pub(super) turns: Vec<Turn>,
     pub(super) configuration: Configuration,

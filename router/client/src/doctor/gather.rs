@@ -78,10 +78,6 @@ async fn router_clock(http: &reqwest::Client, router: &str) -> Option<Offset> {
 }
 
 async fn read_router(client: &Client, facts: &mut Facts) {
-    let slo = read::<Value>(client, "/admin/v1/slo").await.unwrap_or_default();
-    let classes = slo["objective"]["classes"].as_array();
-    let default = classes.and_then(|classes| classes.iter().find(|class| class["class"] == "default"));
-    facts.objective_ms = default.and_then(|class| class["ttft_ms"].as_f64());
     let page = read::<Value>(client, "/admin/v1/decisions?limit=200")
         .await
         .unwrap_or_default();

@@ -47,7 +47,7 @@ fn worker(name: &str) -> Worker {
 
 fn healthy() -> Facts {
     let turn = |at: u64| Turn {
-        worker: if at % 2 == 0 { "gpu-0" } else { "gpu-1" }.to_owned(),
+        worker: if at.is_multiple_of(2) { "gpu-0" } else { "gpu-1" }.to_owned(),
         objective_ms: 400.0,
         uncached_tokens: 200 + at,
         cached_tokens: 3_000,
@@ -55,7 +55,6 @@ fn healthy() -> Facts {
     Facts {
         router: "127.0.0.1:9090".to_owned(),
         workers: vec![worker("gpu-0"), worker("gpu-1")],
-        objective_ms: Some(400.0),
         turns: (0..100).map(turn).collect(),
         configuration: serde_json::from_value(json!({
             "generation": 1, "refused": null, "needs_restart": [], "started_unix_ms": NOW - 86_405_000.0,
