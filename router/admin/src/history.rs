@@ -196,7 +196,8 @@ pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
             admin.history.0.lock().restore(past);
         }
         for tick in 1_u32.. {
-            thread::sleep(INTERVAL);
+            // An early wake-up only adds a sample.
+            thread::park_timeout(INTERVAL);
             let Some(admin) = of.upgrade() else { return };
             step(&admin, &mut events);
             if let Some(snapshot) = snapshot.as_ref().filter(|_| tick.is_multiple_of(WRITES)) {

@@ -166,6 +166,7 @@ mod tests {
             state,
             proxy,
             bus: None,
+            history: crate::history::History::default(),
         }
     }
 
