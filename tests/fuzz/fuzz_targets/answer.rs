@@ -110,7 +110,7 @@ fn check_count(endpoint: Endpoint, answer: &Decoded, size: usize) {
     let allowed = Allowed { bytes: BODY_BYTES, max_tokens: Some(MAX_TOKENS), choices: 2, ..Allowed::default() };
     let took = Millis(1e3);
     let answered = answer.body.len() as u64;
-    let (believed, clamped) = allowed.believed(seen, (answered, took), || context(Some(u64::MAX)));
+    let (believed, clamped) = allowed.believed(seen, answered, took, || context(Some(u64::MAX)));
     if let Some(usage) = believed.usage {
         assert!(usage.prompt <= BODY_BYTES + TEMPLATE);
         assert!(usage.completion <= answered.max(2 * MAX_TOKENS));

@@ -117,7 +117,7 @@ async fn speak(server: &Server, stream: TcpStream, bytes: &[u8]) {
     };
     let both = async {
         tokio::join!(writing, reading);
-        while server.app().in_flight() > 0 {
+        while server.parts().proxy.in_flight() > 0 {
             tokio::task::yield_now().await;
         }
     };
