@@ -11,6 +11,7 @@
 //! that lacks a fact finds `unknown`, so an older router, or a worker that cannot be reached from here, is no failure.
 
 mod checks;
+mod exchange;
 mod exposition;
 mod facts;
 mod gather;

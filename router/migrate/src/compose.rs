@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::draft::Draft;
 use crate::error::Error;
-use crate::table::Given;
+use crate::given::Given;
 
 /// An option and the value that the source uses without it.
 pub(crate) type Default = (&'static str, &'static str);

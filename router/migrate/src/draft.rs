@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
-use crate::table::{Given, printable};
+use crate::given::{Given, printable};
 
 /// A configuration while it is put together: values with their origins, and what has no equivalent.
 #[derive(Clone, Debug, Default)]

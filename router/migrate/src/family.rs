@@ -4,7 +4,8 @@ mod finish;
 mod policy;
 
 use crate::draft::Draft;
-use crate::table::{Given, Row, Takes, built_in, by, jointly, none, number, text};
+use crate::given::Given;
+use crate::table::{Row, Takes, built_in, by, jointly, none, number, text};
 use crate::workers;
 
 use Takes::{Any, Nothing, One};

@@ -18,6 +18,7 @@ mod error;
 mod family;
 #[cfg(test)]
 mod generated;
+mod given;
 mod manifest;
 mod nginx;
 mod options;

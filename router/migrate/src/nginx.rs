@@ -9,7 +9,7 @@ mod write;
 use crate::compose::{self, address};
 use crate::draft::Draft;
 use crate::error::Error;
-use crate::table::Given;
+use crate::given::Given;
 use crate::workers;
 
 use read::Directive;
@@ -49,7 +49,7 @@ pub(crate) fn read(name: &str, text: &str) -> Result<Draft, Error> {
 }
 
 const ANOTHER_POOL: &str =
-    "another pool of workers: migrate it into a file of its own, or add its workers to [[workers]]";
+    "another pool of workers: migrate it into a separate file, or add its workers to [[workers]]";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {

@@ -2,8 +2,9 @@
 
 use crate::draft::Draft;
 use crate::error::Error;
+use crate::given::{Given, printable};
 use crate::source::Source;
-use crate::table::{Given, Row, Takes, printable};
+use crate::table::{Row, Takes};
 use crate::workers;
 
 /// A router's command line.

@@ -4,7 +4,8 @@ use crate::compose;
 use crate::draft::Draft;
 use crate::error::Error;
 use crate::family::{PAIRS, log_level};
-use crate::table::{Given, Row, Takes, by, jointly, none, number, text};
+use crate::given::Given;
+use crate::table::{Row, Takes, by, jointly, none, number, text};
 use crate::workers;
 
 use Takes::{Nothing, One};

@@ -169,7 +169,7 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
         "# Written by `tailroute migrate` from {} ({source}).\n\
          # Above each key stands what it comes from; the end lists what has no equivalent.\n\
          # Next: `tailroute check FILE`, and `gpu-bench worker URL` to measure each worker.\n",
-        crate::table::printable(name)
+        crate::given::printable(name)
     );
     let mut rest: Vec<&str> = draft
         .entries

@@ -2,7 +2,8 @@
 
 use crate::draft::Draft;
 use crate::family::{Defaults, PAIRS};
-use crate::table::{Given, Row, Takes, built_in, by, none, number, text};
+use crate::given::Given;
+use crate::table::{Row, Takes, built_in, by, none, number, text};
 use crate::workers;
 
 use Takes::{Any, Nothing, One};
@@ -35,7 +36,7 @@ pub(crate) const TABLE: &[Row] = &[
     none(
         "--health-check-port",
         One,
-        "/livez and /readyz are on admin.listen, which has a thread of its own",
+        "/livez and /readyz are on admin.listen, which has a separate thread",
     ),
     // routing
     none("--encode-policy", One, PAIRS),

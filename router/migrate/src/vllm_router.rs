@@ -2,7 +2,8 @@
 
 use crate::draft::Draft;
 use crate::family::{Defaults, PAIRS};
-use crate::table::{Given, Row, Takes, built_in, by, none, number};
+use crate::given::Given;
+use crate::table::{Row, Takes, built_in, by, none, number};
 use crate::workers;
 
 use Takes::{Any, Nothing, One};

@@ -3,7 +3,7 @@
 use aws_lc_rs::digest;
 
 use crate::draft::{Draft, Key, Worker};
-use crate::table::{Given, printable};
+use crate::given::{Given, printable};
 
 /// Most workers that are carried over.
 const MOST_WORKERS: usize = 4_096;
@@ -86,6 +86,6 @@ pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> R
 
 /// Reports a key that workers require: it goes into a file, which is not written here.
 pub(crate) fn note_key_of_workers(draft: &mut Draft, from: &str) {
-    let why = "a key that workers require goes into a file of its own: name that in `api_key_file` of [[workers]] or [discovery.worker]";
+    let why = "a key that workers require goes into a separate file: name it in `api_key_file` of [[workers]] or [discovery.worker]";
     draft.note(from, why);
 }

@@ -3,9 +3,6 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::stream_probe::Stream;
-use super::worker_probe::Direct;
-
 /// All facts about a router and its fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -146,4 +143,54 @@ pub(super) struct Offset {
     pub(super) ms: f64,
     /// Largest error, from the resolution of the header and the time of the request.
     pub(super) error_ms: f64,
+}
+
+/// An engine, as far as its interface shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Engine {
+    Vllm,
+    Sglang,
+    #[default]
+    Other,
+}
+
+/// What a worker says of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Direct {
+    /// Why it cannot be reached from here.
+    pub(super) unreachable: Option<String>,
+    pub(super) engine: Engine,
+    pub(super) clock: Option<Offset>,
+    pub(super) started_unix_ms: Option<f64>,
+    pub(super) capacity_tokens: Option<u64>,
+    /// Whether its own settings switch prefix caching on.
+    pub(super) caches_prefixes: Option<bool>,
+    /// Whether it names a publisher of cache events.
+    pub(super) names_publisher: Option<bool>,
+    /// Outcome of the two prompts; `None` if they were not sent.
+    pub(super) prompts: Option<Result<[Prompt; 2], String>>,
+}
+
+/// Outcome of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Prompt {
+    pub(super) took_ms: f64,
+    pub(super) prompt_tokens: u64,
+    /// `None` if not reported.
+    pub(super) cached_tokens: Option<u64>,
+}
+
+/// How the pieces of a streamed response arrived.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stream {
+    /// Pieces of content.
+    pub(super) pieces: usize,
+    /// Moments at which content arrived.
+    pub(super) moments: usize,
+    /// From the first piece to the last.
+    pub(super) spread_ms: f64,
+    /// From the request to the end.
+    pub(super) took_ms: f64,
+    /// The server and the proxies that the response names.
+    pub(super) named: Option<String>,
 }

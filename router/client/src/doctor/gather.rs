@@ -2,15 +2,13 @@
 //!
 //! Only the list of workers is indispensable. Everything else that cannot be read is a missing fact.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
-use reqwest::header::DATE;
-use reqwest::{Response, Url};
+use reqwest::Url;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::exchange::{PATIENCE, get, unix_ms};
 use super::facts::{Facts, Offset, Turn, Worker};
 use super::{Options, stream_probe, worker_probe};
 use crate::ctl::client::Client;
@@ -20,10 +18,6 @@ use crate::ctl::workers;
 const READINGS: usize = 3;
 /// Workers that are asked at once.
 const AT_ONCE: usize = 16;
-/// Timeout of a request that an idle program answers at once.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Timeout of a prompt.
-pub(super) const PROMPT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Collects all facts about a router.
 ///
@@ -109,72 +103,4 @@ async fn ask_workers(http: &reqwest::Client, workers: Vec<Worker>, options: &Opt
             worker
         });
     stream::iter(asked).buffered(AT_ONCE).collect().await
-}
-
-/// Sends a GET. Returns the response, and the server's clock if it shows it.
-pub(super) async fn get(
-    http: &reqwest::Client,
-    url: Url,
-    key: Option<&str>,
-) -> Result<(Response, Option<Offset>), String> {
-    let mut request = http.get(url).timeout(PATIENCE);
-    if let Some(key) = key {
-        request = request.bearer_auth(key);
-    }
-    let sent = unix_ms();
-    let response = request.send().await.map_err(|error| explain(&error))?;
-    let offset = offset(&response, sent, unix_ms());
-    Ok((response, offset))
-}
-
-/// Compares a response's `Date` with the middle of its exchange. The header is cut to seconds.
-fn offset(response: &Response, sent: f64, received: f64) -> Option<Offset> {
-    let date = httpdate::parse_http_date(response.headers().get(DATE)?.to_str().ok()?).ok()?;
-    let date = date.duration_since(UNIX_EPOCH).ok()?.as_secs_f64() * 1e3;
-    Some(Offset {
-        ms: date + 500.0 - (sent + received) / 2.0,
-        error_ms: 500.0 + (received - sent) / 2.0,
-    })
-}
-
-fn unix_ms() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64() * 1e3)
-}
-
-/// Formats an error without the URL, by its innermost cause.
-pub(super) fn explain(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "no answer in time".to_owned();
-    }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_date_is_compared_with_the_middle_of_the_exchange() {
-        let response = |date: &str| -> Response {
-            http::Response::builder()
-                .header(DATE, date)
-                .body("")
-                .unwrap()
-                .into()
-        };
-        let found = offset(&response("Thu, 01 Jan 1970 00:00:10 GMT"), 6_000.0, 7_000.0).unwrap();
-        assert_eq!(
-            found,
-            Offset {
-                ms: 4_000.0,
-                error_ms: 1_000.0
-            }
-        );
-        assert_eq!(offset(&response("yesterday"), 0.0, 0.0), None);
-    }
 }

@@ -5,26 +5,12 @@ use reqwest::header::{HeaderMap, SERVER, VIA};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::gather::{PROMPT_PATIENCE, explain, get};
+use super::exchange::{PROMPT_PATIENCE, explain, get};
+use super::facts::Stream;
 use crate::drive::answer::Answer;
 
 /// Tokens that are asked for.
 const TOKENS: u32 = 32;
-
-/// How the pieces of a streamed response arrived.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Stream {
-    /// Pieces of content.
-    pub(super) pieces: usize,
-    /// Moments at which content arrived.
-    pub(super) moments: usize,
-    /// From the first piece to the last.
-    pub(super) spread_ms: f64,
-    /// From the request to the end.
-    pub(super) took_ms: f64,
-    /// The server and the proxies that the response names.
-    pub(super) named: Option<String>,
-}
 
 /// Streams a completion through `base`.
 pub(super) async fn run(http: &reqwest::Client, base: &str, key: Option<&str>) -> Result<Stream, String> {

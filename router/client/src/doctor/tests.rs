@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
+use super::facts::Stream;
+use super::facts::{Direct, Engine, Prompt};
 use super::facts::{Failure, Offset, Source, Turn};
-use super::stream_probe::Stream;
-use super::worker_probe::{Direct, Engine, Prompt};
 use super::*;
 
 const NOW: f64 = 1_795_000_000_000.0;

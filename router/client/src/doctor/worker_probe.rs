@@ -8,48 +8,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Options;
+use super::exchange::{PROMPT_PATIENCE, explain, get};
 use super::exposition::samples;
-use super::facts::{Offset, Worker};
-use super::gather::{PROMPT_PATIENCE, explain, get};
+use super::facts::{Direct, Engine, Prompt, Worker};
 use crate::drive::text::{Words, mix};
 
 /// Words of the prompt. Random words are one to three tokens each.
 const WORDS: u64 = 500;
-
-/// An engine, as far as its interface shows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Engine {
-    Vllm,
-    Sglang,
-    #[default]
-    Other,
-}
-
-/// What a worker says of itself.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Direct {
-    /// Why it cannot be reached from here.
-    pub(super) unreachable: Option<String>,
-    pub(super) engine: Engine,
-    pub(super) clock: Option<Offset>,
-    pub(super) started_unix_ms: Option<f64>,
-    pub(super) capacity_tokens: Option<u64>,
-    /// Whether its own settings switch prefix caching on.
-    pub(super) caches_prefixes: Option<bool>,
-    /// Whether it names a publisher of cache events.
-    pub(super) names_publisher: Option<bool>,
-    /// Outcome of the two prompts; `None` if they were not sent.
-    pub(super) prompts: Option<Result<[Prompt; 2], String>>,
-}
-
-/// Outcome of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Prompt {
-    pub(super) took_ms: f64,
-    pub(super) prompt_tokens: u64,
-    /// `None` if not reported.
-    pub(super) cached_tokens: Option<u64>,
-}
 
 /// Asks a worker for what it says of itself, and sends the prompts if they are wanted and it is healthy.
 pub(super) async fn run(http: &reqwest::Client, worker: &Worker, number: u64, options: &Options) -> Direct {

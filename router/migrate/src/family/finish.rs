@@ -3,7 +3,7 @@
 use crate::compose::{self, Default};
 use crate::draft::Draft;
 use crate::error::Error;
-use crate::table::Given;
+use crate::given::Given;
 
 /// Values that a router of this family uses without a flag.
 pub(crate) struct Defaults {

@@ -1,7 +1,7 @@
 //! The policies of the family.
 
 use crate::draft::Draft;
-use crate::table::Given;
+use crate::given::Given;
 
 /// A policy of the source, the nearest policy of tailroute, and what differs.
 const POLICIES: &[(&str, &str, &str)] = &[

@@ -2,7 +2,7 @@
 
 use crate::draft::Draft;
 use crate::family::log_level;
-use crate::table::Given;
+use crate::given::Given;
 use crate::workers;
 
 use super::units::{bytes, seconds};

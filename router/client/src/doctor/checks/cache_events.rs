@@ -1,9 +1,9 @@
 //! The worker's cache events are followed, if it publishes any.
 
 use super::super::exposition::samples;
+use super::super::facts::Engine;
 use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
-use super::super::worker_probe::Engine;
 
 /// Answered turns without an announced block from which on a stream is silent.
 const TURNS: usize = 10;

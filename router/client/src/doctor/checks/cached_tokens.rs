@@ -1,8 +1,8 @@
 //! The worker reports cached tokens, which predictions are checked by.
 
+use super::super::facts::Engine;
 use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
-use super::super::worker_probe::Engine;
 use super::{unreached, untold};
 
 /// Answered turns without a report from which on it is missing.

@@ -1,8 +1,8 @@
 //! The worker takes hints about what to evict first.
 
+use super::super::facts::Engine;
 use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
-use super::super::worker_probe::Engine;
 use super::unreached;
 
 pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {

@@ -1,8 +1,8 @@
 //! The worker caches prefixes: of two identical prompts, the second is mostly cached.
 
+use super::super::facts::{Engine, Prompt};
 use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
-use super::super::worker_probe::{Engine, Prompt};
 use super::unreached;
 
 /// Share of the prompt that is found again at least. The last block is always computed.

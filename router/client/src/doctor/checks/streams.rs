@@ -1,7 +1,7 @@
 //! Streams reach clients piece by piece: no proxy in front of the router buffers them.
 
 use super::super::facts::Facts;
-use super::super::stream_probe::Stream;
+use super::super::facts::Stream;
 use super::super::verdict::Verdict;
 
 /// Pieces that a judgement needs.
