@@ -3,11 +3,12 @@
 //! - [`Bucket`]: a token bucket per key. It is refilled at a rate, emptied by use, and may go below zero, because the
 //!   cost of a request is known only after its response.
 //! - [`FairQueue`]: the order in which waiting requests are served. Start-time fair queueing, within classes of strict
-//!   priority. [`naive`] is the reference implementation; a property test compares both.
+//!   priority. A property test compares it with a reference implementation.
 
 mod bucket;
 mod fair;
-pub mod naive;
+#[cfg(test)]
+mod naive;
 
 pub use bucket::Bucket;
 pub use fair::{FairQueue, Flow, Ticket};

@@ -59,7 +59,6 @@ pub struct PrefixCache {
 
 impl PrefixCache {
     /// Creates an empty cache with room for `capacity` tokens.
-    #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
             capacity: capacity.0,
@@ -71,7 +70,6 @@ impl PrefixCache {
     }
 
     /// Returns an empty cache to replace this one. Leases of this one are void there.
-    #[must_use]
     pub fn succeeded(&self, capacity: Tokens) -> Self {
         Self {
             epoch: self.epoch + 1,
@@ -80,7 +78,6 @@ impl PrefixCache {
     }
 
     /// Returns the eviction order of unmarked pieces.
-    #[must_use]
     pub fn order(&self) -> Order {
         self.nodes.order()
     }
@@ -92,61 +89,51 @@ impl PrefixCache {
     }
 
     /// Returns the capacity.
-    #[must_use]
     pub fn capacity(&self) -> Tokens {
         Tokens(self.capacity)
     }
 
     /// Returns the resident tokens. At most the capacity, except while leases hold more than a reduced capacity.
-    #[must_use]
     pub fn used(&self) -> Tokens {
         Tokens(self.used)
     }
 
     /// Returns the tokens held by leases, which cannot be evicted.
-    #[must_use]
     pub fn pinned(&self) -> Tokens {
         Tokens(self.pinned)
     }
 
     /// Returns the tokens in the evict-first band.
-    #[must_use]
     pub fn evict_first(&self) -> Tokens {
         Tokens(self.nodes.evict_first_tokens())
     }
 
     /// Returns the tokens that can be stored before anything unmarked is evicted.
-    #[must_use]
     pub fn room(&self) -> Tokens {
         Tokens(self.capacity.saturating_sub(self.used) + self.nodes.evict_first_tokens())
     }
 
     /// Returns the number of resident pieces.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
     /// Returns whether nothing is resident.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 0
     }
 
     /// Returns whether this piece, and therefore every piece before it, is resident.
-    #[must_use]
     pub fn contains(&self, hash: PrefixHash) -> bool {
         self.nodes.find(hash).is_some()
     }
 
     /// Returns how many leading pieces of `chain` are resident, without touching them.
-    #[must_use]
     pub fn resident(&self, chain: &[PrefixHash]) -> usize {
         self.walk(chain.iter().copied()).count()
     }
 
     /// Returns the tokens of the resident leading pieces of `chain`, without touching them.
-    #[must_use]
     pub fn resident_tokens(&self, chain: &[PrefixHash]) -> Tokens {
         Tokens(
             self.walk(chain.iter().copied())
@@ -383,7 +370,6 @@ impl PrefixCache {
     }
 
     /// Returns a resident piece's position in the order of eviction, or its last one if it is held now.
-    #[must_use]
     pub fn standing(&self, hash: PrefixHash) -> Option<Standing> {
         let slot = self.nodes.find(hash)?;
         Some(Standing {

@@ -67,6 +67,18 @@ impl PrefillCost {
         }
     }
 
+    /// Returns the cost that lies this share of the way to another.
+    #[must_use]
+    pub fn towards(&self, other: &Self, share: f64) -> Self {
+        let between = |own: f64, other: f64| own + share * (other - own);
+        Self {
+            alpha_ms_per_token: between(self.alpha_ms_per_token, other.alpha_ms_per_token),
+            beta_ms: between(self.beta_ms, other.beta_ms),
+            gamma_ms_per_token2: between(self.gamma_ms_per_token2, other.gamma_ms_per_token2),
+            floor_ms: between(self.floor_ms, other.floor_ms),
+        }
+    }
+
     /// Returns how many times as long a prefill takes as under `before`, for one that took `typical` then; 1 if that is
     /// undefined.
     #[must_use]

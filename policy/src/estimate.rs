@@ -1,5 +1,5 @@
-//! Estimators fed by observed requests: predicted wait, utilisation, tokens per byte, a worker's α, β and γ, and the
-//! next turn of a conversation.
+//! Estimators fed by observed requests: predicted wait, utilisation, tokens per byte, a worker's α, β and γ, whether
+//! it has become slow, and the next turn of a conversation.
 //!
 //! Each estimator is a value with `observe`-like methods that take `now`; none owns a clock.
 
@@ -10,15 +10,17 @@ mod homes;
 mod overhead;
 mod pending;
 mod prefill_cost;
+mod slowness;
 mod tokens_per_byte;
 mod utilisation;
 
 pub use classes::{Class, Finish, HabitTable, Stage};
 pub use conversations::{Habits, Mean};
 pub use doubt::Doubt;
-pub use homes::{ConversationCounts, Home};
+pub use homes::{ConversationCounts, LastTurn};
 pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};
+pub use slowness::{Against, Reading, Slow, Slowness, slowed_share};
 pub use tokens_per_byte::TokensPerByte;
 pub use utilisation::Utilisation;

@@ -63,7 +63,6 @@ pub enum Event {
 
 impl Event {
     /// Returns the block hashes of the event.
-    #[must_use]
     pub fn hashes(&self) -> &[u64] {
         match self {
             Self::Stored(stored) => &stored.hashes,

@@ -19,7 +19,6 @@ pub struct PrefixHash(pub u64);
 
 impl WorkerId {
     /// Returns the slot as an index into per-worker arrays.
-    #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -37,7 +37,8 @@ mod heads;
 mod holders;
 mod limits;
 mod locator;
-pub mod naive;
+#[cfg(test)]
+mod naive;
 mod pool;
 mod prefix;
 mod reach;
@@ -67,7 +68,6 @@ pub struct Index {
 
 impl Index {
     /// Creates an empty index that stays within these limits.
-    #[must_use]
     pub fn new(limits: IndexLimits) -> Self {
         Self {
             writer: Writer::new(limits),
@@ -75,7 +75,6 @@ impl Index {
     }
 
     /// Returns a handle for lookups by other threads, concurrent with updates here. The handle shares the index.
-    #[must_use]
     pub fn reader(&self) -> IndexReader {
         IndexReader {
             shared: Arc::clone(&self.writer.shared),
@@ -83,7 +82,6 @@ impl Index {
     }
 
     /// Returns the first broken invariant, if any. For tests: visits every key.
-    #[must_use]
     pub fn broken(&self) -> Option<String> {
         self.writer.broken()
     }
@@ -101,19 +99,15 @@ impl Index {
 
     /// Records that `worker` holds the whole of `chain`, which starts at a prompt's first key, and marks the chain as
     /// used. Returns how many of its keys are new for the worker.
-    ///
-    /// # Errors
-    /// [`StoreError::Conflict`] if a key is known with another parent; the keys before it are stored.
+    /// Fails with [`StoreError::Conflict`] if a key is known with another parent; the keys before it are stored.
     pub fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
         self.writer.store_after(worker, None, chain)
     }
 
     /// Records that `worker` holds `hashes`, which follow `parent` (`None`: the start of a prompt), as engines' events
     /// report it. Returns how many of the keys are new for the worker.
-    ///
-    /// # Errors
-    /// [`StoreError::UnknownParent`] if the worker does not hold `parent`: an event was lost, or the index evicted it.
-    /// Nothing is stored, and the refusal is counted. [`StoreError::Conflict`] as for [`Self::store`].
+    /// Fails with [`StoreError::UnknownParent`] if the worker does not hold `parent`: an event was lost, or the index
+    /// evicted it. Nothing is stored, and the refusal is counted. [`StoreError::Conflict`] as for [`Self::store`].
     pub fn store_after(
         &mut self,
         worker: WorkerId,
@@ -151,26 +145,22 @@ impl Index {
     }
 
     /// Returns whether `worker` holds `hash`.
-    #[must_use]
     pub fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
         self.writer.holds(worker, hash)
     }
 
     /// Returns the number of keys that `worker` holds.
-    #[must_use]
     pub fn entries_of(&self, worker: WorkerId) -> u64 {
         self.writer.entries_of(worker)
     }
 
     /// Returns the ends of the `most` most recently used runs, newest first, each with at most `copies` copies, or only
     /// with that of `worker`; and whether these are all runs. For display: takes time proportional to the runs visited.
-    #[must_use]
     pub fn newest(&self, most: usize, worker: Option<WorkerId>, copies: usize) -> (Vec<Prefix>, bool) {
         self.writer.newest(most, worker, copies)
     }
 
     /// Returns exact counts.
-    #[must_use]
     pub fn stats(&self) -> IndexStats {
         self.writer.stats()
     }

@@ -9,6 +9,7 @@ pub mod cost;
 pub mod estimate;
 pub mod evidence;
 pub mod fingerprint;
+pub mod fleet_record;
 pub mod ids;
 pub mod index;
 pub mod recent;
@@ -17,6 +18,7 @@ pub mod route;
 pub mod set_associative;
 pub mod slo;
 pub mod tail;
+pub mod text;
 pub mod units;
 
 mod sync;

@@ -16,7 +16,6 @@ pub struct Recent<K, V> {
 
 impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
     /// Creates a map for at most `most` keys (at least 2).
-    #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
             young: FxHashMap::default(),

@@ -51,7 +51,6 @@ pub struct Refused {
 
 impl Refused {
     /// Returns the total number of refused chains.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.unknown_parents + self.conflicts + self.too_long
     }
@@ -70,7 +69,7 @@ impl Refused {
 /// A request's lease on the mirror of its worker.
 #[derive(Debug)]
 #[must_use = "give it back with settle or retract"]
-pub struct Hold {
+pub struct Reservation {
     worker: WorkerId,
     lease: Lease,
     /// The prompt's last key, if all keys are held.
@@ -78,9 +77,8 @@ pub struct Hold {
     compared: Option<Compared>,
 }
 
-impl Hold {
+impl Reservation {
     /// Returns the prompt tokens cached with hints and under LRU. `None` if the worker was never sent a hint.
-    #[must_use]
     pub fn compared(&self) -> Option<Compared> {
         self.compared
     }
@@ -112,7 +110,6 @@ impl Reply<'_> {
 
 impl Residency {
     /// Creates an empty state for workers of these capacities, in slot order.
-    #[must_use]
     pub fn new(limits: IndexLimits, capacities: &[Tokens]) -> Self {
         Self {
             index: Index::new(limits),
@@ -137,7 +134,6 @@ impl Residency {
     }
 
     /// Returns the capacity of a worker's mirror.
-    #[must_use]
     pub fn capacity_of(&self, worker: WorkerId) -> Tokens {
         self.mirrors
             .get(worker.index())
@@ -145,7 +141,6 @@ impl Residency {
     }
 
     /// Returns whether a worker's capacity is learned from its responses.
-    #[must_use]
     pub fn learns_capacity(&self, worker: WorkerId) -> bool {
         self.mirrors
             .get(worker.index())
@@ -161,9 +156,9 @@ impl Residency {
     }
 
     /// Sets the capacity that a worker reported. Pieces that no longer fit are evicted.
-    pub fn capacity_told(&mut self, worker: WorkerId, capacity: Tokens) {
+    pub fn set_reported_capacity(&mut self, worker: WorkerId, capacity: Tokens) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-            mirror.capacity_told(capacity, &mut self.changes);
+            mirror.set_reported_capacity(capacity, &mut self.changes);
             self.apply(worker, None, &[]);
         }
     }
@@ -184,7 +179,6 @@ impl Residency {
     }
 
     /// Returns a handle for lookups by other threads. Lookups take no lock and never wait for writes.
-    #[must_use]
     pub fn reader(&self) -> IndexReader {
         self.index.reader()
     }
@@ -195,14 +189,12 @@ impl Residency {
     }
 
     /// Returns the tokens that a worker can store before it evicts anything unmarked.
-    #[must_use]
     pub fn room_on(&self, worker: WorkerId) -> Tokens {
         let mirror = self.mirrors.get(worker.index());
         mirror.map_or(Tokens::ZERO, |mirror| mirror.cache.room())
     }
 
     /// Returns the tokens believed resident on a worker.
-    #[must_use]
     pub fn tokens_on(&self, worker: WorkerId) -> Tokens {
         self.mirrors
             .get(worker.index())
@@ -212,7 +204,6 @@ impl Residency {
     /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. A full cache
     /// has a random remainder, since pieces vary in size. Without rounding, the worker with the largest remainder would
     /// attract many turns in a row.
-    #[must_use]
     pub fn filled_on(&self, worker: WorkerId) -> Tokens {
         let Some(mirror) = self.mirrors.get(worker.index()) else {
             return Tokens::ZERO;
@@ -226,32 +217,33 @@ impl Residency {
     }
 
     /// Returns the chains that the index refused.
-    #[must_use]
     pub fn refused(&self) -> Refused {
         self.refused
     }
 
     /// Returns the ends of the most recently used prefixes; see [`Index::newest`].
-    #[must_use]
     pub fn newest(&self, most: usize, worker: Option<WorkerId>, copies: usize) -> (Vec<Prefix>, bool) {
         self.index.newest(most, worker, copies)
     }
 
     /// Returns the tokens up to and including a key, on a worker believed to hold it.
-    #[must_use]
     pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
         self.mirrors.get(worker.index())?.cache.tokens_up_to(key)
     }
 
     /// Returns the index's statistics.
-    #[must_use]
     pub fn stats(&self) -> IndexStats {
         self.index.stats()
     }
 
     /// Records a prompt sent to a worker. `tokens` converts a chain end to a token offset. `None` if the worker is
     /// unknown.
-    pub fn sent(&mut self, worker: WorkerId, chain: &Chain, tokens: impl Fn(u64) -> u64) -> Option<Hold> {
+    pub fn sent(
+        &mut self,
+        worker: WorkerId,
+        chain: &Chain,
+        tokens: impl Fn(u64) -> u64,
+    ) -> Option<Reservation> {
         let pieces = pieces(chain, 0, tokens);
         let mirror = self.mirrors.get_mut(worker.index())?;
         mirror.goes_on(chain.hashes(), &mut self.changes);
@@ -260,7 +252,7 @@ impl Residency {
         let held = &chain.hashes()[..lease.len()];
         self.apply(worker, None, held);
         let last = chain.last().filter(|_| held.len() == chain.len());
-        Some(Hold {
+        Some(Reservation {
             worker,
             lease,
             last,
@@ -272,7 +264,7 @@ impl Residency {
     /// conversation's `total` tokens before anything else.
     pub fn settle(
         &mut self,
-        mut hold: Hold,
+        mut hold: Reservation,
         reply: Option<Reply<'_>>,
         tokens: impl Fn(u64) -> u64,
         evict_first: Tokens,
@@ -314,7 +306,7 @@ impl Residency {
     }
 
     /// Replaces the estimated weights of a held prompt by the worker's token count.
-    pub fn counted(&mut self, hold: &Hold, chain: &Chain, tokens: impl Fn(u64) -> u64) {
+    pub fn counted(&mut self, hold: &Reservation, chain: &Chain, tokens: impl Fn(u64) -> u64) {
         if let Some(mirror) = self.mirrors.get_mut(hold.worker.index()) {
             let pieces = pieces(chain, 0, tokens);
             mirror.cache.reweigh(&hold.lease, &pieces, &mut self.changes);
@@ -323,8 +315,8 @@ impl Residency {
     }
 
     /// Withdraws a request that never reached the worker, with the pieces that only it would have stored.
-    pub fn retract(&mut self, hold: Hold) {
-        let Hold { worker, lease, .. } = hold;
+    pub fn retract(&mut self, hold: Reservation) {
+        let Reservation { worker, lease, .. } = hold;
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return;
         };
@@ -395,7 +387,6 @@ impl Residency {
     }
 
     /// Returns the resident entries for a snapshot; see [`PrefixCache::entries`].
-    #[must_use]
     pub fn entries(&self, worker: WorkerId) -> Vec<Entry> {
         self.mirrors
             .get(worker.index())

@@ -37,7 +37,7 @@ pub use cache_aware::CacheAware;
 pub use due::Patience;
 pub use overrides::{Ask, Overridden, Override, Overrides};
 pub use settings::Settings;
-pub use tail::parts;
+pub use tail::{parts, split};
 pub use terms::{Costs, Part, Terms};
 pub use weights::{OwnWeights, WeightName, WeightSpec, Weights};
 

@@ -63,7 +63,6 @@ pub struct SetAssociativeMap {
 
 impl SetAssociativeMap {
     /// Creates an empty map for about `most` keys. When full it takes 32 to 64 bytes per key.
-    #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
             sets: Vec::new(),
@@ -73,13 +72,11 @@ impl SetAssociativeMap {
     }
 
     /// Returns the number of keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Returns whether the map is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -93,7 +90,6 @@ impl SetAssociativeMap {
     }
 
     /// Returns the key's value. Does not count as a use.
-    #[must_use]
     pub fn get(&self, key: u64) -> Option<u64> {
         let key = named(key);
         let set = self.set(key)?;
@@ -101,7 +97,6 @@ impl SetAssociativeMap {
     }
 
     /// Returns whether the key has a value. Does not count as a use.
-    #[must_use]
     pub fn contains(&self, key: u64) -> bool {
         self.get(key).is_some()
     }

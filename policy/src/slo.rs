@@ -18,13 +18,11 @@ use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
 /// Returns ξ_w: the uncached tokens with which a turn still starts within the objective on this worker.
-#[must_use]
 pub fn xi_tokens(cost: &PrefillCost, objective: Millis, wait: Millis, cached: Tokens) -> f64 {
     cost.tokens_within(objective.saturating_sub(wait), cached)
 }
 
 /// Returns the free tail of T-LRU: `max(0, ξ_w − Q̂)` tokens from the end of the conversation.
-#[must_use]
 pub fn evict_first_tail(xi_tokens: f64, next_prompt: Tokens) -> Tokens {
     // The bound exceeds any context, and avoids overflow.
     Tokens((xi_tokens - next_prompt.as_f64()).clamp(0.0, 1e9) as u64)

@@ -9,7 +9,6 @@ pub(crate) use std::thread::yield_now;
 pub(crate) const SMALLEST_HEADS_LOG2: u32 = 8;
 /// Words of the index's smallest chunks, as a power of two.
 pub(crate) const SMALLEST_CHUNK_LOG2: u32 = 13;
-/// Bytes of the index's smallest budget.
 pub(crate) const SMALLEST_BUDGET: u64 = 4 << 20;
 /// Upper bound on the walks of a lookup while a writer interferes. The thread yields every [`PATIENCE`] walks, so this
 /// takes about a millisecond: a lookup runs on a thread that serves requests.

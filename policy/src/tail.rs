@@ -74,7 +74,6 @@ const RESERVE: f64 = 3.0;
 const MOST_RESERVE: f64 = 0.125;
 
 /// Returns the room that a worker of this capacity should have for the next turns ([`Tail::next_turns`]).
-#[must_use]
 pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
     next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
@@ -195,7 +194,6 @@ impl<P: Clone> Tail<P> {
 
     /// Returns the tokens to give up on a worker with this much room. `None` if the room suffices, or while the guard
     /// pauses hints.
-    #[must_use]
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index()).filter(|_| self.guard.allows())?;
         let reserve = reserve(self.next_turns(), slot.capacity);
@@ -236,7 +234,6 @@ impl<P: Clone> Tail<P> {
 
     /// Returns the tokens at the end of a conversation of this class that, once it is silent, are worth less than the
     /// ends given up lately. Used where a hint can only be sent with the request.
-    #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
         if !self.guard.allows() {
             return Tokens::ZERO;
@@ -253,13 +250,11 @@ impl<P: Clone> Tail<P> {
     }
 
     /// Returns the estimate of returns.
-    #[must_use]
     pub fn returns(&self) -> &Returns {
         &self.returns
     }
 
     /// Returns the estimate of lateness.
-    #[must_use]
     pub fn harm(&self) -> &LatenessCost {
         &self.harm
     }
@@ -271,7 +266,6 @@ impl<P: Clone> Tail<P> {
     }
 
     /// Returns the number of silent conversations on a worker.
-    #[must_use]
     pub fn silent_on(&self, worker: WorkerId) -> usize {
         self.workers.get(worker.index()).map_or(0, |slot| slot.ends.len())
     }

@@ -23,7 +23,6 @@ impl Tokens {
     pub const ZERO: Self = Self(0);
 
     /// Returns the count as a real number, for cost formulas.
-    #[must_use]
     pub fn as_f64(self) -> f64 {
         self.0 as f64
     }
@@ -35,13 +34,11 @@ impl Tokens {
     }
 
     /// Returns the number of blocks of `block_size` tokens that are completely filled.
-    #[must_use]
     pub fn full_blocks(self, block_size: u32) -> u64 {
         self.0 / u64::from(block_size.max(1))
     }
 
     /// Returns the number of blocks of `block_size` tokens needed to hold these tokens.
-    #[must_use]
     pub fn blocks_ceil(self, block_size: u32) -> u64 {
         self.0.div_ceil(u64::from(block_size.max(1)))
     }

@@ -99,11 +99,28 @@ pub trait CachePolicy {
     fn dump(&self) -> Vec<(ConversationId, Tokens)>;
 
     /// Checks the invariants between calls.
-    ///
-    /// # Errors
-    /// The first broken invariant.
+    /// Fails with the first broken invariant.
     fn check(&self) -> Result<(), String>;
 }
+
+/// Implements the part of [`CachePolicy`] that a field answers.
+macro_rules! residency_of {
+    ($($field:ident).+) => {
+        fn resident(&self, conversation: ConversationId) -> Tokens {
+            self.$($field).+.resident(conversation)
+        }
+
+        fn used(&self) -> Tokens {
+            self.$($field).+.used()
+        }
+
+        fn dump(&self) -> Vec<(ConversationId, Tokens)> {
+            self.$($field).+.dump()
+        }
+    };
+}
+
+pub(crate) use residency_of;
 
 /// Parameters common to all cache policies.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -122,7 +139,6 @@ pub struct CacheConfig {
 
 impl CacheConfig {
     /// Creates the parameters of a cache without a threshold: ξ = 0, Q̂ = 0, blocks of one token, optional caching.
-    #[must_use]
     pub fn new(capacity: Tokens) -> Self {
         Self {
             capacity,
@@ -134,7 +150,6 @@ impl CacheConfig {
     }
 
     /// Returns the TEL-safe budget after a turn, `max(0, L + next − ξ)`, rounded up to blocks.
-    #[must_use]
     pub fn budget(&self, length: Tokens, next: Tokens) -> u64 {
         // ⌈n − ξ⌉ = n − ⌊ξ⌋ for whole n; the cast is the floor, and saturates.
         let exact = length

@@ -6,7 +6,9 @@
 
 pub mod args;
 pub mod cache;
+pub mod convert;
 pub mod progress;
+pub mod side_by_side;
 pub mod sim;
 pub mod simulate;
 pub mod tables;

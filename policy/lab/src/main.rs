@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use lab::{sim, tables, terminal};
+use lab::{convert, sim, tables, terminal};
 
 /// Compares routing and cache policies on traces, with tailroute's own code in front of simulated workers.
 #[derive(Debug, Parser)]
@@ -25,12 +25,14 @@ struct Cli {
 enum Command {
     Sim(sim::Args),
     Tables(tables::Args),
+    Trace(convert::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Sim(args) => sim::run(args),
         Command::Tables(args) => tables::run(args),
+        Command::Trace(args) => convert::run(&args),
     };
     result.unwrap_or_else(|error| {
         terminal::complain(&format!("error: {error:#}"));

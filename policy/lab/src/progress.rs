@@ -19,7 +19,6 @@ pub struct Progress {
 
 impl Progress {
     /// Creates a bar for `total` steps of `what`.
-    #[must_use]
     pub fn new(total: u64, what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) =

@@ -20,9 +20,7 @@ enum Experiment {
 }
 
 /// Runs the experiment.
-///
-/// # Errors
-/// If the trace cannot be read or the report cannot be written.
+/// Fails if the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.experiment {
         Experiment::Cache(args) => cache::run(*args),

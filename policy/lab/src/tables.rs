@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use self::experiment::{Baseline, Cell, Column, Extent, Figure, QueueRow, Setting};
 use self::paper::CAPACITIES;
-use crate::trace_source::TraceSource;
+use crate::trace_source::{TraceSource, named};
 
 const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 
@@ -47,8 +47,8 @@ pub struct Args {
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
     /// hot:SEED or gen:agentic:SEED. Without it a generated workload is played.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
-    trace: Option<String>,
+    #[arg(long, value_name = "FILE", value_parser = named, conflicts_with_all = ["paper", "agents"])]
+    trace: Option<(String, TraceSource)>,
     /// With --routing: also draw p95 by policy and cell into this file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     svg: Option<PathBuf>,
@@ -115,9 +115,7 @@ struct Table {
 }
 
 /// Runs the experiments and prints the tables.
-///
-/// # Errors
-/// If the tables cannot be written.
+/// Fails if the tables cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match &args.which {
         Which { routing: true, .. } => routing(&args),
@@ -127,11 +125,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn trace(&self) -> Result<Option<(String, TraceSource)>, BadWorkload> {
-        let named = |name: &String| Ok((name.clone(), name.parse()?));
-        self.trace.as_ref().map(named).transpose()
-    }
-
     fn seeds(&self) -> Seeds {
         self.seeds.clone().unwrap_or(Seeds(vec![1, 2, 3]))
     }
@@ -152,7 +145,7 @@ fn agents(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn routing(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = routing::measure(args.trace()?.as_ref(), args.turns, &args.seeds())?;
+    let report = routing::measure(args.trace.as_ref(), args.turns, &args.seeds())?;
     if let Some(path) = &args.svg {
         let drawn = routing::svg(&report);
         std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;

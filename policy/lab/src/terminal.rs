@@ -5,9 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Writes `text` and a newline to standard output. A closed pipe (`tailroute schema | head`) is no failure.
-///
-/// # Errors
-/// If standard output cannot be written to, other than because its reader has gone.
+/// Fails if standard output cannot be written to, other than because its reader has gone.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

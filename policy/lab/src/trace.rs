@@ -4,12 +4,13 @@
 //!
 //! | [`Format`] | a line | blocks |
 //! |---|---|---|
-//! | `Turn` | `{"ts":s,"conv":id,"turn":n,"prompt_tokens":new,"history_tokens":h,"response_tokens":r[,"blocks":[ids]⏐"block_runs":[first,count,…]][,"class":"text"][,"objective_ms":t,"ttft_ms":t,"took_ms":t]}` | `meta.bs` tokens |
+//! | `Turn` | `{"ts":s,"conv":id,"turn":n,"prompt_tokens":new,"history_tokens":h,"response_tokens":r[,"blocks":[ids]⏐"block_runs":[first,count,…]][,"class":"text"][,"objective_ms":t,"ttft_ms":t,"took_ms":t,"cached_tokens":n,"whole":true]}` | `meta.bs` tokens |
 //! | `Capture` | the same, written by the router itself; fields that are not listed above are skipped | `meta.bs` tokens |
 //! | `Mooncake` | `{"timestamp":ms,"input_length":n,"output_length":r,"hash_ids":[ids]}` | 512 tokens |
 //! | `Bailian` | `{"chat_id":i,"parent_chat_id":p,"timestamp":s,"input_length":n,"output_length":r,"type":"text","turn":n,"hash_ids":[ids]}` | 16 tokens |
 //!
-//! The first two may open with one `{"meta":{…}}` line. [`Format::Auto`] tells them apart by the first line's fields.
+//! The first two may open with one `{"meta":{…}}` line. A capture also has `{"fleet":{…}}` lines: the workers' costs and
+//! the policy in force ([`FleetRecord`](policy::fleet_record::FleetRecord)), of which the reader keeps the latest. [`Format::Auto`] tells them apart by the first line's fields.
 //!
 //! The reader is a push parser: it takes lines and returns turns. It opens no file and keeps no line, so that a trace
 //! of any length can be streamed. Its state is what the checks need: per conversation its last turn and length, and per
@@ -42,6 +43,9 @@ use policy::units::{Millis, Tokens};
 
 /// Default tokens per block: Mooncake's.
 pub const BLOCK_TOKENS: u32 = 512;
+
+/// Newest version of captures that is read.
+pub const CAPTURE_VERSION: u32 = 2;
 
 /// Upper bound on the size in one field. Far beyond any context window; keeps every later sum inside 64 bits.
 pub const MAX_TOKENS_PER_FIELD: u64 = 1 << 32;
@@ -80,10 +84,12 @@ pub struct Turn {
 pub struct Captured {
     /// Time-to-first-token objective.
     pub objective: Option<Millis>,
-    /// Time from arrival to first token.
+    /// Time from arrival to first token; unknown for a response that came in one piece.
     pub ttft: Option<Millis>,
     /// Time from arrival to the end of the response.
     pub took: Option<Millis>,
+    /// Prompt tokens that the worker found in its cache, as it reported.
+    pub cached: Option<Tokens>,
 }
 
 impl Turn {

@@ -68,9 +68,7 @@ pub struct TraceFile {
 
 impl TraceFile {
     /// Opens a trace and reads the first bytes, which tell gzip from plain text.
-    ///
-    /// # Errors
-    /// [`TraceFileError::Open`] when the file cannot be opened or its first bytes cannot be read.
+    /// Fails with [`TraceFileError::Open`] when the file cannot be opened or its first bytes cannot be read.
     pub fn open(path: &Path, format: Format) -> Result<Self, TraceFileError> {
         let failed = |source| TraceFileError::Open {
             path: path.to_owned(),
@@ -94,7 +92,6 @@ impl TraceFile {
     }
 
     /// Opens a trace in memory.
-    #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self {
             path: "memory".into(),
@@ -106,7 +103,6 @@ impl TraceFile {
     }
 
     /// Returns the parser, with meta, class names and the number of lines read.
-    #[must_use]
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -8,6 +8,7 @@ use crate::simulate::agentic::Agentic;
 use crate::simulate::generate::{BadWorkload, Generator, Workload};
 use crate::simulate::hot::{self, Hot};
 use crate::trace::{ClassId, Format, Turn};
+use policy::fleet_record::FleetRecord;
 
 use crate::trace_file::{TraceFile, TraceFileError};
 
@@ -37,6 +38,14 @@ pub enum TraceSource {
     Agentic(u64),
     /// Generated conversations with assistants that share few system prompts, by seed.
     Hot(u64),
+}
+
+/// Parses a trace on the command line, and keeps its spelling for reports.
+///
+/// # Errors
+/// If it is spelled like a generator that does not exist.
+pub fn named(text: &str) -> Result<(String, TraceSource), BadWorkload> {
+    Ok((text.to_owned(), text.parse()?))
 }
 
 impl FromStr for TraceSource {
@@ -89,13 +98,13 @@ pub struct Trace {
     pub block_tokens: Option<u32>,
     /// The names of its traffic classes, by [`crate::trace::ClassId`].
     pub classes: Vec<String>,
+    /// The fleet that served the turns, if it was captured.
+    pub fleet: Option<FleetRecord>,
 }
 
 impl TraceSource {
     /// Reads the first `limit` turns, or as many as [`TraceSource::open`] gives without a limit.
-    ///
-    /// # Errors
-    /// A fault in the file, with line and field, or a trace without turns.
+    /// Fails with a fault in the file, with line and field, or a trace without turns.
     pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
         let Self::File(path) = self else {
             let OpenTrace { turns, block_tokens } = self.open(limit)?;
@@ -103,6 +112,7 @@ impl TraceSource {
                 turns: turns.collect::<Result<_, _>>()?,
                 block_tokens,
                 classes: vec!["default".to_owned()],
+                fleet: None,
             });
         };
         let mut file = TraceFile::open(path, Format::Auto)?;
@@ -138,9 +148,7 @@ impl TraceSource {
 
 impl Trace {
     /// Parses a trace in memory.
-    ///
-    /// # Errors
-    /// A fault in the trace, with line and field, or a trace without turns.
+    /// Fails with a fault in the trace, with line and field, or a trace without turns.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, TraceFileError> {
         Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
     }
@@ -169,6 +177,7 @@ impl Trace {
             turns,
             block_tokens: reader.meta().block_size,
             classes: (0..reader.class_count()).map(class).collect(),
+            fleet: reader.fleet().cloned(),
         })
     }
 }

@@ -276,7 +276,14 @@ fn generated_workloads_and_tables_are_for_reading_too() {
         "150",
     ]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.lines().count() == 7 && text.contains("to-belady"), "{text}");
+    let (table, legend) = text
+        .split_once("\n\n")
+        .unwrap_or_else(|| panic!("no legend: {text}"));
+    assert!(
+        table.lines().count() == 7 && table.contains("to-belady"),
+        "{text}"
+    );
+    assert!(legend.contains("TEL"), "{text}");
 }
 
 #[test]

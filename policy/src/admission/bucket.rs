@@ -25,7 +25,6 @@ pub struct Bucket {
 
 impl Bucket {
     /// Creates a full bucket. A rate or burst that is not positive is replaced by the smallest positive number.
-    #[must_use]
     pub fn new(rate_per_s: f64, burst: f64, now: Millis) -> Self {
         let burst = burst.max(f64::MIN_POSITIVE);
         Self {
@@ -47,9 +46,7 @@ impl Bucket {
     }
 
     /// Takes `units` units.
-    ///
-    /// # Errors
-    /// The time until the units are available.
+    /// Fails with the time until the units are available.
     pub fn take(&mut self, now: Millis, units: f64) -> Result<(), Millis> {
         self.refill(now);
         let needed = units.min(self.burst);
@@ -74,25 +71,21 @@ impl Bucket {
     }
 
     /// Returns the balance; negative if the bucket is overdrawn.
-    #[must_use]
     pub fn balance(&self, now: Millis) -> f64 {
         self.level_at(now)
     }
 
     /// Returns the capacity.
-    #[must_use]
     pub fn burst(&self) -> f64 {
         self.burst
     }
 
     /// Returns the balance, or zero if it is negative.
-    #[must_use]
     pub fn remaining(&self, now: Millis) -> f64 {
         self.level_at(now).max(0.0)
     }
 
     /// Returns the time until the bucket is full.
-    #[must_use]
     pub fn until_full(&self, now: Millis) -> Millis {
         Millis(((self.burst - self.level_at(now)) / self.rate_per_ms).max(0.0))
     }

@@ -86,7 +86,6 @@ impl PartialOrd for Tag {
 
 impl<T> FairQueue<T> {
     /// Creates an empty queue for at most `capacity` requests.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             classes: BTreeMap::new(),
@@ -102,13 +101,11 @@ impl<T> FairQueue<T> {
     }
 
     /// Returns the number of waiting requests.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Returns whether the queue is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -178,7 +175,6 @@ impl<T> FairQueue<T> {
     }
 
     /// Returns whether the internal structures are consistent. For tests.
-    #[must_use]
     pub fn holds(&self) -> bool {
         let lanes = || self.classes.values().flat_map(|class| class.flows.values());
         let heads_agree = self.classes.values().all(|class| {

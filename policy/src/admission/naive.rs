@@ -6,7 +6,7 @@ use super::Flow;
 
 /// The behaviour of [`FairQueue`](super::FairQueue), in O(n).
 #[derive(Debug, Default)]
-pub struct NaiveQueue {
+pub(super) struct NaiveQueue {
     /// In order of arrival: number, flow, priority, cost over weight.
     waiting: Vec<(u64, Flow, i32, f64)>,
     virtual_time: BTreeMap<i32, f64>,
@@ -17,7 +17,7 @@ pub struct NaiveQueue {
 
 impl NaiveQueue {
     /// Enqueues a request and returns its number.
-    pub fn push(&mut self, flow: Flow, priority: i32, weight: f64, cost: f64) -> u64 {
+    pub(super) fn push(&mut self, flow: Flow, priority: i32, weight: f64, cost: f64) -> u64 {
         let v = *self.virtual_time.entry(priority).or_insert(0.0);
         if !self
             .waiting
@@ -34,7 +34,7 @@ impl NaiveQueue {
 
     /// Returns the number of the next request.
     #[must_use]
-    pub fn peek(&self) -> Option<u64> {
+    pub(super) fn peek(&self) -> Option<u64> {
         let class = self.waiting.iter().map(|(_, _, priority, _)| *priority).max()?;
         let mut best: Option<(f64, u64)> = None;
         let mut seen = Vec::new();
@@ -52,7 +52,7 @@ impl NaiveQueue {
     }
 
     /// Serves the next request.
-    pub fn pop(&mut self) -> Option<u64> {
+    pub(super) fn pop(&mut self) -> Option<u64> {
         let number = self.peek()?;
         let at = self.waiting.iter().position(|waiting| waiting.0 == number)?;
         let (_, flow, class, share) = self.waiting.remove(at);
@@ -64,7 +64,7 @@ impl NaiveQueue {
     }
 
     /// Removes a request unserved. Returns whether it was queued.
-    pub fn remove(&mut self, number: u64) -> bool {
+    pub(super) fn remove(&mut self, number: u64) -> bool {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.0 == number) else {
             return false;
         };

@@ -16,32 +16,27 @@ pub struct Lease {
 
 impl Lease {
     /// Returns the number of pieces held, a prefix of those requested.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
     /// Returns whether nothing is held.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
     /// Returns the leading pieces that were resident when [`super::PrefixCache::acquire`] was called.
-    #[must_use]
     pub fn hits(&self) -> usize {
         self.hits
     }
 
     /// Returns the tokens in [`Lease::hits`].
-    #[must_use]
     pub fn hit_tokens(&self) -> Tokens {
         Tokens(self.hit_tokens)
     }
 
     /// Returns whether a piece found no room, which ends the chain for good: [`super::PrefixCache::extend`] adds
     /// nothing.
-    #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut
     }

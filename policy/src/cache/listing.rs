@@ -9,7 +9,6 @@ use crate::units::Tokens;
 
 impl PrefixCache {
     /// Returns whether the piece is resident and has no children.
-    #[must_use]
     pub fn is_leaf(&self, hash: PrefixHash) -> bool {
         self.nodes.find(hash).is_some_and(|slot| self.nodes.is_leaf(slot))
     }
@@ -30,7 +29,6 @@ impl PrefixCache {
     }
 
     /// Returns the tokens up to and including a piece, if it is resident.
-    #[must_use]
     pub fn tokens_up_to(&self, hash: PrefixHash) -> Option<Tokens> {
         let mut at = self.nodes.find(hash)?;
         let mut tokens = 0;
@@ -43,7 +41,7 @@ impl PrefixCache {
     }
 
     /// Returns the pieces in the order of eviction, assuming no further use. Pinned pieces are absent.
-    #[must_use]
+    #[cfg(test)]
     pub fn eviction_order(&self) -> Vec<PrefixHash> {
         let marked = self.nodes.in_band(Band::EvictFirst);
         marked
@@ -55,7 +53,6 @@ impl PrefixCache {
     /// Returns everything resident: marked pieces, then the others by least recent use whatever the
     /// [`Order`](super::Order), held pieces last. Each has the index of its parent, which always comes later.
     /// [`Residency`](crate::residency::Residency) rebuilds a cache from it.
-    #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         let bands = [Band::EvictFirst, Band::Lru];
         let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();

@@ -42,7 +42,6 @@ impl Order {
     ];
 
     /// Returns the name that engines use.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lru => "lru",
@@ -55,7 +54,6 @@ impl Order {
     }
 
     /// Returns the order of this name.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|order| order.as_str() == name)
     }

@@ -26,7 +26,6 @@ fn present(slot: u32) -> Option<u32> {
 pub(super) enum Band {
     /// None: the node is held by a lease, or its slot is free.
     Held,
-    /// Evicted first.
     EvictFirst,
     /// Evicted when the evict-first band is empty.
     Lru,
@@ -393,7 +392,6 @@ impl Nodes {
         }
     }
 
-    /// Unlinks a node and returns its band.
     fn leave_list(&mut self, slot: u32) -> Band {
         if self.get(slot).band == Band::Lru {
             self.is_end(slot, false);

@@ -21,7 +21,6 @@ use crate::units::{Millis, Tokens};
 
 /// Turns after which a class is used instead of its parent.
 const TRUSTED: f64 = 20.0;
-/// Upper bound on the classes with a key.
 const KEYED: usize = 1024;
 
 /// How a response ended.
@@ -59,7 +58,6 @@ impl Stage {
     pub const ALL: [Self; 4] = [Self::First, Self::Second, Self::Middle, Self::Late];
 
     /// Returns the stage of turn number `turn`, from 1.
-    #[must_use]
     pub fn of(turn: u32) -> Self {
         match turn {
             0 | 1 => Self::First,
@@ -70,7 +68,6 @@ impl Stage {
     }
 
     /// Returns the name used in metrics.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -128,7 +125,6 @@ pub struct HabitTable {
 
 impl HabitTable {
     /// Creates an empty table; every class begins with `start`.
-    #[must_use]
     pub fn new(start: Habits) -> Self {
         Self::with_limit(start, KEYED)
     }
@@ -144,32 +140,27 @@ impl HabitTable {
     }
 
     /// Returns the habits of a class: its own, or those of its closest trusted parent.
-    #[must_use]
     pub fn of(&self, class: Class) -> &Habits {
         let trusted = |class: Class| self.known.get(&class).filter(|habits| habits.turns() >= TRUSTED);
         class.lineage().into_iter().find_map(trusted).unwrap_or(&self.all)
     }
 
     /// Returns the habits of all traffic.
-    #[must_use]
     pub fn all(&self) -> &Habits {
         &self.all
     }
 
     /// Returns a class's own habits, if it was seen.
-    #[must_use]
     pub fn own(&self, class: Class) -> Option<&Habits> {
         self.known.get(&class)
     }
 
     /// Returns the number of classes seen.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
     /// Returns whether no class was seen.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -34,7 +34,6 @@ pub struct Mean {
 
 impl Mean {
     /// Creates a mean from a guess worth `weight` samples.
-    #[must_use]
     pub fn new(guess: f64, weight: f64) -> Self {
         Self {
             value: guess,
@@ -61,13 +60,11 @@ impl Mean {
     }
 
     /// Returns the mean.
-    #[must_use]
     pub fn value(&self) -> f64 {
         self.value
     }
 
     /// Returns the mean absolute error of predicting the mean.
-    #[must_use]
     pub fn error(&self) -> f64 {
         self.error
     }
@@ -87,7 +84,6 @@ pub struct Habits {
 
 impl Habits {
     /// Creates habits from guesses worth ten turns: Q̂, a response length, a mean gap, and even odds of a return.
-    #[must_use]
     pub fn new(next_prompt: Tokens, response: Tokens, gap: Millis) -> Self {
         Self {
             next_prompt: Mean::new(next_prompt.as_f64(), PRIOR_TURNS),
@@ -129,7 +125,6 @@ impl Habits {
     }
 
     /// Returns the silence after which a turn counts as the last.
-    #[must_use]
     pub fn patience(&self) -> Millis {
         Millis(SILENCE * self.gap_ms.value())
     }
@@ -144,7 +139,6 @@ impl Habits {
     }
 
     /// Returns the expected response length and its error, in tokens.
-    #[must_use]
     pub fn response(&self) -> (Tokens, f64) {
         (
             Tokens(self.response.value().max(0.0).round() as u64),
@@ -153,14 +147,12 @@ impl Habits {
     }
 
     /// Returns the share of turns followed by another, and its standard error.
-    #[must_use]
     pub fn return_share(&self) -> (f64, f64) {
         let p = self.followed / self.turns;
         (p, (p * (1.0 - p) / self.turns).sqrt())
     }
 
     /// Returns the probability that a conversation silent for this long is over.
-    #[must_use]
     pub fn over(&self, silent: Millis) -> f64 {
         let (p, _) = self.return_share();
         let alive = p * (-silent.0.max(0.0) / self.gap_ms.value().max(1.0)).exp();
@@ -168,26 +160,22 @@ impl Habits {
     }
 
     /// Returns the mean gap between a response and the next turn, and its error.
-    #[must_use]
     pub fn gap(&self) -> (Millis, Millis) {
         (Millis(self.gap_ms.value()), Millis(self.gap_ms.error()))
     }
 
     /// Returns the mean error of the belief that a conversation was over, at the time of the outcome: 0 is always
     /// right, 0.5 is no better than chance.
-    #[must_use]
     pub fn over_error(&self) -> f64 {
         self.over.value()
     }
 
     /// Returns the turns with a known outcome, decayed.
-    #[must_use]
     pub fn turns(&self) -> f64 {
         self.turns - PRIOR_TURNS
     }
 
     /// Returns the hazard of return per millisecond of a conversation silent for this long.
-    #[must_use]
     pub fn hazard(&self, silent: Millis) -> f64 {
         (1.0 - self.over(silent)) / self.gap_ms.value().max(1.0)
     }

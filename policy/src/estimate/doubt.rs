@@ -23,32 +23,27 @@ impl Doubt {
     pub const NONE: Self = Self(0.0);
 
     /// Returns the doubt after `idle` without a response, where it is a half after `half`.
-    #[must_use]
     pub fn after(idle: Millis, half: Millis) -> Self {
         let passed = idle.0.max(0.0) / half.0.max(1.0);
         Self(1.0 - (-passed * passed).exp2())
     }
 
     /// Returns the share.
-    #[must_use]
     pub fn share(self) -> f64 {
         self.0
     }
 
     /// Returns whether the estimate may be off by less than a half.
-    #[must_use]
     pub fn is_small(self) -> bool {
         self.0 < 0.5
     }
 
     /// Returns the standard error of an estimate whose evidence alone has `error`.
-    #[must_use]
     pub fn widens(self, estimate: f64, error: f64) -> f64 {
         error.hypot(estimate * self.0 / 2.0)
     }
 
     /// Returns the value nearest to `target` that the doubt allows.
-    #[must_use]
     pub fn nearest(self, estimate: f64, target: f64) -> f64 {
         let reach = estimate.abs() * self.0;
         target.max(estimate - reach).min(estimate + reach)

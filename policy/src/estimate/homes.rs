@@ -14,7 +14,7 @@ const REBASE: f64 = 64.0;
 
 /// The worker and time of a conversation's last turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Home {
+pub struct LastTurn {
     /// The worker.
     pub worker: WorkerId,
     /// The time.
@@ -31,7 +31,6 @@ pub struct ConversationCounts {
 
 impl ConversationCounts {
     /// Creates empty counts with time constant `tau` (at least one millisecond).
-    #[must_use]
     pub fn new(tau: Millis) -> Self {
         Self {
             tau: tau.max(Millis(1.0)),
@@ -41,7 +40,7 @@ impl ConversationCounts {
     }
 
     /// Records a turn sent to `worker`. `last` is the conversation's home before it, if any.
-    pub fn placed(&mut self, now: Millis, worker: WorkerId, last: Option<Home>) {
+    pub fn placed(&mut self, now: Millis, worker: WorkerId, last: Option<LastTurn>) {
         if (now.0 - self.base.0) > REBASE * self.tau.0 {
             let by = self.weight(now);
             self.counts.iter_mut().for_each(|count| *count /= by);
@@ -67,7 +66,6 @@ impl ConversationCounts {
     }
 
     /// Returns a worker's conversations, in a unit that all workers share at one moment.
-    #[must_use]
     pub fn of(&self, worker: WorkerId) -> f64 {
         self.counts.get(worker.index()).copied().unwrap_or(0.0)
     }
@@ -85,8 +83,8 @@ mod tests {
     const HERE: WorkerId = WorkerId(0);
     const THERE: WorkerId = WorkerId(1);
 
-    fn home(worker: WorkerId, at: f64) -> Home {
-        Home {
+    fn home(worker: WorkerId, at: f64) -> LastTurn {
+        LastTurn {
             worker,
             at: Millis(at),
         }

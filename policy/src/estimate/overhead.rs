@@ -35,19 +35,11 @@ impl Overhead {
     }
 
     /// Returns the expected overhead; zero before the first sample.
-    #[must_use]
     pub fn expected(&self) -> Millis {
         Millis(self.mean.value())
     }
 
-    /// Returns the mean absolute deviation of the samples.
-    #[must_use]
-    pub fn deviation(&self) -> Millis {
-        Millis(self.mean.error())
-    }
-
     /// Returns the number of samples.
-    #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen
     }

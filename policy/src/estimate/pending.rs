@@ -102,7 +102,6 @@ pub struct PendingWork {
 
 impl PendingWork {
     /// Creates an empty queue.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -171,7 +170,6 @@ impl PendingWork {
     }
 
     /// Returns the predicted time until everything pending has produced its first token.
-    #[must_use]
     pub fn wait(&self, now: Millis) -> Millis {
         self.own(now) + self.elsewhere(now)
     }
@@ -186,7 +184,6 @@ impl PendingWork {
     }
 
     /// Returns the remaining work of others, by the last fresh figure.
-    #[must_use]
     pub fn elsewhere(&self, now: Millis) -> Millis {
         let Some(other) = self.elsewhere.filter(|other| now < other.until) else {
             return Millis::ZERO;
@@ -250,13 +247,11 @@ impl PendingWork {
     }
 
     /// Returns the number of pending requests.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.items.iter().filter(|item| !item.done).count()
     }
 
     /// Returns whether nothing is pending.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -62,7 +62,6 @@ pub struct PrefillSize {
 
 impl PrefillSize {
     /// Returns the size of one prompt.
-    #[must_use]
     pub fn of(uncached: Tokens, cached: Tokens) -> Self {
         let u = uncached.as_f64();
         Self {
@@ -72,7 +71,6 @@ impl PrefillSize {
     }
 
     /// Returns h: the cached tokens of such a prompt.
-    #[must_use]
     pub fn cached(self) -> f64 {
         if self.uncached > 0.0 {
             (self.pairs / self.uncached - self.uncached / 2.0).max(0.0)
@@ -104,13 +102,11 @@ pub struct LearnedCost {
 
 impl LearnedCost {
     /// Creates an estimator from a measured or configured prior, or from [`pooled`].
-    #[must_use]
     pub fn new(prior: PrefillCost) -> Self {
         Self::with_covariance(prior, MEASURED)
     }
 
     /// Creates an estimator from a default.
-    #[must_use]
     pub fn guess(prior: PrefillCost) -> Self {
         Self::with_covariance(prior, GUESSED)
     }
@@ -224,7 +220,6 @@ impl LearnedCost {
     }
 
     /// Returns the cost as learned so far.
-    #[must_use]
     pub fn cost(&self) -> PrefillCost {
         let theta = self.physical();
         let alpha = if theta[1] > 0.0 {
@@ -265,7 +260,6 @@ impl LearnedCost {
     }
 
     /// Returns the predicted time for a prompt, and its standard error for lack of similar responses.
-    #[must_use]
     pub fn predict(&self, uncached: Tokens, cached: Tokens) -> (Millis, Millis) {
         let x = PrefillSize::of(uncached, cached).features();
         let variance: f64 = (0..3)
@@ -283,19 +277,16 @@ impl LearnedCost {
     }
 
     /// Returns the prior.
-    #[must_use]
     pub fn began(&self) -> PrefillCost {
         self.prior
     }
 
     /// Returns the mean absolute residual: the typical prediction error.
-    #[must_use]
     pub fn error(&self) -> Millis {
         Millis(self.spread)
     }
 
     /// Returns the number of responses learned from.
-    #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen
     }
@@ -307,7 +298,6 @@ fn diagonal(value: f64) -> [[f64; 3]; 3] {
 
 /// Returns the prior of a new worker in a pool: the median of each coefficient over the others. `None` for an empty
 /// pool.
-#[must_use]
 pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
     let median = |of: fn(&PrefillCost) -> f64| {
         let mut values: Vec<f64> = pool.iter().map(of).collect();

@@ -26,7 +26,6 @@ pub struct TokensPerByte {
 
 impl TokensPerByte {
     /// Starts from a guess, worth some 10 kB of text.
-    #[must_use]
     pub fn new(initial: f64) -> Self {
         const PRIOR_BYTES: f64 = 10_000.0;
         let initial = if initial.is_finite() {
@@ -55,13 +54,11 @@ impl TokensPerByte {
     }
 
     /// Returns the tokens per byte.
-    #[must_use]
     pub fn ratio(&self) -> f64 {
         self.tokens / self.bytes
     }
 
     /// Returns the expected tokens of `bytes` of text, rounded.
-    #[must_use]
     pub fn tokens(&self, bytes: u64) -> Tokens {
         Tokens((bytes as f64 * self.ratio()).round() as u64)
     }

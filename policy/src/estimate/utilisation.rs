@@ -27,7 +27,6 @@ const LEAST_WINDOW: f64 = 0.2;
 
 impl Utilisation {
     /// Starts idle, with time constant `tau` (at least one millisecond).
-    #[must_use]
     pub fn new(tau: Millis) -> Self {
         Self {
             tau: tau.max(Millis(1.0)),
@@ -40,7 +39,6 @@ impl Utilisation {
 
     /// Starts a worker at the mean and window of the others, until its own work shows its utilisation. With a window of
     /// its own, a burst after a quiet time would count for more on it than on the others.
-    #[must_use]
     pub fn beside(tau: Millis, now: Millis, others: impl IntoIterator<Item = Self>) -> Self {
         let mut mean = Self::new(tau);
         let (mut count, mut since) = (0.0f64, now);
@@ -66,7 +64,6 @@ impl Utilisation {
     }
 
     /// Returns ρ now. It can exceed 1: work can be routed faster than it is done.
-    #[must_use]
     pub fn at(&self, now: Millis) -> f64 {
         let age = self.since.map_or(Millis::ZERO, |since| now.saturating_sub(since));
         let window = (1.0 - (-age.0 / self.tau.0).exp()).max(LEAST_WINDOW);
@@ -74,7 +71,6 @@ impl Utilisation {
     }
 
     /// Returns S̄: the mean piece of work in the window; zero before the first.
-    #[must_use]
     pub fn mean_work(&self) -> Millis {
         if self.pieces > 0.0 {
             Millis(self.work / self.pieces)

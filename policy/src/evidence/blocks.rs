@@ -34,13 +34,11 @@ pub struct Blocks {
 
 impl Blocks {
     /// Returns the number of blocks held.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
     /// Returns whether no block is held.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -98,13 +96,11 @@ impl Blocks {
     }
 
     /// Returns the number of blocks up to and including this one, if it is held.
-    #[must_use]
     pub fn depth(&self, hash: u64) -> Option<u32> {
         self.held.get(&hash).map(|block| block.depth)
     }
 
     /// Returns the store event that brought a block, if it is held.
-    #[must_use]
     pub fn stored_at(&self, hash: u64) -> Option<u64> {
         self.held.get(&hash).map(|block| block.at)
     }
@@ -144,7 +140,6 @@ impl Blocks {
     }
 
     /// Returns whether a prompt can use this block: it and all blocks before it are held.
-    #[must_use]
     pub fn serves(&self, hash: u64) -> bool {
         let Some(mut block) = self.held.get(&hash) else {
             return false;
@@ -163,7 +158,6 @@ impl Blocks {
     }
 
     /// Returns the blocks from a prompt's beginning to this one; `None` if any of them is missing.
-    #[must_use]
     pub fn path(&self, last: u64) -> Option<Vec<u64>> {
         let mut at = self.held.get(&last)?;
         // An event that repeats hashes may overstate a block's depth, so the capacity is bounded.

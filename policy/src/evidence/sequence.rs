@@ -32,7 +32,6 @@ pub struct Sequence {
 
 impl Sequence {
     /// Creates the state before the first batch, which is number 0.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +43,6 @@ impl Sequence {
     }
 
     /// Returns the first number of a replay that also shows whether the publisher is the same process.
-    #[must_use]
     pub fn resume_from(&self) -> u64 {
         if self.last.is_some() {
             self.next.saturating_sub(1)
@@ -68,7 +66,6 @@ impl Sequence {
 
     /// Returns whether a replay from [`Self::resume_from`] whose first batch has the number `first` (`None`: it is
     /// empty) continues what was applied. If not, all state must be dropped.
-    #[must_use]
     pub fn continues_with(&self, first: Option<u64>) -> bool {
         match (self.last, first) {
             (None, first) => first.is_none_or(|first| first <= self.next),
@@ -77,7 +74,6 @@ impl Sequence {
     }
 
     /// Classifies a batch of a replay from [`Self::resume_from`].
-    #[must_use]
     pub fn replayed(&self, number: u64, digest: u64) -> Verdict {
         match number {
             _ if number == self.next => Verdict::Apply,

@@ -146,19 +146,16 @@ impl WorkerEvidence {
     }
 
     /// Returns the number of store events so far.
-    #[must_use]
     pub fn stored(&self) -> u64 {
         self.stored
     }
 
     /// Returns the number of blocks held.
-    #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
     /// Returns the binding counts.
-    #[must_use]
     pub fn bindings(&self) -> Bindings {
         self.bindings
     }
@@ -172,7 +169,6 @@ impl WorkerEvidence {
     }
 
     /// Returns the tokens per block; 0 before the first event.
-    #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -189,7 +185,6 @@ impl WorkerEvidence {
     }
 
     /// Returns how much of a prompt is resident; `None` if the events know none of it.
-    #[must_use]
     pub fn resident(&self, chain: &[PrefixHash]) -> Option<Resident> {
         // Keys are bound and renewed from a prompt's beginning, and a block serves only if all before it do: both
         // properties hold up to some key and for none after it.

@@ -16,13 +16,11 @@ pub struct Chain {
 
 impl Chain {
     /// Creates an empty chain.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Creates a chain from precomputed keys of `block_tokens` tokens each, after `before` tokens: a trace's blocks.
-    #[must_use]
     pub fn of_blocks(hashes: Vec<PrefixHash>, before: u64, block_tokens: u32) -> Self {
         let end = |i: usize| before + (i as u64 + 1) * u64::from(block_tokens);
         let ends = (0..hashes.len()).map(end).collect();
@@ -34,7 +32,6 @@ impl Chain {
     }
 
     /// Creates a chain from precomputed keys, each with its end, in any unit.
-    #[must_use]
     pub fn of_ends(keys: Vec<(PrefixHash, u64)>) -> Self {
         let (hashes, ends) = keys.into_iter().unzip();
         Self {
@@ -45,19 +42,16 @@ impl Chain {
     }
 
     /// Returns the keys in order.
-    #[must_use]
     pub fn hashes(&self) -> &[PrefixHash] {
         &self.hashes
     }
 
     /// Returns, for each key, the canonical bytes (text keys) or tokens (token keys) of the prompt up to its end.
-    #[must_use]
     pub fn ends(&self) -> &[u64] {
         &self.ends
     }
 
     /// Returns whether the chain may be one text, as a plain prompt is, or blocks: no message ends before the last key.
-    #[must_use]
     pub fn is_text(&self) -> bool {
         self.stops.len() <= 1
     }
@@ -69,7 +63,6 @@ impl Chain {
     }
 
     /// Returns the canonical bytes (or tokens) that the first `keys` keys span; past the end, those of the whole chain.
-    #[must_use]
     pub fn span(&self, keys: usize) -> u64 {
         match keys.min(self.ends.len()) {
             0 => 0,
@@ -79,7 +72,6 @@ impl Chain {
 
     /// Returns how many leading keys the next turn repeats if the response continues `parent` (`None`: the beginning).
     /// Excludes a plain prompt's last, short key. Returns all if `parent` is no key of this chain.
-    #[must_use]
     pub fn keys_before_reply(&self, parent: Option<PrefixHash>) -> usize {
         parent.map_or(0, |parent| {
             let at = self.hashes.iter().rposition(|&key| key == parent);
@@ -88,7 +80,6 @@ impl Chain {
     }
 
     /// Returns the chain of a whole turn: this prompt's, and that of `reply`, which continues `parent`.
-    #[must_use]
     pub fn with_reply(&self, parent: Option<PrefixHash>, reply: &Self) -> Self {
         let keys = self.keys_before_reply(parent);
         let stops = self.stops.partition_point(|&at| (at as usize) < keys);
@@ -101,19 +92,16 @@ impl Chain {
     }
 
     /// Returns the number of keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
     /// Returns whether the chain has no keys.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
     /// Returns the last key, which names the whole prompt.
-    #[must_use]
     pub fn last(&self) -> Option<PrefixHash> {
         self.hashes.last().copied()
     }

@@ -8,7 +8,6 @@ pub struct MediaDigest(u128);
 
 impl MediaDigest {
     /// Hashes a URL or data URL in one piece.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
@@ -26,7 +25,6 @@ pub struct MediaHasher(Xxh3);
 
 impl MediaHasher {
     /// Creates an empty hasher.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -37,7 +35,6 @@ impl MediaHasher {
     }
 
     /// Returns the digest of all bytes.
-    #[must_use]
     pub fn digest(&self) -> MediaDigest {
         MediaDigest(self.0.digest128())
     }

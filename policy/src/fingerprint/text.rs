@@ -196,20 +196,17 @@ impl<S: Sink> Chunker<S> {
     }
 
     /// Returns whether a message or plain prompt is open.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
     }
 
     /// Returns whether a part may contain more than its bytes: a medium, by its data or address, or an unknown kind of
     /// part.
-    #[must_use]
     pub fn refers(&self) -> bool {
         self.refers
     }
 
     /// Returns the canonical bytes taken in, including those not yet part of a key.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -249,7 +246,6 @@ impl<S: Sink> Chunker<S> {
 
 impl ChainBuilder {
     /// Creates a chain for one model and cache salt. It never matches a chain of another model or salt.
-    #[must_use]
     pub fn new(model: &str, cache_salt: Option<&str>) -> Self {
         let root = root(DOMAIN, model, cache_salt);
         Self::onto(Links::after(root, 0, None, false, Chain::new()))
@@ -264,26 +260,22 @@ impl ChainBuilder {
     }
 
     /// Returns the keys so far: those of complete chunks and ended messages.
-    #[must_use]
     pub fn chain(&self) -> &Chain {
         &self.sink.chain
     }
 
     /// Returns the chain by value.
-    #[must_use]
     pub fn into_chain(self) -> Chain {
         self.sink.chain
     }
 
     /// Returns the key before this builder's first: `None` at a prompt's start; for a response, the key to attach to.
-    #[must_use]
     pub fn parent(&self) -> Option<PrefixHash> {
         self.sink.parent
     }
 
     /// Returns whether this is a response within the text that it follows, as after a plain prompt. The next turn then
     /// repeats neither the prompt's last key nor this response's, unless their chunks happen to be full.
-    #[must_use]
     pub fn goes_on(&self) -> bool {
         self.sink.goes_on
     }
@@ -292,7 +284,6 @@ impl ChainBuilder {
     ///
     /// After messages it opens an `assistant` message. Within an open plain prompt it continues the prompt's text,
     /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
-    #[must_use]
     pub fn reply(&self) -> Self {
         self.continued(self.sink.reply(self.open), self.bytes)
     }
@@ -319,7 +310,6 @@ impl<S: Sink> Chunker<S> {
 
 impl Pieces {
     /// Creates an empty sequence of pieces.
-    #[must_use]
     pub fn new() -> Self {
         Self::onto(Digests::default())
     }

@@ -21,7 +21,6 @@ const KEYS: [u64; 8] = [
 ];
 
 /// Returns the link before the first block of a prompt of this model and cache salt.
-#[must_use]
 pub fn token_root(model: &str, cache_salt: Option<&str>) -> PrefixHash {
     PrefixHash(root(b"tailroute tokens 3", model, cache_salt))
 }

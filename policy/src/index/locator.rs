@@ -62,7 +62,6 @@ struct Bucket {
 
 const PASSED: u32 = 56;
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each slot's byte.
 const HIGH_BITS: u64 = 0x0080_8080_8080_8080;
 
 #[derive(Debug, Default)]

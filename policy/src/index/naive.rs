@@ -24,7 +24,7 @@ struct Node {
 
 /// The index as maps and sets.
 #[derive(Debug)]
-pub struct NaiveIndex {
+pub(super) struct NaiveIndex {
     limits: IndexLimits,
     nodes: HashMap<PrefixHash, Node>,
     by_use: BTreeMap<(u64, Reverse<u32>, PrefixHash), ()>,
@@ -36,7 +36,7 @@ pub struct NaiveIndex {
 impl NaiveIndex {
     /// Creates an empty twin.
     #[must_use]
-    pub fn new(limits: IndexLimits) -> Self {
+    pub(super) fn new(limits: IndexLimits) -> Self {
         Self {
             limits,
             nodes: HashMap::new(),
@@ -48,7 +48,7 @@ impl NaiveIndex {
     }
 
     /// See [`super::Index::lookup`].
-    pub fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
+    pub(super) fn lookup(&self, chain: &[PrefixHash], reach: &mut Reach) {
         reach.begin(0);
         for (position, key) in (1u32..).zip(chain) {
             match self.nodes.get(key) {
@@ -64,18 +64,14 @@ impl NaiveIndex {
     }
 
     /// See [`super::Index::store`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
+    /// Fails as there.
+    pub(super) fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
         self.store_after(worker, None, chain)
     }
 
     /// See [`super::Index::store_after`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn store_after(
+    /// Fails as there.
+    pub(super) fn store_after(
         &mut self,
         worker: WorkerId,
         parent: Option<PrefixHash>,
@@ -160,7 +156,7 @@ impl NaiveIndex {
     }
 
     /// See [`super::Index::touch`].
-    pub fn touch(&mut self, chain: &[PrefixHash]) {
+    pub(super) fn touch(&mut self, chain: &[PrefixHash]) {
         let known = (1u32..)
             .zip(chain)
             .take_while(|(position, key)| self.nodes.get(key).is_some_and(|node| node.depth == *position));
@@ -169,7 +165,7 @@ impl NaiveIndex {
     }
 
     /// See [`super::Index::remove`].
-    pub fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
+    pub(super) fn remove(&mut self, worker: WorkerId, hash: PrefixHash) -> u64 {
         if !self.holds(worker, hash) {
             self.stats.unknown_removals += 1;
             return 0;
@@ -216,7 +212,7 @@ impl NaiveIndex {
     }
 
     /// See [`super::Index::forget`].
-    pub fn forget(&mut self, worker: WorkerId) -> u64 {
+    pub(super) fn forget(&mut self, worker: WorkerId) -> u64 {
         let roots: Vec<PrefixHash> = self
             .nodes
             .iter()
@@ -252,7 +248,7 @@ impl NaiveIndex {
 
     /// See [`super::Index::holds`].
     #[must_use]
-    pub fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
+    pub(super) fn holds(&self, worker: WorkerId, hash: PrefixHash) -> bool {
         self.nodes
             .get(&hash)
             .is_some_and(|node| node.holders.contains(&worker))
@@ -260,13 +256,13 @@ impl NaiveIndex {
 
     /// See [`super::Index::entries_of`].
     #[must_use]
-    pub fn entries_of(&self, worker: WorkerId) -> u64 {
+    pub(super) fn entries_of(&self, worker: WorkerId) -> u64 {
         self.entries.get(&worker).copied().unwrap_or(0)
     }
 
     /// See [`super::Index::stats`]. Bytes are estimated; every key is its own run.
     #[must_use]
-    pub fn stats(&self) -> IndexStats {
+    pub(super) fn stats(&self) -> IndexStats {
         let keys = self.nodes.len() as u64;
         IndexStats {
             keys,

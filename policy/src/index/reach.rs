@@ -41,19 +41,16 @@ const NIBBLES: [[u32; 4]; 16] = {
 
 impl Reach {
     /// Creates an empty result.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns the leading keys resident on `worker`; 0 if none.
-    #[must_use]
     pub fn of(&self, worker: WorkerId) -> u32 {
         self.depths.get(worker.index()).copied().unwrap_or(0)
     }
 
     /// Returns the leading keys resident on any worker.
-    #[must_use]
     pub fn deepest(&self) -> u32 {
         self.deepest
     }
@@ -61,13 +58,11 @@ impl Reach {
     /// Returns whether the result is consistent at one moment, as nearly every one is. It is `false` only if the writer
     /// thread was suspended for about a millisecond while it changed this chain or moved entries of the table searched.
     /// The walk then ends early, and workers may hold more than reported.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.cut_short
     }
 
     /// Returns the leading keys by worker slot; slots past the end hold nothing.
-    #[must_use]
     pub fn depths(&self) -> &[u32] {
         &self.depths
     }

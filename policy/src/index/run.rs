@@ -30,7 +30,6 @@ pub(super) const SIBLINGS: usize = 9;
 pub(super) const RECENCY: usize = 10;
 pub(super) const CHILDREN: usize = 11;
 
-/// Partial holders that fit the record.
 pub(super) const INLINE_PARTIALS: usize = 2;
 
 /// Depth of the first key, and number of keys, for the writer.

@@ -1,5 +1,9 @@
 use super::*;
 
+mod twin;
+mod twin_budget;
+mod twin_events;
+
 const ROOMY: IndexLimits = IndexLimits { max_bytes: 1 << 24 };
 
 fn keys(path: &[u64]) -> Vec<PrefixHash> {

@@ -15,7 +15,6 @@ const GROWS: f64 = 1.0 / 16.0;
 /// Upper bound on a learned capacity, since a mirror's memory grows with it.
 pub const MOST: Tokens = Tokens(8_000_000);
 
-/// The capacity estimate of one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LearnedCapacity {
     bounds: [Tokens; AGREE],

@@ -85,7 +85,7 @@ impl Mirror {
         self.learned.get_or_insert_default();
     }
 
-    pub(super) fn capacity_told(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
+    pub(super) fn set_reported_capacity(&mut self, capacity: Tokens, changes: &mut Vec<Change>) {
         self.learned = None;
         self.cache.set_capacity(capacity, changes);
     }

@@ -34,7 +34,6 @@ impl Patience {
     };
 
     /// Returns the latest fair start of a turn, on the clock of `arrived`.
-    #[must_use]
     pub fn due(self, arrived: Millis, prefill: Millis, objective: Millis) -> Millis {
         let yields = (self.prefills * prefill.0).min(self.objectives * objective.0);
         Millis(arrived.0 + yields.max(0.0))

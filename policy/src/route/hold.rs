@@ -2,7 +2,7 @@
 //!
 //! A turn sent to a busy worker is bound to that worker and to a position in its queue. Neither can be changed when a
 //! later turn is shorter, when another worker becomes free sooner, or when the prefix has been computed elsewhere in
-//! the meantime. So nothing is sent to a worker with more than [`Hold::within`] of prefill queued. Each pass places the
+//! the meantime. So nothing is sent to a worker with more than [`Deferral::within`] of prefill queued. Each pass places the
 //! waiting turns anew, the earliest [due time](super::due) first ([`Patience::IN_ROUTER`](super::Patience::IN_ROUTER)).
 //!
 //! Placing is the ordinary choice, with each worker's wait extended by the prefills placed there earlier in the pass.
@@ -24,13 +24,12 @@ pub const MAX_PLACED: usize = 64;
 
 /// Settings of late binding.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hold {
+pub struct Deferral {
     /// Predicted queued prefill up to which a worker is sent another turn.
     pub within: Millis,
 }
 
 /// Returns the least prefill of a turn over the ready workers; zero without any.
-#[must_use]
 pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]) -> Millis {
     let on = |(worker, resident): (&WorkerView, &Tokens)| {
         let cached = (*resident).min(prompt.saturating_sub(Tokens(1)));
@@ -41,7 +40,6 @@ pub fn least_prefill(workers: &[WorkerView], prompt: Tokens, resident: &[Tokens]
 }
 
 /// Returns the settings for placing turns that may be held.
-#[must_use]
 pub fn settings(settings: &Settings) -> Settings {
     let mut held = settings.clone();
     held.weights.locality *= LOCALITY;
@@ -71,8 +69,7 @@ pub struct Placed {
 
 impl Plan {
     /// Starts a pass with nothing placed.
-    #[must_use]
-    pub fn new(hold: Hold, workers: usize) -> Self {
+    pub fn new(hold: Deferral, workers: usize) -> Self {
         Self {
             within: hold.within,
             ahead: vec![Millis::ZERO; workers],
@@ -89,7 +86,6 @@ impl Plan {
 
     /// Returns whether the pass can send no further turn, given the predicted wait of each ready worker (`None` for
     /// others).
-    #[must_use]
     pub fn is_over(&self, waits: impl IntoIterator<Item = Option<Millis>>) -> bool {
         let mut waits = waits.into_iter().zip(&self.ahead);
         self.left == 0 || waits.all(|(wait, ahead)| wait.is_none_or(|wait| wait.0 + ahead.0 > self.within.0))
@@ -164,7 +160,7 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        Plan::new(Hold { within: Millis(50.0) }, 2)
+        Plan::new(Deferral { within: Millis(50.0) }, 2)
     }
 
     #[test]

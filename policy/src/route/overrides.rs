@@ -63,7 +63,6 @@ impl Override {
 impl Settings {
     /// Returns the settings for a turn of this class and request, and which overrides acted. `None` if no override
     /// applies.
-    #[must_use]
     pub fn for_turn(&self, class: &str, ask: Option<Ask<'_>>) -> Option<(Self, Overridden)> {
         let of_class = self.classes.get(class);
         let of_request = ask.and_then(|ask| match ask {

@@ -28,7 +28,7 @@
 //! per-worker factor on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5
 //! to 10 % of p99.
 
-use super::{Part, PolicyName, Reason, Settings, Snapshot, Terms, Turn, WorkerView, unit_random};
+use super::{Costs, Part, PolicyName, Reason, Settings, Snapshot, Terms, Turn, WorkerView, unit_random};
 
 /// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations. Without the bound, it
 /// would get half of the new conversations of four workers.
@@ -68,30 +68,34 @@ pub fn parts(terms: &Terms, settings: &Settings) -> Vec<Part> {
         PolicyName::Tail => settings.weights.load,
         _ => 1.0,
     };
-    let part = |name, ms| Part { name, ms };
-    vec![
-        part("wait", load * terms.wait_ms),
-        part("prefill", terms.marginal_ms),
-        part("fixed", terms.fixed_ms),
-        part("overhead", terms.overhead_ms),
-        part("locality", (terms.kappa - 1.0) * terms.marginal_ms),
-        part("home", terms.home_ms),
-        part("slo", terms.slo_ms),
-        part("affinity", terms.affinity_ms),
-        part("spread", terms.spread_ms),
+    split(&terms.costs(), load).to_vec()
+}
+
+/// Splits a cost into parts, of which the first four are those of the predicted time to first token. `load` is the weight
+/// of the wait.
+#[must_use]
+pub fn split(costs: &Costs<f64>, load: f64) -> [Part; 9] {
+    [
+        ("wait", load * costs.wait_ms),
+        ("prefill", costs.marginal_ms),
+        ("fixed", costs.fixed_ms),
+        ("overhead", costs.overhead_ms),
+        ("locality", (costs.kappa - 1.0) * costs.marginal_ms),
+        ("home", costs.home_ms),
+        ("slo", costs.slo_ms),
+        ("affinity", costs.affinity_ms),
+        ("spread", costs.spread_ms),
     ]
+    .map(|(name, ms)| Part { name, ms })
 }
 
 /// Means over the ready workers.
 #[derive(Clone, Copy, Debug)]
 struct Fleet {
-    /// ρ̄.
     rho: f64,
-    /// S̄.
     mean_work: f64,
     /// λ̄, per millisecond.
     rate: f64,
-    /// C̄.
     living: f64,
 }
 

@@ -106,9 +106,9 @@ impl Terms {
 }
 
 /// One part of a cost: see [`super::parts`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Part {
-    /// Name of the label.
+    /// Name of the part.
     pub name: &'static str,
     /// Milliseconds of cost.
     pub ms: f64,

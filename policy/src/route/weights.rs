@@ -93,7 +93,6 @@ macro_rules! weights {
             pub const ALL: [Self; [$($most),+].len()] = [$(Self::$variant),+];
 
             /// What people are told of it.
-            #[must_use]
             pub const fn spec(self) -> WeightSpec {
                 match self {
                     $(Self::$variant => WeightSpec {
@@ -141,7 +140,6 @@ weights! {
 
 impl OwnWeights {
     /// Returns whether no weight differs.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -149,7 +147,6 @@ impl OwnWeights {
 
 impl WeightName {
     /// The name, as configuration has it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.spec().name
     }

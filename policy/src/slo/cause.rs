@@ -5,16 +5,19 @@
 //!
 //! ```text
 //! network = s − E                         E: the engine's own time to first token, where reported; else 0
-//! queue   = a + q                         q: the engine's own queue time, where reported; else the predicted wait
+//! queue   = (a + q)·(1 − σ)               q: the engine's own queue time, where reported; else the predicted wait
+//! slow    = (a + q)·σ                     σ: share of the queue that slow workers cause, else 0
 //! miss    = c(u, h) − c(u − m, h + m)     m = h⁺ − h: tokens that could have been cached, and were not
 //! prompt  = c(u − m, h + m)               tokens that no worker could have cached
-//! engine  = remainder                     slower than the fitted cost, of a response that streams
+//! engine  = remainder                     slower than the fitted cost, of a response that streams; from a slow worker,
+//!                                         this is added to `slow`
 //! whole   = remainder                     the rest of the response, where its first token comes with its last
 //! ```
 //!
 //! `u` and `h` are the prompt's uncached and cached tokens as the worker counted them (as predicted where it does not
-//! report them), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, and `h⁺` is the longest part of the
-//! prompt that some worker was believed to hold or that the conversation's last turn stored.
+//! report them), `c` is `β + α·u + γ·u·(h + u/2)` at the worker's fitted cost, which is the baseline of a slow worker
+//! ([`crate::estimate::Slowness`]), and `h⁺` is the longest part of the prompt that some worker was believed to hold or
+//! that the conversation's last turn stored.
 //!
 //! The cause of a violation is `prompt` where that part alone exceeds the objective: no choice and no cache would have
 //! met it. Otherwise it is the longest of the other parts.
@@ -32,6 +35,8 @@ pub enum Cause {
     Queue,
     /// Tokens that could have been cached had to be computed.
     Miss,
+    /// A worker that has become slow, or the load that it leaves to the others, delayed the turn.
+    SlowWorker,
     /// The engine took longer than its fitted cost.
     Engine,
     /// Time passed that the engine does not account for.
@@ -44,9 +49,10 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Queue,
         Self::Miss,
+        Self::SlowWorker,
         Self::Engine,
         Self::Network,
         Self::Prompt,
@@ -59,6 +65,7 @@ impl Cause {
         match self {
             Self::Queue => "queue",
             Self::Miss => "miss",
+            Self::SlowWorker => "slow_worker",
             Self::Engine => "engine",
             Self::Network => "network",
             Self::Prompt => "prompt",
@@ -93,8 +100,12 @@ pub struct FirstToken {
     pub cached: Tokens,
     /// `h⁺`: prompt tokens that could have been cached.
     pub cacheable: Tokens,
-    /// The worker's fitted cost.
+    /// The worker's fitted cost; of a slow worker, its baseline.
     pub cost: PrefillCost,
+    /// Whether the worker is slow.
+    pub is_slow: bool,
+    /// σ: share of the queue that slow workers cause.
+    pub slowed_share: f64,
     /// Whether the response streams.
     pub streamed: bool,
 }
@@ -106,6 +117,8 @@ pub struct Parts {
     pub queue_ms: f64,
     /// Prefill of tokens that could have been cached.
     pub miss_ms: f64,
+    /// Time that slow workers cost: of the queue, and of this worker's prefill if it is slow.
+    pub slow_worker_ms: f64,
     /// Time beyond the engine's fitted cost.
     pub engine_ms: f64,
     /// Time beyond what the engine reports.
@@ -139,10 +152,16 @@ impl Parts {
         let miss_ms = take(cost(cached) - cost(at_best));
         let prompt_ms = take(cost(at_best));
         let rest = take(f64::INFINITY);
-        let (engine_ms, whole_ms) = if turn.streamed { (rest, 0.0) } else { (0.0, rest) };
+        let slowed_ms = (held + waited) * turn.slowed_share.clamp(0.0, 1.0);
+        let (slower_ms, engine_ms, whole_ms) = match (turn.streamed, turn.is_slow) {
+            (false, _) => (0.0, 0.0, rest),
+            (true, true) => (rest, 0.0, 0.0),
+            (true, false) => (0.0, rest, 0.0),
+        };
         Self {
-            queue_ms: held + waited,
+            queue_ms: held + waited - slowed_ms,
             miss_ms,
+            slow_worker_ms: slowed_ms + slower_ms,
             engine_ms,
             network_ms,
             prompt_ms,
@@ -158,6 +177,7 @@ impl Parts {
         }
         let others = [
             (Cause::Miss, self.miss_ms),
+            (Cause::SlowWorker, self.slow_worker_ms),
             (Cause::Engine, self.engine_ms),
             (Cause::Network, self.network_ms),
             (Cause::Whole, self.whole_ms),
@@ -199,6 +219,8 @@ mod tests {
             cached: Tokens(900),
             cacheable: Tokens(900),
             cost: PrefillCost::linear(0.1, 20.0),
+            is_slow: false,
+            slowed_share: 0.0,
             streamed: true,
         }
     }
@@ -268,6 +290,38 @@ mod tests {
     }
 
     #[test]
+    fn what_a_slow_worker_adds_to_a_queue_and_a_prefill_is_its_own() {
+        // 8 times slower: 400 ms of queue are 350 ms more than at the baseline, a prefill of 240 ms is 210 ms more.
+        let behind = FirstToken {
+            wait: Millis(400.0),
+            is_slow: true,
+            slowed_share: 1.0 - 1.0 / 8.0,
+            ..turn(640.0)
+        };
+        let parts = Parts::of(&behind);
+        assert_eq!(
+            (parts.queue_ms, parts.prompt_ms, parts.engine_ms),
+            (50.0, 30.0, 0.0)
+        );
+        assert_eq!(parts.slow_worker_ms, 350.0 + 210.0);
+        assert_eq!(cause(behind), Cause::SlowWorker);
+        // A worker that is not slow has the queue that the slow one leaves to it, but no slow prefill.
+        let beside = FirstToken {
+            is_slow: false,
+            slowed_share: 0.9,
+            ..behind
+        };
+        let parts = Parts::of(&beside);
+        assert_eq!((parts.slow_worker_ms, parts.engine_ms), (360.0, 210.0));
+        assert_eq!(cause(beside), Cause::SlowWorker);
+        let hardly = FirstToken {
+            slowed_share: 0.2,
+            ..beside
+        };
+        assert_eq!(cause(hardly), Cause::Queue);
+    }
+
+    #[test]
     fn an_answer_that_comes_whole_is_late_for_itself() {
         let late = FirstToken {
             streamed: false,
@@ -281,8 +335,8 @@ mod tests {
         fn the_parts_add_up_and_none_is_negative(
             times in prop::array::uniform5(-10.0..5000.0_f64),
             tokens in prop::array::uniform3(0..20_000_u64),
-            says in any::<bool>(),
-            streamed in any::<bool>(),
+            [says, streamed, is_slow] in prop::array::uniform3(any::<bool>()),
+            slowed_share in -0.5..1.5_f64,
         ) {
             let [ttft, held, wait, queue, prefill] = times.map(Millis);
             let turn = FirstToken {
@@ -294,11 +348,14 @@ mod tests {
                 cached: Tokens(tokens[1]),
                 cacheable: Tokens(tokens[2]),
                 cost: PrefillCost::linear(0.1, 20.0),
+                is_slow,
+                slowed_share,
                 streamed,
             };
             let parts = Parts::of(&turn);
             let all = [
-                parts.queue_ms, parts.miss_ms, parts.engine_ms, parts.network_ms, parts.prompt_ms, parts.whole_ms,
+                parts.queue_ms, parts.miss_ms, parts.slow_worker_ms, parts.engine_ms, parts.network_ms,
+                parts.prompt_ms, parts.whole_ms,
             ];
             prop_assert!(all.iter().all(|ms| *ms >= 0.0), "{parts:?}");
             prop_assert!((all.iter().sum::<f64>() - ttft.0.max(0.0)).abs() < 1e-6, "{parts:?}");

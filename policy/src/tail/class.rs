@@ -28,7 +28,6 @@ impl Class {
     pub const COUNT: usize = CLASSES;
 
     /// Returns the class of turn number `turn` (from 1) whose prompt added `added` tokens.
-    #[must_use]
     pub fn of(turn: u32, added: Tokens, calls_tool: bool) -> Self {
         let turn = (turn.max(1) as usize).min(TURNS) - 1;
         let size = SIZES.iter().filter(|from| added.0 >= **from).count();
@@ -37,13 +36,11 @@ impl Class {
     }
 
     /// Returns the class with this index, or `None` if it is out of range.
-    #[must_use]
     pub fn from_index(index: usize) -> Option<Self> {
         (index < CLASSES).then_some(Self(index as u16))
     }
 
     /// Returns the index, below [`Class::COUNT`].
-    #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -74,7 +71,6 @@ impl Seen {
     }
 }
 
-/// Returns the share of turns that return, per class.
 pub(super) fn shares(seen: &[Seen]) -> Vec<f64> {
     let mut shares = Vec::with_capacity(seen.len());
     let all = Seen::sum(seen).share(0.5, 2.0);

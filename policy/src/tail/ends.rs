@@ -85,7 +85,6 @@ struct Candidate {
 }
 
 impl<P> End<P> {
-    /// Returns G.
     fn rate(&self, now: Millis, returns: &Returns) -> f64 {
         let stays = if self.moved { MOVED } else { 1.0 };
         stays * returns.rate(self.of.class, now.saturating_sub(self.of.at))

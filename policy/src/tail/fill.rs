@@ -16,7 +16,6 @@ pub(super) struct Fill {
 }
 
 impl Fill {
-    /// Records a computed prompt with this many uncached tokens.
     pub(super) fn prompt(&mut self, now: Millis, uncached: Tokens) {
         self.stored.push_back((now, uncached.0));
         self.sum += uncached.0;

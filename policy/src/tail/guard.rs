@@ -14,7 +14,6 @@
 const ENOUGH: f64 = 1_000.0;
 /// Time constant of the exponential decay, in turns.
 const MEMORY: f64 = 4_000.0;
-/// Length of the first pause, in turns.
 const FIRST_PAUSE: u64 = 2_000;
 /// Upper bound on a pause, in turns.
 const LONGEST_PAUSE: u64 = 32_000;
@@ -63,19 +62,16 @@ impl Guard {
     }
 
     /// Returns whether hints are allowed.
-    #[must_use]
     pub fn allows(&self) -> bool {
         self.pause == 0
     }
 
     /// Returns the turns until the next trial; 0 while hints are allowed.
-    #[must_use]
     pub fn pause(&self) -> u64 {
         self.pause
     }
 
     /// Returns late turns with hints over late turns under LRU, or `None` before enough turns were seen.
-    #[must_use]
     pub fn late_ratio(&self) -> Option<f64> {
         let Seen {
             turns,

@@ -9,7 +9,6 @@ use crate::residency::Compared;
 use crate::units::{Millis, Tokens};
 
 const MEMORY: usize = 1_000;
-/// Turns between recomputations of the quantiles.
 const REFRESH_EVERY: usize = 64;
 /// Turns needed before T is estimated; until then T is the objective.
 const ENOUGH: usize = 200;
@@ -112,7 +111,6 @@ impl LatenessCost {
     }
 
     /// Returns T, or `None` before enough turns were seen.
-    #[must_use]
     pub fn target(&self) -> Option<Millis> {
         self.target.map(Millis)
     }
@@ -127,20 +125,17 @@ impl LatenessCost {
     }
 
     /// Returns κ: the mean number of turns that wait behind one.
-    #[must_use]
     pub fn kappa(&self) -> f64 {
         self.behind
     }
 
     /// Returns ε: the mean number of late turns behind one.
-    #[must_use]
     pub fn epsilon(&self) -> f64 {
         self.late_behind
     }
 
     /// Returns P for a returning turn with `missing` tokens of its history missing: the probability of exceeding T plus
     /// the probability of missing its objective. 1 before any estimate.
-    #[must_use]
     pub fn late(&self, missing: f64) -> f64 {
         // Most ends have lost nothing, so that case is cached.
         match self.late_whole {
@@ -163,14 +158,12 @@ impl LatenessCost {
     }
 
     /// Returns the cost of one return with `missing` tokens missing: `P + ε + μ(1 + κ)`.
-    #[must_use]
     pub fn of_return(&self, missing: f64) -> f64 {
         self.late(missing) + self.beside()
     }
 
     /// Returns the largest number of missing tokens at which a return costs at most `harm`; infinite if any number
     /// does.
-    #[must_use]
     pub fn missing_worth(&self, harm: f64) -> f64 {
         let late = harm - self.beside();
         if late < 0.0 || self.left.is_empty() {

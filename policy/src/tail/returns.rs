@@ -114,7 +114,6 @@ fn bin(time: Millis) -> usize {
     (2 * exponent + usize::from(upper_half)).min(BINS - 1)
 }
 
-/// Returns the upper edge of a bin, in ms.
 fn edge(bin: usize) -> f64 {
     2f64.powf((bin + 1) as f64 / 2.0)
 }
@@ -163,13 +162,11 @@ impl Returns {
     }
 
     /// Returns the horizon τ.
-    #[must_use]
     pub fn horizon(&self) -> Millis {
         self.horizon
     }
 
     /// Returns P(returns within τ | silent for `age`).
-    #[must_use]
     pub fn probability(&self, class: Class, age: Millis) -> f64 {
         let at = bin(age);
         let share = self.share[class.index()];
@@ -177,7 +174,6 @@ impl Returns {
     }
 
     /// Returns G for a conversation silent for `age`: returns per ms that the copy occupies cache.
-    #[must_use]
     pub fn rate(&self, class: Class, age: Millis) -> f64 {
         let (returns, area) = self.within[bin(age)];
         let share = self.share[class.index()];
@@ -204,13 +200,11 @@ impl Returns {
     }
 
     /// Returns p of a class.
-    #[must_use]
     pub fn share(&self, class: Class) -> f64 {
         self.share[class.index()]
     }
 
     /// Returns the recorded responses and what followed them, oldest first.
-    #[must_use]
     pub fn outcomes(&self, now: Millis) -> Vec<Outcome> {
         let conversations: FxHashMap<u64, u64> = self.silent.iter().map(|(&key, &at)| (at, key)).collect();
         let outcome = |(number, record): (u64, &Record)| Outcome {
@@ -313,12 +307,10 @@ impl Returns {
         }
     }
 
-    /// Returns F at the lower edge of a bin.
     fn before(&self, bin: usize) -> f64 {
         bin.checked_sub(1).map_or(0.0, |before| self.gaps[before])
     }
 
-    /// Returns F and its integral at `time`, in ms.
     fn at(&self, time: f64) -> (f64, f64) {
         let at = bin(Millis(time));
         let begin = if at == 0 { 0.0 } else { edge(at - 1) };

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use super::lengths::{Lengths, SlotId};
-use super::{CacheConfig, CachePolicy, Future, Served};
+use super::{CacheConfig, CachePolicy, Future, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
@@ -52,7 +52,6 @@ impl Horizon {
         }
     }
 
-    /// Evicts the furthest first, and one spared slot last.
     pub(super) fn evict(&mut self, lengths: &mut Lengths, spared: Option<SlotId>) {
         while !lengths.fits() {
             let victim = self
@@ -83,7 +82,6 @@ impl Horizon {
 
 impl Belady {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {
             lengths: Lengths::new(&config),
@@ -116,22 +114,12 @@ impl Belady {
 }
 
 impl CachePolicy for Belady {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+    residency_of!(lengths);
 
     fn served(&mut self, turn: &Served) {
         let slot = self.touch(turn);
         self.horizon
             .evict(&mut self.lengths, slot.filter(|_| self.config.forced));
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
     }
 
     fn check(&self) -> Result<(), String> {

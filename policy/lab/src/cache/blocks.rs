@@ -59,15 +59,31 @@ pub trait BlockPolicy {
     fn dump(&self) -> Vec<PrefixHash>;
 
     /// Checks the invariants between calls.
-    ///
-    /// # Errors
-    /// The first broken invariant.
+    /// Fails with the first broken invariant.
     fn check(&self) -> Result<(), String>;
 }
 
+/// Implements the part of [`BlockPolicy`] that a tree of blocks answers.
+macro_rules! blocks_of_tree {
+    () => {
+        fn cached(&self, chain: &[PrefixHash]) -> Tokens {
+            Tokens(self.tree.walk(chain).count() as u64 * self.block())
+        }
+
+        fn used(&self) -> Tokens {
+            Tokens(self.tree.len() as u64 * self.block())
+        }
+
+        fn dump(&self) -> Vec<PrefixHash> {
+            self.tree.slots().map(|(hash, _)| hash).collect()
+        }
+    };
+}
+
+pub(crate) use blocks_of_tree;
+
 /// Creates an empty cache of shared blocks under this policy. `None` for the LRU family, which runs in
 /// [`super::prefix`], and for a hindsight policy without foresight.
-#[must_use]
 pub fn build(
     spec: &PolicySpec,
     config: CacheConfig,

@@ -37,7 +37,7 @@ use super::lengths::{Lengths, SlotId};
 use super::ranked::Rank;
 use super::returns::Returns;
 use super::survival::{LearnedSurvival, Survival};
-use super::{CacheConfig, CachePolicy, Served};
+use super::{CacheConfig, CachePolicy, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
@@ -181,7 +181,6 @@ impl ExpectedExcess {
 
 impl EtLru {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig, options: EtLruOptions) -> Self {
         Self {
             lengths: Lengths::new(&config),
@@ -235,9 +234,7 @@ impl EtLru {
 }
 
 impl CachePolicy for EtLru {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+    residency_of!(lengths);
 
     fn served(&mut self, turn: &Served) {
         let weight = self.excess.learn(turn);
@@ -273,14 +270,6 @@ impl CachePolicy for EtLru {
                 self.enlist(slot);
             }
         }
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -73,7 +73,6 @@ pub(super) struct Worth {
     efficiency: f64,
 }
 
-/// The utility S and its estimates.
 #[derive(Clone, Debug)]
 pub(super) struct Utility {
     options: FlopAwareOptions,
@@ -163,7 +162,6 @@ struct Held {
 
 impl FlopAware {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
         let held = Held {
             ranked: Ranked::new(&config),
@@ -176,7 +174,6 @@ impl FlopAware {
     }
 
     /// Returns the current weight.
-    #[must_use]
     pub fn weight(&self) -> f64 {
         self.held.utility.weight()
     }

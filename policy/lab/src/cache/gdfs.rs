@@ -11,7 +11,7 @@
 use rustc_hash::FxHashMap;
 
 use super::ranked::Ranked;
-use super::{CacheConfig, CachePolicy, Served};
+use super::{CacheConfig, CachePolicy, Served, residency_of};
 use policy::cost::PrefillCost;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
@@ -50,7 +50,6 @@ pub struct Gdfs {
 
 impl Gdfs {
     /// Creates an empty cache. Only the ratio of `cost`'s coefficients matters.
-    #[must_use]
     pub fn new(config: CacheConfig, cost: PrefillCost) -> Self {
         Self {
             ranked: Ranked::new(&config),
@@ -62,9 +61,7 @@ impl Gdfs {
 }
 
 impl CachePolicy for Gdfs {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.ranked.lengths.resident(conversation)
-    }
+    residency_of!(ranked.lengths);
 
     fn served(&mut self, turn: &Served) {
         let frequency = self
@@ -96,14 +93,6 @@ impl CachePolicy for Gdfs {
             }
             self.ranked.cut(victim, keep);
         }
-    }
-
-    fn used(&self) -> Tokens {
-        self.ranked.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.ranked.lengths.dump()
     }
 
     fn check(&self) -> Result<(), String> {

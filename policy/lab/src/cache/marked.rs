@@ -52,7 +52,6 @@ pub struct Marked<R> {
 
 impl<R: Rule> Marked<R> {
     /// Creates an empty cache under this rule.
-    #[must_use]
     pub fn with_rule(config: CacheConfig, rule: R) -> Self {
         Self {
             recency: Recency::new(&config),
@@ -65,7 +64,6 @@ impl<R: Rule> Marked<R> {
 
 impl<R: Rule + Default> Marked<R> {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self::with_rule(config, R::default())
     }

@@ -131,7 +131,7 @@ impl Naive {
             }
             PolicySpec::EtLru(options) => return self.expected(spared, &options),
             PolicySpec::WorkloadAware | PolicySpec::FlopAware(_) => {
-                unreachable!("they have twins of their own")
+                unreachable!("they have separate twins")
             }
             PolicySpec::Tiers(_) => self.trim(spared, |_| q_hat),
             PolicySpec::Gdfs(attention) => return self.greedy_dual(spared, attention),

@@ -49,7 +49,6 @@ const DEAD: Entry = Entry {
     budget: u64::MAX,
 };
 
-/// A budget under which nothing is free.
 pub(super) const NO_BUDGET: u64 = u64::MAX;
 
 #[derive(Clone, Debug)]

@@ -84,7 +84,6 @@ impl PolicySpec {
     ];
 
     /// Creates an empty cache under this policy.
-    #[must_use]
     pub fn build(&self, config: CacheConfig) -> Box<dyn CachePolicy> {
         match self {
             Self::Lru => Box::new(Lru::new(config)),
@@ -107,7 +106,6 @@ impl PolicySpec {
     }
 
     /// Returns whether it needs the future of conversations.
-    #[must_use]
     pub fn needs_future(&self) -> bool {
         matches!(
             self,
@@ -118,7 +116,6 @@ impl PolicySpec {
 
 impl PolicySpec {
     /// Returns whether, on shared blocks, it needs the next use of each block.
-    #[must_use]
     pub fn needs_foresight(&self) -> bool {
         matches!(self, Self::Belady | Self::ToBelady)
     }

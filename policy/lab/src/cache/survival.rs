@@ -15,7 +15,6 @@ pub struct Survival {
 
 impl Survival {
     /// Returns the distribution of a known length.
-    #[must_use]
     pub fn constant(tokens: f64) -> Self {
         Self {
             edges: vec![tokens],
@@ -24,7 +23,6 @@ impl Survival {
     }
 
     /// Returns the distribution of a sample. Without samples, the length is zero.
-    #[must_use]
     pub fn from_samples(samples: &[u64]) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable();
@@ -48,7 +46,6 @@ impl Survival {
     }
 
     /// Returns `P(Q ≥ z)`, and the `z` below which it is greater, if there is one.
-    #[must_use]
     pub fn level(&self, z: f64) -> (f64, Option<f64>) {
         let at = self.edges.partition_point(|edge| *edge < z);
         let value = self.values.get(at).copied().unwrap_or(0.0);

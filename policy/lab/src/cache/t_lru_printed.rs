@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::lengths::{Lengths, SlotId};
-use super::{CacheConfig, CachePolicy, Served};
+use super::{CacheConfig, CachePolicy, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
@@ -28,7 +28,6 @@ pub struct TLruPrinted {
 
 impl TLruPrinted {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {
             lengths: Lengths::new(&config),
@@ -92,9 +91,7 @@ impl TLruPrinted {
 }
 
 impl CachePolicy for TLruPrinted {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+    residency_of!(lengths);
 
     fn served(&mut self, turn: &Served) {
         self.served += 1;
@@ -117,14 +114,6 @@ impl CachePolicy for TLruPrinted {
                 .saturating_sub(self.lengths.excess());
             self.cut(at, slot, keep);
         }
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
     }
 
     fn check(&self) -> Result<(), String> {

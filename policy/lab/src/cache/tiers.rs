@@ -80,7 +80,6 @@ impl Laid {
 impl TierStack {
     /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
     /// follow.
-    #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let top = Tier {
             capacity: config.capacity,
@@ -103,7 +102,7 @@ impl TierStack {
     }
 
     /// Returns the tokens of the conversation in each tier, top first.
-    #[must_use]
+    #[cfg(test)]
     pub fn per_tier(&self, conversation: ConversationId) -> Vec<Tokens> {
         let laid = self.conversations.get(&conversation);
         (0..self.tiers.len())
@@ -112,7 +111,7 @@ impl TierStack {
     }
 
     /// Returns the tokens in each tier, top first.
-    #[must_use]
+    #[cfg(test)]
     pub fn used_per_tier(&self) -> Vec<Tokens> {
         self.tiers.iter().map(|level| Tokens(level.used)).collect()
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use super::belady::Belady;
 use super::lengths::SlotId;
-use super::{CacheConfig, CachePolicy, Future, Served};
+use super::{CacheConfig, CachePolicy, Future, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
@@ -62,7 +62,6 @@ impl Capped {
 
 impl ToBelady {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         Self {
             inner: Belady::new(config),
@@ -72,9 +71,7 @@ impl ToBelady {
 }
 
 impl CachePolicy for ToBelady {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.inner.resident(conversation)
-    }
+    residency_of!(inner);
 
     fn served(&mut self, turn: &Served) {
         let Belady { config, .. } = self.inner;
@@ -95,14 +92,6 @@ impl CachePolicy for ToBelady {
         }
         let Belady { lengths, horizon, .. } = &mut self.inner;
         horizon.evict(lengths, slot.filter(|_| config.forced));
-    }
-
-    fn used(&self) -> Tokens {
-        self.inner.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.inner.dump()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use super::lengths::{Lengths, SlotId};
 use super::returns::Returns;
-use super::{CacheConfig, CachePolicy, Served};
+use super::{CacheConfig, CachePolicy, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
@@ -80,7 +80,6 @@ struct Standing {
 
 impl WorkloadAware {
     /// Creates an empty cache.
-    #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         let (queues, standings) = (Vec::new(), Vec::new());
         Self {
@@ -119,9 +118,7 @@ impl WorkloadAware {
 }
 
 impl CachePolicy for WorkloadAware {
-    fn resident(&self, conversation: ConversationId) -> Tokens {
-        self.lengths.resident(conversation)
-    }
+    residency_of!(lengths);
 
     fn served(&mut self, turn: &Served) {
         let class = self.habits.learn(turn);
@@ -153,14 +150,6 @@ impl CachePolicy for WorkloadAware {
             }
             self.lengths.cut_excess(victim, 0);
         }
-    }
-
-    fn used(&self) -> Tokens {
-        self.lengths.used()
-    }
-
-    fn dump(&self) -> Vec<(ConversationId, Tokens)> {
-        self.lengths.dump()
     }
 
     fn check(&self) -> Result<(), String> {

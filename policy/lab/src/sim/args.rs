@@ -28,9 +28,7 @@ pub(crate) struct Output {
 
 impl Output {
     /// Prints the reports as JSON, or as a table.
-    ///
-    /// # Errors
-    /// If standard output cannot be written to.
+    /// Fails if standard output cannot be written to.
     pub(crate) fn print<T: Serialize>(
         &self,
         reports: &[T],

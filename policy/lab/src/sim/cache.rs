@@ -105,9 +105,7 @@ impl Args {
 }
 
 /// Runs the policies and prints their reports.
-///
-/// # Errors
-/// If the trace cannot be read or the report cannot be written.
+/// Fails if the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     args.output.print(&simulate(&args)?, table)?;
     Ok(ExitCode::SUCCESS)
@@ -195,12 +193,22 @@ fn simulate(args: &Args) -> anyhow::Result<Vec<SingleReport>> {
 
 fn table(reports: &[SingleReport]) -> String {
     let mut text = format!(
-        "{:<20} {:>9} {:>13} {:>13} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7}",
-        "policy", "turns", "uncached", "TEL ms", "mean", "p50", "p90", "p95", "p99", "violated", "hits"
+        "{:<20} {:>9} {:>13} {:>13} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10} {:>7}",
+        "policy",
+        "turns",
+        "uncached tok",
+        "TEL ms",
+        "mean ms",
+        "p50 ms",
+        "p90 ms",
+        "p95 ms",
+        "p99 ms",
+        "late turns",
+        "hits"
     );
     for r in reports {
         text += &format!(
-            "\n{:<20} {:>9} {:>13} {:>13.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9} {:>6.1}%",
+            "\n{:<20} {:>9} {:>13} {:>13.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>10} {:>6.1}%",
             r.policy,
             r.turns,
             r.sum_uncached,
@@ -217,5 +225,6 @@ fn table(reports: &[SingleReport]) -> String {
             text += &format!("\n  {uncached:?}");
         }
     }
-    text
+    text + "\n\nmean to p99: time to first token. TEL (tail excess latency): sum of the times beyond ξ. late turns: beyond --slo-ms, by \
+            default ξ.\nhits: share of prompt tokens that were cached."
 }

@@ -10,7 +10,7 @@ use crate::simulate::fleet::{
 use anyhow::Context as _;
 use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
-use policy::route::hold::Hold;
+use policy::route::hold::Deferral;
 use policy::route::{PolicyName, Settings};
 use policy::units::{Millis, Tokens};
 
@@ -239,7 +239,28 @@ impl FromStr for FaultArg {
     }
 }
 
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Fifo => Self::Fifo,
+            OrderArg::Sjf => Self::Sjf,
+            OrderArg::Edf => Self::Edf,
+        }
+    }
+}
+
 impl Args {
+    fn worker(&self, at: usize, block_tokens: u32) -> WorkerSpec {
+        let blocks = self.capacity_blocks[at % self.capacity_blocks.len()];
+        WorkerSpec {
+            cost: PrefillCost {
+                gamma_ms_per_token2: self.gamma,
+                ..PrefillCost::linear(self.alpha[at % self.alpha.len()], self.beta)
+            },
+            capacity: Tokens(blocks.saturating_mul(u64::from(block_tokens))),
+        }
+    }
+
     fn config(
         &self,
         policy: PolicyName,
@@ -247,19 +268,8 @@ impl Args {
         routers: Routers,
         block_tokens: u32,
     ) -> FleetConfig {
-        let cost = |at: usize| PrefillCost {
-            gamma_ms_per_token2: self.gamma,
-            ..PrefillCost::linear(self.alpha[at % self.alpha.len()], self.beta)
-        };
-        let worker = |at: usize| {
-            let blocks = self.capacity_blocks[at % self.capacity_blocks.len()];
-            let capacity = Tokens(blocks.saturating_mul(u64::from(block_tokens)));
-            WorkerSpec {
-                cost: cost(at),
-                capacity,
-            }
-        };
-        let defaults = FleetConfig::uniform(1, cost(0), Tokens::ZERO);
+        let worker = |at: usize| self.worker(at, block_tokens);
+        let defaults = FleetConfig::uniform(1, worker(0).cost, Tokens::ZERO);
         let mut settings = Settings {
             policy,
             ..Settings::default()
@@ -274,17 +284,13 @@ impl Args {
                 .utilisation_window_s
                 .map_or(defaults.utilisation_window, |seconds| Millis(seconds * 1e3)),
             cache,
-            order: match self.order {
-                OrderArg::Fifo => Order::Fifo,
-                OrderArg::Sjf => Order::Sjf,
-                OrderArg::Edf => Order::Edf,
-            },
+            order: self.order.into(),
             routers,
             learn_costs: !self.known_costs,
             hold: self
                 .hold_ms
                 .filter(|_| policy == PolicyName::Tail)
-                .map(|ms| Hold { within: Millis(ms) }),
+                .map(|ms| Deferral { within: Millis(ms) }),
             view,
             decode: Decode {
                 ms_per_token: self.decode_ms,
@@ -297,10 +303,10 @@ impl Args {
                 next_prompt: Tokens(self.next_prompt_tokens),
             },
             faults: self.fault.iter().map(|fault| fault.0).collect(),
-            pace: match (self.pace.load, self.pace.speed) {
-                (Some(load), _) => Pace::Load(load),
-                (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),
-            },
+            pace: self
+                .pace
+                .load
+                .map_or(Pace::Speed(self.pace.speed.unwrap_or(1.0)), Pace::Load),
             seed: self.seed,
             jitter_s: self.jitter_s,
             per_turn: self.per_turn,
@@ -326,9 +332,7 @@ pub(crate) fn default_view(policy: PolicyName) -> View {
 }
 
 /// Runs the policies and prints their reports.
-///
-/// # Errors
-/// If the trace cannot be read or played, or the report cannot be written.
+/// Fails if the trace cannot be read or played, or the report cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(fault) = args.fault.iter().find(|fault| fault.0.worker.0 >= args.workers) {
         anyhow::bail!(

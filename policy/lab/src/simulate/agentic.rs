@@ -28,7 +28,6 @@ const TOOL_GAP_S: f64 = 6.0;
 const HUMAN_GAP_S: f64 = 90.0;
 /// Share of turns that wait for a human.
 const HUMAN: f64 = 0.05;
-/// Upper bound on a context.
 const MAX_CONTEXT: u64 = 400_000;
 
 /// An endless stream of turns.
@@ -49,7 +48,6 @@ struct Session {
 
 impl Agentic {
     /// Creates the workload of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Pcg64::seed_from_u64(seed),

@@ -53,7 +53,7 @@ pub use workload::{Workload, WorkloadError};
 use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
 use policy::route::Settings;
-use policy::route::hold::Hold;
+use policy::route::hold::Deferral;
 use policy::units::{Millis, Tokens};
 
 /// One worker of the fleet.
@@ -146,7 +146,7 @@ pub struct FleetConfig {
     /// The routers in front of the workers.
     pub routers: Routers,
     /// Whether turns wait in the router while their workers are busy; only with a single router.
-    pub hold: Option<Hold>,
+    pub hold: Option<Deferral>,
     /// The router's view of the caches.
     pub view: View,
     /// Whether the router learns each worker's cost from its responses, or always uses [`WorkerSpec::cost`].
@@ -171,7 +171,6 @@ pub struct FleetConfig {
 
 impl FleetConfig {
     /// Creates a fleet of `count` equal workers, with defaults for everything else.
-    #[must_use]
     pub fn uniform(count: usize, cost: PrefillCost, capacity: Tokens) -> Self {
         Self {
             workers: vec![WorkerSpec { cost, capacity }; count],

@@ -61,15 +61,12 @@ pub struct Generator {
 struct Conversation {
     turn: u32,
     history: u64,
-    /// λᵢ/μ.
     rate: f64,
 }
 
 impl Generator {
     /// Creates a stream.
-    ///
-    /// # Errors
-    /// [`BadWorkload::Value`] when a parameter is out of its range.
+    /// Fails with [`BadWorkload::Value`] when a parameter is out of its range.
     pub fn new(workload: &Workload) -> Result<Self, BadWorkload> {
         workload.parameters.check()?;
         Self::within_ranges(workload).ok_or_else(|| BadWorkload::Form(format!("{workload:?}")))

@@ -56,7 +56,6 @@ struct Conversation {
 
 impl Hot {
     /// Creates the workload of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Pcg64Mcg::seed_from_u64(seed),

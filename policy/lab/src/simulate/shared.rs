@@ -61,7 +61,6 @@ enum Blocks {
 impl SharedCache {
     /// Creates an empty cache with the configuration's blocks. `None` for a hindsight policy without foresight, and
     /// under forced caching for all but the policies that mark.
-    #[must_use]
     pub fn new(
         spec: &PolicySpec,
         config: CacheConfig,
@@ -119,14 +118,12 @@ impl SharedCache {
     }
 
     /// Returns the figures.
-    #[must_use]
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
     }
 }
 
 /// Returns the foresight for a whole trace's blocks of this size.
-#[must_use]
 pub fn foresight<'a>(turns: impl IntoIterator<Item = &'a Turn>, block_tokens: u32) -> Foresight {
     let mut foresight = Foresight::default();
     for turn in turns {

@@ -73,13 +73,11 @@ pub struct SingleReport {
 
 impl SingleCache {
     /// Creates an empty cache under a policy.
-    #[must_use]
     pub fn new(spec: &PolicySpec, config: CacheConfig, measure: Measure) -> Self {
         Self::with_policy(spec.to_string(), spec.build(config), measure)
     }
 
     /// Wraps a given policy.
-    #[must_use]
     pub fn with_policy(name: String, policy: Box<dyn CachePolicy>, measure: Measure) -> Self {
         Self {
             policy,
@@ -104,7 +102,6 @@ impl SingleCache {
     }
 
     /// Returns the figures.
-    #[must_use]
     pub fn report(self) -> SingleReport {
         self.tally.report(&self.measure)
     }

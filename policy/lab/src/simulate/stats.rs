@@ -6,14 +6,12 @@ pub struct Sorted(Vec<f64>);
 
 impl Sorted {
     /// Sorts the samples. NaNs go last.
-    #[must_use]
     pub fn new(mut samples: Vec<f64>) -> Self {
         samples.sort_unstable_by(f64::total_cmp);
         Self(samples)
     }
 
     /// Returns the `p`-th percentile, `p` from 0 to 100: position `(n − 1)·p/100`, interpolated. 0 without samples.
-    #[must_use]
     pub fn percentile(&self, p: f64) -> f64 {
         let Some(last) = self.0.len().checked_sub(1) else {
             return 0.0;
@@ -25,14 +23,12 @@ impl Sorted {
     }
 
     /// Returns how many samples exceed `limit`.
-    #[must_use]
     pub fn above(&self, limit: f64) -> usize {
         self.0.len() - self.0.partition_point(|sample| *sample <= limit)
     }
 }
 
 /// Returns the mean and the sample standard deviation; the latter is 0 for fewer than two samples.
-#[must_use]
 pub fn mean_and_spread(samples: &[f64]) -> (f64, f64) {
     let n = samples.len() as f64;
     if samples.is_empty() {

@@ -58,7 +58,6 @@ pub(super) struct Report {
 #[derive(Debug, Serialize)]
 struct Cell {
     load: f64,
-    /// By contender, seed by seed.
     contenders: BTreeMap<&'static str, Vec<Figures>>,
     /// p95 of `tail` relative to each other contender, in per cent: of the seeds' means, and seed by seed.
     tail_against: BTreeMap<&'static str, Change>,

@@ -189,7 +189,6 @@ fn improvement(base: f64, tail: f64) -> f64 {
     }
 }
 
-/// T-LRU against LRU on one FIFO server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct QueueRow {
     pub(super) utilisation: f64,

@@ -114,6 +114,10 @@ fn draw_panel<DB: DrawingBackend>(
             .label(curve.policy)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour));
     }
+    // The curves are the same in every panel.
+    if panel > 0 {
+        return Ok(());
+    }
     chart
         .configure_series_labels()
         .background_style(WHITE.mix(0.8))

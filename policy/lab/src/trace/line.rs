@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::TraceFault;
-use super::{MAX_BLOCKS_PER_TURN, MAX_TOKENS_PER_FIELD, Meta};
+use super::{CAPTURE_VERSION, MAX_BLOCKS_PER_TURN, MAX_TOKENS_PER_FIELD, Meta};
+use policy::fleet_record::FleetRecord;
 use policy::units::Millis;
 
 /// A turn line as written. [`parse`] implements `deny_unknown_fields`, as it knows whether extra fields are allowed.
@@ -27,6 +28,9 @@ pub(super) struct TurnLine {
     pub(super) objective_ms: Option<f64>,
     pub(super) ttft_ms: Option<f64>,
     pub(super) took_ms: Option<f64>,
+    pub(super) cached_tokens: Option<u64>,
+    #[serde(default)]
+    pub(super) whole: bool,
 }
 
 pub(super) const TURN_FIELDS: &[FieldRule] = &[
@@ -42,6 +46,8 @@ pub(super) const TURN_FIELDS: &[FieldRule] = &[
     FieldRule("objective_ms", Kind::Time, false),
     FieldRule("ttft_ms", Kind::Time, false),
     FieldRule("took_ms", Kind::Time, false),
+    FieldRule("cached_tokens", Kind::OptionalCount, false),
+    FieldRule("whole", Kind::Flag, false),
 ];
 
 pub(super) struct FieldRule(pub(super) &'static str, pub(super) Kind, pub(super) bool);
@@ -51,6 +57,8 @@ pub(super) enum Kind {
     Seconds,
     Time,
     Count,
+    OptionalCount,
+    Flag,
     Small,
     Signed,
     Ids,
@@ -63,6 +71,8 @@ impl Kind {
             Self::Seconds => value.is_number(),
             Self::Time => value.is_null() || value.is_number(),
             Self::Count => value.is_u64(),
+            Self::OptionalCount => value.is_null() || value.is_u64(),
+            Self::Flag => value.is_boolean(),
             Self::Small => value.as_u64().is_some_and(|n| n <= u64::from(u32::MAX)),
             Self::Signed => value.is_i64(),
             Self::Ids => value.is_null() || value.as_array().is_some_and(|a| a.iter().all(Value::is_u64)),
@@ -73,7 +83,8 @@ impl Kind {
     fn wanted(self) -> &'static str {
         match self {
             Self::Seconds | Self::Time => "a number",
-            Self::Count => "a whole number that is not negative",
+            Self::Count | Self::OptionalCount => "a whole number that is not negative",
+            Self::Flag => "true or false",
             Self::Small => "a whole number from 0 to 4294967295",
             Self::Signed => "a whole number",
             Self::Ids => "a list of whole numbers that are not negative",
@@ -171,6 +182,7 @@ struct MetaBody {
     source: Option<String>,
     #[serde(default)]
     capture: bool,
+    version: Option<u32>,
 }
 
 /// Strict, unlike the body: a turn with `meta` as its first field must not be taken for a meta line and dropped.
@@ -192,6 +204,10 @@ pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>>
             let _ = meta;
             Err(TraceFault::field("meta.bs", "a block holds at least one token"))
         }
+        Ok(MetaLine { meta }) if meta.version > Some(CAPTURE_VERSION) => Err(TraceFault::field(
+            "meta.version",
+            format!("a newer capture; this program reads versions up to {CAPTURE_VERSION}"),
+        )),
         Ok(MetaLine { meta }) => Ok((
             Meta {
                 block_size: meta.bs,
@@ -202,6 +218,27 @@ pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>>
         )),
         Err(error) => Err(TraceFault::field("meta", error.to_string())),
     })
+}
+
+/// A line with the fleet; strict for the same reason as [`MetaLine`].
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FleetLine {
+    fleet: FleetRecord,
+}
+
+/// Parses a capture's line with the fleet, if this is one.
+pub(super) fn parse_fleet(text: &str) -> Option<Result<FleetRecord, TraceFault>> {
+    let first_key = text.trim_start().strip_prefix('{')?.trim_start();
+    if !first_key.starts_with("\"fleet\"") {
+        return None;
+    }
+    let read = serde_json::from_str::<FleetLine>(text);
+    let read = read.map_err(|error| TraceFault::field("fleet", error.to_string()));
+    Some(read.and_then(|FleetLine { fleet }| match fleet.fault() {
+        Some(field) => Err(TraceFault::field(format!("fleet.{field}"), "out of range")),
+        None => Ok(fleet),
+    }))
 }
 
 /// Refuses times before the trace's origin, in the format's own unit.

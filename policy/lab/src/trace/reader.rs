@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::bailian::{self, Bailian};
 use super::check::Checker;
 use super::error::{TraceError, TraceFault};
-use super::line::{TURN_FIELDS, TurnLine, bounded, expand_runs, parse, parse_meta, time};
+use super::line::{TURN_FIELDS, TurnLine, bounded, expand_runs, parse, parse_fleet, parse_meta, time};
 use super::mooncake::{self, Mooncake};
 use super::{Captured, ClassId, Format, Meta, Turn};
+use policy::fleet_record::FleetRecord;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
@@ -33,6 +34,7 @@ pub struct Reader {
     meta_seen: bool,
     lines: u64,
     turns: u64,
+    fleet: Option<FleetRecord>,
     checker: Checker,
     classes: Vec<Arc<str>>,
 }
@@ -55,6 +57,7 @@ impl Reader {
             meta_seen: false,
             lines: 0,
             turns: 0,
+            fleet: None,
             checker: Checker::default(),
             classes: vec![Arc::from("default")],
         };
@@ -62,7 +65,8 @@ impl Reader {
         reader
     }
 
-    /// Parses the next line of the trace, without its line end. `None` for a meta line or a blank one.
+    /// Parses the next line of the trace, without its line end. `None` for a meta line, a line with
+    /// the fleet, or a blank one.
     ///
     /// # Errors
     /// [`TraceError`] with the line's number and the reason; see the module's list of what is refused.
@@ -84,6 +88,12 @@ impl Reader {
         &self.meta
     }
 
+    /// Returns the fleet of a capture as last recorded; complete once all turns were read.
+    #[must_use]
+    pub fn fleet(&self) -> Option<&FleetRecord> {
+        self.fleet.as_ref()
+    }
+
     /// Returns the name of a class that a turn of this reader had.
     #[must_use]
     pub fn class_name(&self, class: ClassId) -> Option<&str> {
@@ -103,6 +113,12 @@ impl Reader {
         if let Some(meta) = parse_meta(text) {
             let (meta, is_capture) = meta?;
             return self.accept_meta(meta, is_capture);
+        }
+        if matches!(self.shape, Shape::Turn { extras: true })
+            && let Some(fleet) = parse_fleet(text)
+        {
+            self.fleet = Some(fleet?);
+            return Ok(None);
         }
         if matches!(self.shape, Shape::Unknown) {
             self.become_format(detect(text)?);
@@ -202,8 +218,9 @@ fn turn_line(text: &str, extras: bool) -> Result<(Turn, Option<String>), TraceFa
         class: ClassId::DEFAULT,
         captured: Captured {
             objective: time("objective_ms", line.objective_ms)?.filter(|objective| objective.0 > 0.0),
-            ttft: time("ttft_ms", line.ttft_ms)?,
+            ttft: time("ttft_ms", line.ttft_ms)?.filter(|_| !line.whole),
             took: time("took_ms", line.took_ms)?,
+            cached: line.cached_tokens.map(Tokens),
         },
     };
     Ok((turn, line.class))

@@ -248,3 +248,51 @@ proptest::proptest! {
         }
     }
 }
+
+const FLEET: &str = r#"{"fleet":{"at_s":1,"settings_since_s":0,"settings":{},"utilisation_window_ms":60000,"objective_ms":500,"objective_share":0.95,"next_prompt_tokens":200,"follows_hints":true,"workers":[{"name":"a","alpha_ms_per_token":0.05,"beta_ms":20,"gamma_ms_per_token2":0,"overhead_ms":0,"cost_source":"learned","capacity_tokens":1000,"capacity_source":"reported"}]}}"#;
+
+#[test]
+fn a_capture_has_its_fleet_as_last_recorded() {
+    let mut reader = Reader::new(Format::Auto);
+    reader
+        .line(r#"{"meta":{"bs":64,"capture":true,"version":2}}"#)
+        .unwrap();
+    assert_eq!(reader.line(FLEET), Ok(None));
+    assert_eq!(reader.line(&FLEET.replace("0.05", "0.07")), Ok(None));
+    let fleet = reader.fleet().unwrap();
+    assert_eq!(fleet.workers[0].cost.alpha_ms_per_token, 0.07);
+    let refused = |text: &str| Reader::new(Format::Capture).line(text).unwrap_err().to_string();
+    assert!(refused(&FLEET.replace("0.05", "-1")).contains("`fleet.alpha_ms_per_token`: out of range"));
+    assert!(refused(&FLEET.replace("\"at_s\":1,", "")).contains("field `fleet`: missing field `at_s`"));
+}
+
+#[test]
+fn a_capture_of_a_newer_version_is_refused() {
+    let mut reader = Reader::new(Format::Auto);
+    let refused = reader
+        .line(r#"{"meta":{"bs":64,"capture":true,"version":3}}"#)
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("`meta.version`: a newer capture"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_response_in_one_piece_has_no_first_token() {
+    let line = |whole: &str| {
+        let text = format!(
+            r#"{{"ts":1,"conv":1,"turn":0,"prompt_tokens":9,"response_tokens":1,"ttft_ms":5,"took_ms":5,"cached_tokens":4{whole}}}"#
+        );
+        Reader::new(Format::Capture)
+            .line(&text)
+            .unwrap()
+            .unwrap()
+            .captured
+    };
+    assert_eq!(line("").ttft, Some(Millis(5.0)));
+    assert_eq!(
+        (line(r#","whole":true"#).ttft, line("").cached),
+        (None, Some(Tokens(4)))
+    );
+}

@@ -1,9 +1,5 @@
 //! The sorted ends of chains, for the orders other than LRU.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::FxHashMap;
-
 use super::{Band, History, Nodes, Order, Ranked};
 
 impl Nodes {
@@ -59,17 +55,18 @@ impl Nodes {
     }
 
     /// Returns the LRU list in the order of eviction once the evict-first band is empty.
+    #[cfg(test)]
     pub(in crate::cache) fn last_to_go(&self) -> Vec<u32> {
         if self.order == Order::Lru {
             return self.in_band(Band::Lru).collect();
         }
         // Blockers of a node are below it and in this list too.
-        let mut below: FxHashMap<u32, u32> = self
+        let mut below: rustc_hash::FxHashMap<u32, u32> = self
             .in_band(Band::Lru)
             .map(|slot| (slot, self.get(slot).blockers))
             .collect();
         let free = below.iter().filter(|&(_, &blockers)| blockers == 0);
-        let mut ends: BTreeSet<Ranked> = free.map(|(&slot, _)| self.ranked(slot)).collect();
+        let mut ends: std::collections::BTreeSet<Ranked> = free.map(|(&slot, _)| self.ranked(slot)).collect();
         let mut order = Vec::with_capacity(below.len());
         while let Some((_, slot)) = ends.pop_first() {
             order.push(slot);

@@ -58,6 +58,15 @@ impl Nodes {
                 return Err(format!("{node:?} has {blockers} blockers"));
             }
         }
+        self.check_ends()?;
+        let roots = self.all().filter(|&slot| self.get(slot).parent == NONE).count();
+        if children + roots != self.len() || evict_first != self.evict_first_tokens {
+            return Err(format!("{children} children and {roots} roots of {}", self.len()));
+        }
+        Ok((used, pinned))
+    }
+
+    fn check_ends(&self) -> Result<(), String> {
         let mut ends: Vec<u32> = self.ends.iter().map(|&(_, slot)| slot).collect();
         let mut expected: Vec<u32> = self
             .in_band(Band::Lru)
@@ -65,16 +74,12 @@ impl Nodes {
             .collect();
         ends.sort_unstable();
         expected.sort_unstable();
-        if ends != expected || self.ends.iter().any(|&end| end != self.ranked(end.1)) {
-            return Err(format!(
-                "{:?} are sorted, {expected:?} are at the ends",
-                self.ends
-            ));
+        if ends == expected && self.ends.iter().all(|&end| end == self.ranked(end.1)) {
+            return Ok(());
         }
-        let roots = self.all().filter(|&slot| self.get(slot).parent == NONE).count();
-        if children + roots != self.len() || evict_first != self.evict_first_tokens {
-            return Err(format!("{children} children and {roots} roots of {}", self.len()));
-        }
-        Ok((used, pinned))
+        Err(format!(
+            "{:?} are sorted, {expected:?} are at the ends",
+            self.ends
+        ))
     }
 }

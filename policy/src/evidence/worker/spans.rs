@@ -123,7 +123,6 @@ impl Spans {
         places.insert(key, place);
     }
 
-    /// Turns the full younger half into the older one.
     fn turn_over(&mut self) {
         std::mem::swap(&mut self.young, &mut self.old);
         self.young.places.clear();

@@ -39,7 +39,6 @@ pub(super) enum Claim {
     Several,
 }
 
-/// Returns the number of blocks that a turn stores.
 pub(super) fn depth_of(turn: &TurnBlocks, block: u64) -> u64 {
     turn.total.saturating_sub(1) / block
 }

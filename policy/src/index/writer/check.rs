@@ -73,12 +73,11 @@ impl Writer {
             let place = self.place_of(crate::ids::PrefixHash(key(off)));
             place.is_some_and(|place| place.run == run && place.depth == view.start + off)
         });
-        let mut children = 0;
-        let mut child = self.first_child(run);
-        while child != 0 && self.parent_of(child) == run {
-            children += 1;
-            child = self.next_sibling(child);
-        }
+        let next = |child: &u32| Some(self.next_sibling(*child));
+        let children = std::iter::successors(Some(self.first_child(run)), next)
+            .take_while(|child| *child != 0 && self.parent_of(*child) == run)
+            .count() as u32;
+        let depth = if parent == 0 { 0 } else { above.start + above.len };
         let distinct: HashSet<u32> = holders.partials.iter().map(|(worker, _)| *worker).collect();
         let mut upper = Holders::default();
         upper.load(&self.shared.words, &above);
@@ -112,14 +111,7 @@ impl Writer {
                 "a holder both full and partial",
             ),
             (children == self.children_of(run), "its children are miscounted"),
-            (
-                if parent == 0 {
-                    view.start == 0
-                } else {
-                    view.start == above.start + above.len
-                },
-                "not at its depth",
-            ),
+            (view.start == depth, "not at its depth"),
             (
                 parent == 0 || more_recent.contains(&parent),
                 "more recent than its parent",

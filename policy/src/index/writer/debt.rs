@@ -17,7 +17,6 @@ use crate::index::run::CHILDREN;
 
 /// Locator entries that each write removes for earlier removals: a microsecond.
 const KEYS_A_WRITE: u64 = 32;
-/// Deferred merges that each write performs.
 const MERGES_A_WRITE: usize = 2;
 
 #[derive(Debug, Default)]

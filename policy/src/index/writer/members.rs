@@ -24,7 +24,6 @@ impl Writer {
         self.lists + (self.workers.capacity() * size_of::<Worker>()) as u64
     }
 
-    /// Changes a worker's list and updates the sum of bytes.
     pub(super) fn change_list<T>(&mut self, worker: u32, change: impl FnOnce(&mut Worker) -> T) -> Option<T> {
         let state = self.workers.get_mut(worker as usize)?;
         self.lists -= state.list_bytes();

@@ -51,31 +51,18 @@ impl Writer {
         words.copy(a.keys, block, a.len);
         words.copy(b.keys, block + a.len, b.len);
         let renamed = if keep_upper { a.len..len } else { 0..a.len };
-        self.locator
-            .warm(renamed.clone().map(|off| words.load(block + off)));
-        for off in renamed {
-            let old = Place {
-                run: gone,
-                depth: a.start + off,
-            };
-            self.locator.rename(words.load(block + off), old, kept);
+        let keys = renamed.map(|off| (words.load(block + off), a.start + off));
+        self.locator.warm(keys.clone().map(|(key, _)| key));
+        for (key, depth) in keys {
+            self.locator.rename(key, Place { run: gone, depth }, kept);
         }
         self.merge_members(&a, &b, kept, gone);
         let (line, dead) = (words.line(kept), words.line(gone));
         line.open();
         dead.open();
         shared.branches.remove(b.first);
-        self.disown(lower);
-        if keep_upper {
-            self.inherit(lower, upper);
-            self.unqueue(lower);
-        } else {
-            let parent = self.parent_of(upper);
-            self.disown(upper);
-            self.adopt(parent, lower);
-            self.unqueue(lower);
-            self.queue_after(upper, lower);
-            self.unqueue(upper);
+        self.replace(upper, lower, keep_upper);
+        if !keep_upper {
             shared.heads(a.start).set(a.first, lower);
         }
         line.set(SHAPE, run::shape(a.start, len, 0));
@@ -90,6 +77,22 @@ impl Writer {
         self.pool.free(b.keys);
         self.stats.runs -= 1;
         self.mergeable.push(kept);
+    }
+
+    /// Gives the record that stays the place of both in the tree and in the order of use.
+    fn replace(&mut self, upper: u32, lower: u32, keep_upper: bool) {
+        self.disown(lower);
+        if keep_upper {
+            self.inherit(lower, upper);
+            self.unqueue(lower);
+        } else {
+            let parent = self.parent_of(upper);
+            self.disown(upper);
+            self.adopt(parent, lower);
+            self.unqueue(lower);
+            self.queue_after(upper, lower);
+            self.unqueue(upper);
+        }
     }
 
     /// Returns the holders of both runs as one, or `None` if too many would be partial.

@@ -5,11 +5,9 @@ use crate::index::locator::Place;
 use crate::index::pool::Kind;
 use crate::index::run::{self, BLOCKS, FIRST, LAST, SHAPE, View};
 
-/// One of the two parts of a split run.
 #[derive(Clone, Copy)]
 struct Part {
     run: u32,
-    /// Its keys.
     keys: u32,
 }
 

@@ -42,7 +42,6 @@ impl Writer {
         }
     }
 
-    /// Removes a run's keys at these offsets from the locator.
     pub(super) fn remove_keys(&mut self, run: u32, start: u32, keys: u32, offsets: std::ops::Range<u32>) {
         let words = &self.shared.words;
         let mut from = offsets.start;

@@ -30,7 +30,7 @@ fn a_capacity_that_nobody_has_said_is_learned_from_what_is_missing() {
     go_round(&mut guessed, &mut engine, 60, 20);
     let learned = guessed.capacity_of(W0).0;
     assert!((18_000..24_000).contains(&learned), "{learned}");
-    guessed.capacity_told(W0, Tokens(20_480));
+    guessed.set_reported_capacity(W0, Tokens(20_480));
     assert_eq!(
         (guessed.capacity_of(W0), guessed.learns_capacity(W0)),
         (Tokens(20_480), false)
@@ -64,7 +64,7 @@ fn a_full_mirror_grows_where_more_is_found_than_it_holds() {
     }
     guessed.found_more(W0);
     assert_eq!(guessed.capacity_of(W0), Tokens(4352));
-    guessed.capacity_told(W0, Tokens(4096));
+    guessed.set_reported_capacity(W0, Tokens(4096));
     guessed.found_more(W0);
     assert_eq!(guessed.capacity_of(W0), Tokens(4096), "it said so");
 }

@@ -67,7 +67,6 @@ type Standing = (Rank, u64, Reverse<u32>);
 
 impl HybridBlocks {
     /// Creates an empty cache. Blocks weigh `config.block_tokens`, checkpoints `options.state_tokens`.
-    #[must_use]
     pub fn new(config: CacheConfig, options: FlopAwareOptions) -> Self {
         let held = Held {
             config,
@@ -83,19 +82,17 @@ impl HybridBlocks {
     }
 
     /// Returns the current weight.
-    #[must_use]
     pub fn weight(&self) -> f64 {
         self.held.utility.weight()
     }
 
     /// Returns the number of saved checkpoints.
-    #[must_use]
+    #[cfg(test)]
     pub fn checkpoints(&self) -> usize {
         self.held.saved as usize
     }
 
     /// Returns where a chain can be resumed, in blocks from its beginning, ascending.
-    #[must_use]
     pub fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
         self.held.resumable(chain).collect()
     }
@@ -205,7 +202,6 @@ impl Held {
     }
 }
 
-/// A served turn, with the chain of its blocks.
 #[derive(Clone, Debug)]
 struct ServedChain {
     chain: Box<[PrefixHash]>,

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 
 use super::super::ranked::Rank;
 use super::super::{CacheConfig, Served};
-use super::BlockPolicy;
 use super::tree::{SlotId, Tree};
+use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
 
@@ -107,7 +107,6 @@ pub struct ScoredBlocks<S> {
 
 impl<S: Score> ScoredBlocks<S> {
     /// Creates an empty cache. Blocks weigh `config.block_tokens`.
-    #[must_use]
     pub fn new(config: CacheConfig, score: S) -> Self {
         Self {
             config,
@@ -191,9 +190,7 @@ impl<S: Score> ScoredBlocks<S> {
 }
 
 impl<S: Score> BlockPolicy for ScoredBlocks<S> {
-    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-        Tokens(self.tree.walk(chain).count() as u64 * self.block())
-    }
+    blocks_of_tree!();
 
     fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
         self.score.turn(turn);
@@ -221,14 +218,6 @@ impl<S: Score> BlockPolicy for ScoredBlocks<S> {
                 self.enlist(parent);
             }
         }
-    }
-
-    fn used(&self) -> Tokens {
-        Tokens(self.tree.len() as u64 * self.block())
-    }
-
-    fn dump(&self) -> Vec<PrefixHash> {
-        self.tree.slots().map(|(hash, _)| hash).collect()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 
 use super::super::tiers::Tier;
 use super::super::{CacheConfig, Served, round_up};
-use super::BlockPolicy;
 use super::tree::{SlotId, Tree};
+use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
 
@@ -56,7 +56,6 @@ type Key = (u64, Reverse<u32>, SlotId);
 impl TieredBlocks {
     /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
     /// follow.
-    #[must_use]
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let block = u64::from(config.block_tokens.max(1));
         let top = Tier {
@@ -82,7 +81,7 @@ impl TieredBlocks {
     }
 
     /// Returns the number of blocks of a chain's resident prefix by tier, top first.
-    #[must_use]
+    #[cfg(test)]
     pub fn per_tier(&self, chain: &[PrefixHash]) -> Vec<usize> {
         let mut blocks = vec![0; self.levels.len()];
         let levels = self
@@ -201,9 +200,7 @@ impl TieredBlocks {
 }
 
 impl BlockPolicy for TieredBlocks {
-    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-        Tokens(self.tree.walk(chain).count() as u64 * self.block())
-    }
+    blocks_of_tree!();
 
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
         let tier = |slot: SlotId| &self.levels[self.standings[slot as usize].level].tier;
@@ -218,14 +215,6 @@ impl BlockPolicy for TieredBlocks {
         self.tree.grow(&mut path, chain);
         self.lift(&path, hits, turn);
         (0..self.levels.len()).for_each(|level| self.settle(level));
-    }
-
-    fn used(&self) -> Tokens {
-        Tokens(self.tree.len() as u64 * self.block())
-    }
-
-    fn dump(&self) -> Vec<PrefixHash> {
-        self.tree.slots().map(|(hash, _)| hash).collect()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::super::{CacheConfig, Served};
-use super::BlockPolicy;
 use super::tree::{SlotId, Tree};
+use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
@@ -42,7 +42,6 @@ type Key = (u64, Reverse<u32>, SlotId);
 
 impl TrimmedBlocks {
     /// Creates an empty cache. Blocks weigh `config.block_tokens`.
-    #[must_use]
     pub fn new(config: CacheConfig, pass: Pass) -> Self {
         Self {
             config,
@@ -120,9 +119,7 @@ impl TrimmedBlocks {
 }
 
 impl BlockPolicy for TrimmedBlocks {
-    fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-        Tokens(self.tree.walk(chain).count() as u64 * self.block())
-    }
+    blocks_of_tree!();
 
     fn served(&mut self, chain: &[PrefixHash], turn: &Served) {
         self.served += 1;
@@ -144,14 +141,6 @@ impl BlockPolicy for TrimmedBlocks {
             };
             self.prune(oldest);
         }
-    }
-
-    fn used(&self) -> Tokens {
-        Tokens(self.tree.len() as u64 * self.block())
-    }
-
-    fn dump(&self) -> Vec<PrefixHash> {
-        self.tree.slots().map(|(hash, _)| hash).collect()
     }
 
     fn check(&self) -> Result<(), String> {

@@ -27,7 +27,6 @@ pub struct Uses {
 
 impl Uses {
     /// Collects the uses from a trace's turns in order, each given by its full blocks.
-    #[must_use]
     pub fn new<'a>(chains: impl Iterator<Item = &'a [PrefixHash]> + Clone) -> Self {
         let mut spans: FxHashMap<PrefixHash, (usize, usize)> = FxHashMap::default();
         for &hash in chains.clone().flatten() {
@@ -52,7 +51,6 @@ impl Uses {
     }
 
     /// Returns the turns that use a block, ascending.
-    #[must_use]
     pub fn of(&self, hash: PrefixHash) -> &[u32] {
         self.spans
             .get(&hash)
@@ -76,7 +74,6 @@ pub struct Upcoming {
 
 impl Upcoming {
     /// Creates the score of `turns` turns, none of which has passed.
-    #[must_use]
     pub fn new(uses: Arc<Uses>, turns: usize, budgets: Option<Vec<Tokens>>) -> Self {
         Self {
             uses,

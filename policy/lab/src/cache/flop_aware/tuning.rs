@@ -30,7 +30,6 @@ pub(in crate::cache) const GROWTH: usize = 2;
 /// Upper bound on a window's records, in blocks or turns.
 const MOST_WEIGHT: usize = 1 << 20;
 
-/// A cache whose weight can be tuned.
 pub(in crate::cache) trait Tunable: Clone {
     type Record;
 

@@ -9,10 +9,10 @@ use super::server::Server;
 use super::view::Beliefs;
 use super::workload::Item;
 use super::{FleetConfig, Order, WorkerSpec};
-use policy::estimate::{ConversationCounts, Home, LearnedCost, PendingWork, Ticket, Utilisation};
+use policy::estimate::{ConversationCounts, LastTurn, LearnedCost, PendingWork, Ticket, Utilisation};
 use policy::ids::{ConversationId, WorkerId};
 use policy::index::Reach;
-use policy::residency::Hold;
+use policy::residency::Reservation;
 use policy::route::{self, Decision, Snapshot, WorkerView};
 use policy::slo;
 use policy::tail::{Answered, Begun, Class, Tail};
@@ -30,7 +30,6 @@ pub(super) struct Load {
     last_first_token: Millis,
 }
 
-/// The arrival of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) turn: u32,
@@ -42,7 +41,7 @@ pub(super) struct Sent {
     pub(super) worker: usize,
     turn: u32,
     ticket: Option<Ticket>,
-    hold: Option<Hold>,
+    hold: Option<Reservation>,
     pub(super) evict_first: Tokens,
     sent_at: Millis,
     pub(super) prefill: Millis,
@@ -56,7 +55,7 @@ pub(super) struct Brain<'a> {
     pub(super) loads: Vec<Load>,
     pub(super) beliefs: Beliefs,
     pub(super) foreign: FxHashMap<u32, Foreign>,
-    last_turn: FxHashMap<ConversationId, Home>,
+    last_turn: FxHashMap<ConversationId, LastTurn>,
     homes: ConversationCounts,
     /// Under [`CacheRule::Tail`]: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
@@ -249,7 +248,7 @@ impl<'a> Brain<'a> {
         conversation: ConversationId,
         worker: usize,
     ) -> Option<WorkerId> {
-        let home = Home {
+        let home = LastTurn {
             worker: WorkerId(worker as u32),
             at: now,
         };
@@ -299,7 +298,7 @@ impl<'a> Brain<'a> {
         let prefill = load.learned.cost().prefill(uncached, cached);
         if let Some(tail) = &mut self.tail {
             let begun = Begun {
-                compared: sent.hold.as_ref().and_then(Hold::compared),
+                compared: sent.hold.as_ref().and_then(Reservation::compared),
                 wait: ttft.saturating_sub(prefill),
                 ttft,
                 objective: item.objective.unwrap_or(self.config.target.ttft),

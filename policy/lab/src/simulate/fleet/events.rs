@@ -7,18 +7,24 @@ use policy::units::Millis;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A turn arrives.
     Arrive(u32),
     /// A worker finished a piece of its running prefill. Stale if the worker died since, as `life` shows.
-    Computed { worker: u32, life: u32 },
+    Computed {
+        worker: u32,
+        life: u32,
+    },
     /// A turn's response is complete.
-    Answered { turn: u32, life: u32 },
-    /// A fault occurs.
+    Answered {
+        turn: u32,
+        life: u32,
+    },
     Fault(u32),
     /// A held turn may have room by now.
     Look,
     /// A batch of cache events reaches the router.
-    Delivered { worker: u32 },
+    Delivered {
+        worker: u32,
+    },
     /// A message of one router reaches the others.
     Heard,
     /// Every router announces its turns in flight.

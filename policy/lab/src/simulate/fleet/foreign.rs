@@ -1,7 +1,7 @@
 //! Turns of other routers: what routers say about them, and what a router counts for them.
 
 use policy::estimate::Ticket;
-use policy::residency::Hold;
+use policy::residency::Reservation;
 use policy::units::{Millis, Tokens};
 
 /// A router's message about one of its turns.
@@ -26,5 +26,5 @@ pub(super) enum Word {
 pub(super) struct Foreign {
     pub(super) worker: usize,
     pub(super) ticket: Option<Ticket>,
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<Reservation>,
 }

@@ -5,7 +5,7 @@ use super::server::Server;
 use super::workload::Item;
 use policy::route::Decision;
 use policy::route::Patience;
-use policy::route::hold::{self, Hold, Plan};
+use policy::route::hold::{self, Deferral, Plan};
 use policy::units::Millis;
 
 /// Added to the time at which there will be room, so that rounding cannot make every pass slightly too early.
@@ -29,7 +29,7 @@ impl Brain<'_> {
         &mut self,
         now: Millis,
         servers: &[Server],
-        hold: Hold,
+        hold: Deferral,
         held: &mut Vec<Held>,
         items: &[Item],
     ) -> Vec<(u32, Sent, Decision)> {
@@ -71,7 +71,7 @@ impl Brain<'_> {
     }
 
     /// Returns how long until a busy worker should have room again.
-    pub(super) fn next_room(&self, now: Millis, hold: Hold) -> Option<Millis> {
+    pub(super) fn next_room(&self, now: Millis, hold: Deferral) -> Option<Millis> {
         let over = |wait: Millis| wait.saturating_sub(hold.within);
         let busy = self.loads.iter().filter(|load| load.ready);
         let over = busy

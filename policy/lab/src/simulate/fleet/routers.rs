@@ -147,7 +147,6 @@ impl<'a> Brains<'a> {
         }
     }
 
-    /// Returns whether no router counts a turn in flight.
     pub(super) fn are_at_rest(&self) -> bool {
         let idle = |brain: &Brain<'_>| brain.loads.iter().all(|load| load.in_flight == 0);
         self.sharing.is_some_and(|sharing| sharing.loss > 0.0) || self.all.iter().all(idle)

@@ -34,14 +34,12 @@ pub struct Choice<'a> {
 }
 
 /// Plays the workload through the fleet.
-#[must_use]
 pub fn run(workload: &Workload, config: &FleetConfig) -> FleetReport {
     run_observed(workload, config, &mut |_| {})
 }
 
 /// Plays the workload through the fleet, and passes every choice to `observe` as it is made. Storing all of them would
 /// take a record per turn and worker.
-#[must_use]
 pub fn run_observed(
     workload: &Workload,
     config: &FleetConfig,
@@ -54,7 +52,6 @@ pub fn run_observed(
 
 /// Plays the workload through the fleet while `observe`, called with every choice, returns [`ControlFlow::Continue`].
 /// Returns `None` if it stopped early.
-#[must_use]
 pub fn run_while(
     workload: &Workload,
     config: &FleetConfig,

@@ -338,7 +338,7 @@ proptest! {
         let mut config = FleetConfig { faults, view, cache, order, pace: Pace::Load(load), ..plain(3, 8000) };
         config.settings.policy = policy;
         config.decode.ms_per_token = decode_ms;
-        config.hold = within.map(|within| Hold { within: Millis(within) });
+        config.hold = within.map(|within| Deferral { within: Millis(within) });
         let report = play(&turns, &config);
         let records = report.per_turn.clone().unwrap();
         let mut served: Vec<u32> = records.iter().map(|record| record.turn).collect();
@@ -393,7 +393,7 @@ fn waits_in_an_ordered_queue_are_predicted_by_its_order() {
 
 fn holding(workers: usize, capacity: u64, within: f64) -> FleetConfig {
     FleetConfig {
-        hold: Some(Hold {
+        hold: Some(Deferral {
             within: Millis(within),
         }),
         ..plain(workers, capacity)

@@ -12,7 +12,7 @@ use policy::cache::Change;
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{Index, IndexLimits, Reach};
-use policy::residency::{Hold, Reply, Residency};
+use policy::residency::{Reply, Reservation, Residency};
 use policy::units::{Millis, Tokens};
 
 /// The source of the beliefs. In any view, what is in flight to a worker counts as resident there.
@@ -158,7 +158,7 @@ impl Beliefs {
         }
     }
 
-    pub(super) fn sent(&mut self, worker: usize, chain: &Chain) -> Option<Hold> {
+    pub(super) fn sent(&mut self, worker: usize, chain: &Chain) -> Option<Reservation> {
         match self {
             Self::Exact(in_flight) => in_flight.add(worker, chain),
             Self::Events(listener) => listener.in_flight.add(worker, chain),
@@ -173,7 +173,7 @@ impl Beliefs {
         worker: usize,
         chain: &Chain,
         reply: &Chain,
-        hold: Option<Hold>,
+        hold: Option<Reservation>,
         evict_first: Tokens,
         total: Tokens,
     ) {
@@ -193,7 +193,7 @@ impl Beliefs {
         }
     }
 
-    pub(super) fn retracted(&mut self, worker: usize, chain: &Chain, hold: Option<Hold>) {
+    pub(super) fn retracted(&mut self, worker: usize, chain: &Chain, hold: Option<Reservation>) {
         match (self, hold) {
             (Self::Mirror(residency), Some(hold)) => residency.retract(hold),
             (Self::Exact(in_flight), _) => in_flight.remove(worker, chain),

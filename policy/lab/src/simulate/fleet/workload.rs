@@ -30,7 +30,6 @@ pub(super) struct Item {
     pub(super) ts_s: f64,
     pub(super) conversation: ConversationId,
     pub(super) number: u32,
-    /// The traffic class in the trace.
     traffic: ClassId,
     pub(super) prompt: Tokens,
     pub(super) new_tokens: Tokens,
@@ -152,13 +151,11 @@ impl Workload {
     }
 
     /// Returns the number of turns.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
     /// Returns `false`: a workload has turns.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -91,9 +91,7 @@ impl Parameters {
     };
 
     /// Checks that every parameter is within its [range](RANGES).
-    ///
-    /// # Errors
-    /// [`BadWorkload::Value`] for the first one that is not.
+    /// Fails with [`BadWorkload::Value`] for the first one that is not.
     pub fn check(mut self) -> Result<(), BadWorkload> {
         for &(key, least, most) in RANGES {
             // A NaN is in no range.

@@ -142,7 +142,6 @@ fn weights(report: &Report) -> String {
     text
 }
 
-/// Formats a cell as `4 / 8,000 / 1.1`.
 fn name(cell: &Cell) -> String {
     let (thousands, rest) = (cell.blocks / 1000, cell.blocks % 1000);
     format!("{} / {thousands},{rest:03} / {}", cell.workers, cell.load)

@@ -39,7 +39,6 @@ pub struct BlockLease {
 
 impl BlockLease {
     /// Returns the leading tokens that were resident when the sequence began.
-    #[must_use]
     pub fn hit_tokens(&self) -> Tokens {
         Tokens(self.hit_tokens)
     }

@@ -1,8 +1,8 @@
 //! The index and its naive twin under the same updates: same answers, same counts, no broken invariant.
 
-use policy::ids::{PrefixHash, WorkerId};
-use policy::index::naive::NaiveIndex;
-use policy::index::{Index, IndexLimits, Reach};
+use crate::ids::{PrefixHash, WorkerId};
+use crate::index::naive::NaiveIndex;
+use crate::index::{Index, IndexLimits, Reach};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -196,7 +196,7 @@ fn a_hundred_thousand_random_operations_give_no_wrong_score() {
 }
 
 #[test]
-#[ignore = "two minutes in release: cargo test --release -p tailroute-policy --test index_twin -- --ignored"]
+#[ignore = "two minutes in release: cargo test --release -p tailroute-policy --lib index::tests::twin:: -- --ignored"]
 fn ten_million_random_operations_give_no_wrong_score() {
     assert_eq!(drive(10_000_000, 11), 0);
 }

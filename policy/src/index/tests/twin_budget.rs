@@ -1,8 +1,8 @@
 //! The byte budget under any updates: at most 5 % over, no false entries, and the last store is present.
 
-use policy::ids::{PrefixHash, WorkerId};
-use policy::index::naive::NaiveIndex;
-use policy::index::{Index, IndexLimits, Reach};
+use crate::ids::{PrefixHash, WorkerId};
+use crate::index::naive::NaiveIndex;
+use crate::index::{Index, IndexLimits, Reach};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

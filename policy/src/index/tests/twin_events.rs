@@ -3,9 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use policy::ids::{PrefixHash, WorkerId};
-use policy::index::naive::NaiveIndex;
-use policy::index::{Index, IndexLimits, Reach};
+use crate::ids::{PrefixHash, WorkerId};
+use crate::index::naive::NaiveIndex;
+use crate::index::{Index, IndexLimits, Reach};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
