@@ -18,17 +18,13 @@ use crate::tree::{Node, Value};
 use crate::validate::validate;
 
 /// Reads a JSON document. `null` means that a key is absent.
-///
-/// # Errors
-/// Everything that is wrong with it, with its position; never an empty list.
+/// Fails with everything that is wrong with it, with its position; never an empty list.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
     read(node(document, &Origin::Nowhere))
 }
 
 /// Reads the parameters of a query, whose values are text.
-///
-/// # Errors
-/// Everything that is wrong with them, each with its name; never an empty list.
+/// Fails with everything that is wrong with them, each with its name; never an empty list.
 pub fn read_query<T: DeserializeOwned + JsonSchema>(
     parameters: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, Problems> {
@@ -106,9 +102,7 @@ pub struct PolicyDocument {
 
 impl PolicyDocument {
     /// Converts it to settings, where turns are of these classes. `key` is the position of the document.
-    ///
-    /// # Errors
-    /// Overrides that cannot apply to any turn.
+    /// Fails with overrides that cannot apply to any turn.
     pub fn settings(&self, key: &str, classes: &[Class]) -> Result<Settings, Problems> {
         let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
@@ -128,7 +122,6 @@ impl PolicyDocument {
     }
 
     /// Converts it to settings. Overrides for unknown classes are kept without effect.
-    #[must_use]
     pub fn settings_for_any_classes(&self) -> Settings {
         Settings {
             policy: self.policy,

@@ -32,8 +32,6 @@ static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Reads a regular file of at most `most` bytes.
-///
-/// # Errors
 /// Fails if it cannot be read within [`READ_LIMIT`], is not a regular file, or is longer (`FileTooLarge`).
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_within(path, most, READ_LIMIT)
@@ -71,7 +69,6 @@ pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8
 pub type Stamp = (u64, u64, i64, i64, u64);
 
 /// The state of the file at this path, links followed; `None` if there is none, or its file system does not answer.
-#[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     let own = path.to_owned();
     within(path, READ_LIMIT, move || std::fs::metadata(own))
@@ -80,7 +77,6 @@ pub fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 /// Like [`stamp`], for as long as the file system takes: for threads that may block.
-#[must_use]
 pub fn stamp_blocking(path: &Path) -> Option<Stamp> {
     std::fs::metadata(path).ok().map(|found| stamp_of(&found))
 }
@@ -96,8 +92,6 @@ fn stamp_of(found: &Metadata) -> Stamp {
 }
 
 /// Refuses a path that leads to a named pipe, a device, a socket or a folder.
-///
-/// # Errors
 /// Fails if it does, or does not exist.
 pub fn expect_regular(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_file() {
@@ -109,8 +103,6 @@ pub fn expect_regular(path: &Path) -> io::Result<()> {
 }
 
 /// Like [`expect_regular`], but accepts a path without a file.
-///
-/// # Errors
 /// Fails if the path leads to anything but a regular file.
 pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
     match expect_regular(path) {
@@ -120,10 +112,8 @@ pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
 }
 
 /// Runs blocking work with a file on another thread, and waits for it for at most `limit`.
-///
-/// # Errors
-/// The error of the work; `TimedOut` if it takes longer, in which case it continues in the background; `ResourceBusy`
-/// if earlier work with the same path was abandoned and has not ended.
+/// Fails with the error of the work; `TimedOut` if it takes longer, in which case it continues in the background;
+/// `ResourceBusy` if earlier work with the same path was abandoned and has not ended.
 pub fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,

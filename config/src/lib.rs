@@ -23,6 +23,7 @@ mod overlay;
 mod problem;
 mod schema;
 mod sections;
+mod syntax;
 mod tree;
 mod validate;
 

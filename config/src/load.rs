@@ -53,9 +53,7 @@ pub enum LoadError {
 }
 
 /// Combines the sources and checks the result.
-///
-/// # Errors
-/// Everything that is wrong with it; never an empty list.
+/// Fails with everything that is wrong with it; never an empty list.
 pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     let mut problems = Problems::default();
     let mut root = match sources.file {
@@ -64,18 +62,18 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     };
     if !problems.is_empty() {
         // An incomplete file would cause misleading problems.
-        return Err(problems);
+        return Err(problems.sorted());
     }
     overlay::environment(&mut root, &sources.environment, &mut problems);
     overlay::flags(&mut root, &sources.overrides, &mut problems);
     let Some(file) = as_written(&mut root, &mut problems) else {
-        return Err(problems);
+        return Err(problems.sorted());
     };
     let config = sections::check(file, &root.origins(), &mut problems);
     if problems.is_empty() {
         Ok(config)
     } else {
-        Err(problems)
+        Err(problems.sorted())
     }
 }
 
@@ -101,8 +99,6 @@ fn as_written(root: &mut Node, problems: &mut Problems) -> Option<File> {
 
 /// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate proposed weights before they go
 /// into the configuration. The file is checked like a configuration, but needs no workers.
-///
-/// # Errors
 /// Fails if the file cannot be read, is not UTF-8, or is invalid.
 pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     let text = read_text(path)?;
@@ -114,7 +110,7 @@ pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     let file = as_written(&mut root, &mut problems);
     match file {
         Some(file) if problems.is_empty() => Ok(file.routing),
-        _ => Err(problems.into()),
+        _ => Err(problems.sorted().into()),
     }
 }
 
@@ -140,7 +136,7 @@ pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     Ok(ReadApart {
         written: T::deserialize(root.to_toml()).unwrap_or_default(),
         origins: root.origins(),
-        problems,
+        problems: problems.sorted(),
     })
 }
 
@@ -173,7 +169,7 @@ pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
     Ok(ReadApart {
         written: T::deserialize(root.to_toml()).unwrap_or_default(),
         origins: root.origins(),
-        problems,
+        problems: problems.sorted(),
     })
 }
 
@@ -187,8 +183,6 @@ pub fn environment() -> BTreeMap<String, String> {
 }
 
 /// Reads `path`, if given, and [`load`]s it with the environment and the command line.
-///
-/// # Errors
 /// Fails if the file cannot be read, is not UTF-8, or is invalid.
 pub fn load_file(
     path: Option<&Path>,

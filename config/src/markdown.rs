@@ -17,10 +17,11 @@ pub fn reference() -> String {
     let mut page = format!(
         "<!-- Generated from config/src/sections by `make generate`; a test says when it is out of date. -->\n\n\
          # Configuration\n\n\
-         A TOML file, then the environment, then the command line; the later wins. A key `section.key` is\n\
-         `{ENVIRONMENT_PREFIX}SECTION__KEY` in the environment, and `{ENVIRONMENT_PREFIX}WORKERS=url,url` replaces the list of workers (one whose\n\
-         url stands in the file keeps its settings). Unknown keys are refused. `tailroute check FILE` names every problem\n\
-         at once; [`tailroute.example.toml`](../config/tailroute.example.toml) has every key with its default.\n"
+         This page lists every key of the configuration. The router reads a TOML file, then the environment, then the command line; later\n\
+         values override earlier ones. A key `section.key` is `{ENVIRONMENT_PREFIX}SECTION__KEY` in the environment.\n\
+         `{ENVIRONMENT_PREFIX}WORKERS=url,url` replaces the list of workers; a worker whose url is also in the file keeps its settings. Unknown\n\
+         keys are refused. `tailroute check FILE` reports every problem at once.\n\
+         [`tailroute.example.toml`](../config/tailroute.example.toml) has every key with its default.\n"
     );
     section(&mut page, root, "");
     page

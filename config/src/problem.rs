@@ -37,6 +37,14 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Returns what problems are sorted by.
+    fn place(&self) -> (bool, Option<(&str, usize, usize)>) {
+        match self {
+            Self::File { file, line, column } => (false, Some((file, *line, *column))),
+            _ => (true, None),
+        }
+    }
+
     /// Returns whether values of this origin are text that must be parsed as the key's type.
     pub(crate) fn is_text(&self) -> bool {
         matches!(
@@ -90,7 +98,7 @@ const TOLD: usize = 32;
 /// Largest number of characters shown of an unknown key.
 const SHOWN: usize = 128;
 
-/// Problems in the order in which they were found. Never empty when returned as an error. After the first 32, one more
+/// Problems in the order of their lines. Never empty when returned as an error. After the first 32, one more
 /// states the number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -140,6 +148,13 @@ impl Problems {
             what: format!("and {} more", self.more),
             hint: None,
         });
+    }
+
+    /// Sorts by the line; problems of the environment and of flags come last.
+    pub(crate) fn sorted(mut self) -> Self {
+        self.told
+            .sort_by(|one, other| one.origin.place().cmp(&other.origin.place()));
+        self
     }
 
     /// Returns whether further problems are only counted, so that their texts need not be built.

@@ -8,7 +8,6 @@ use serde_json::Value as Json;
 use crate::sections::File;
 
 /// Returns the JSON schema (draft 2020-12) of the configuration file.
-#[must_use]
 pub fn schema() -> Json {
     let mut root = schemars::schema_for!(File).to_value();
     forget_defaults_of_required_keys(&mut root);

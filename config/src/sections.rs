@@ -185,7 +185,6 @@ pub struct Config {
 
 impl Config {
     /// Returns whether callers need a key.
-    #[must_use]
     pub fn requires_keys(&self) -> bool {
         !self.keys.is_empty() || self.admission.keys_file.is_some()
     }

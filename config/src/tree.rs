@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Origin, Problem, Problems};
+use crate::syntax;
 
 /// A value and its origin.
 #[derive(Clone, Debug)]
@@ -110,13 +111,17 @@ pub(crate) fn read(file: &str, text: &str, problems: &mut Problems) -> Node {
     let place = Place::new(file, text);
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
-        let origin = place.at(error.span().map_or(0, |span| span.start));
-        let what = error.message().to_owned();
+        let offset = error.span().map_or(0, |span| span.start);
+        let (before, line) = place.line(offset);
+        if syntax::repeats(error.message(), before, line) {
+            continue;
+        }
+        let (what, hint) = syntax::explain(error.message(), line);
         problems.push(Problem {
-            origin,
+            origin: place.at(offset),
             path: String::new(),
             what: format!("not TOML: {what}"),
-            hint: None,
+            hint,
         });
     }
     let origin = place.at(0);
@@ -139,6 +144,14 @@ impl<'a> Place<'a> {
         let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
         Self { file, text, lines }
+    }
+
+    /// Returns the text up to the line of a byte offset, and that line.
+    fn line(&self, offset: usize) -> (&'a str, &'a str) {
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let (before, rest) = self.text.split_at_checked(start).unwrap_or_default();
+        (before, rest.lines().next().unwrap_or_default())
     }
 
     /// Returns the origin at a byte offset of the text; an offset past the end is the end.

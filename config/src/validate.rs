@@ -122,10 +122,12 @@ fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut 
     }
     let what = format!("expected {}, found {}", expectation(schema), shown(&node.value));
     let hint = match &node.value {
-        Value::Text(text) => nearest(text, choices.iter().map(|(name, _)| *name)),
+        Value::Text(text) => {
+            nearest(text, choices.iter().map(|(name, _)| *name)).map(|name| format!("did you mean `{name}`?"))
+        }
+        Value::Table(_) if kind == "array" => Some(format!("each entry begins with [[{path}]]")),
         _ => None,
     };
-    let hint = hint.map(|name| format!("did you mean `{name}`?"));
     problems.push(Problem {
         origin: node.origin.clone(),
         path: path.to_owned(),

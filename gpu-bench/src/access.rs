@@ -7,9 +7,7 @@ use anyhow::{Context as _, ensure};
 use http::HeaderValue;
 
 /// Reads a secret from a file, without the final newline.
-///
-/// # Errors
-/// If the file cannot be read, or is empty.
+/// Fails if the file cannot be read, or is empty.
 pub fn secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path).and_then(|file| file.take(4096).read_to_string(&mut text));
@@ -19,9 +17,7 @@ pub fn secret(path: &Path) -> anyhow::Result<String> {
 }
 
 /// Returns the `Authorization` value of a key.
-///
-/// # Errors
-/// If the key has characters that a header cannot contain.
+/// Fails if the key has characters that a header cannot contain.
 pub fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {key}"))
         .context("the key has characters that are invalid in a header")?;
@@ -30,9 +26,7 @@ pub fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
 }
 
 /// Parses a URL and strips `/v1` and the trailing slash.
-///
-/// # Errors
-/// If it is not a valid URL.
+/// Fails if it is not a valid URL.
 pub fn base_url(text: &str) -> Result<String, String> {
     let base = text.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);

@@ -8,3 +8,20 @@ pub mod python;
 pub mod serve;
 pub mod tiers;
 pub mod worker;
+
+use std::io::{ErrorKind, Write as _};
+
+use serde::Serialize;
+
+/// Prints a result as JSON or as a table. A reader that has closed the pipe is no error.
+fn print<T: Serialize>(found: &T, json: bool, table: impl Fn(&T) -> String) -> anyhow::Result<()> {
+    let text = if json {
+        serde_json::to_string_pretty(found)?
+    } else {
+        table(found)
+    };
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

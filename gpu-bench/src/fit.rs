@@ -46,13 +46,11 @@ pub struct Interval {
 
 impl Interval {
     /// Returns half of the width.
-    #[must_use]
     pub fn half_width(&self) -> f64 {
         (self.high - self.low) / 2.0
     }
 
     /// Returns whether a value lies within the interval.
-    #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
@@ -169,9 +167,7 @@ pub struct Diagnosis {
 }
 
 /// Fits `samples`. `seed` determines the resamples.
-///
-/// # Errors
-/// If there are too few samples, or they do not determine the coefficients.
+/// Fails if there are too few samples, or they do not determine the coefficients.
 pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
     let all: Vec<Row> = samples.iter().map(Row::of).collect();
     if all.len() < FEWEST_SAMPLES {
@@ -223,9 +219,7 @@ pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
 }
 
 /// Checks whether the fit of these samples is reliable.
-///
-/// # Errors
-/// If it is not, with the reason.
+/// Fails if it is not, with the reason.
 pub fn accept(fit: &Fit, samples: &[Sample], min_r2: f64) -> Result<(), FitError> {
     if fit.cost.alpha_ms_per_token <= 0.0 || fit.alpha.low <= 0.0 && fit.gamma.low <= 0.0 {
         return Err(FitError::Flat);
@@ -244,7 +238,6 @@ pub fn accept(fit: &Fit, samples: &[Sample], min_r2: f64) -> Result<(), FitError
 }
 
 /// Returns the role of each sample in the fit.
-#[must_use]
 pub fn diagnose(fit: &Fit, samples: &[Sample]) -> Vec<Diagnosis> {
     let rows: Vec<Row> = samples.iter().map(Row::of).collect();
     robust::diagnose(&rows, fit)
@@ -283,7 +276,6 @@ impl Row {
 
 impl Fit {
     /// Returns the predicted time of a sample, including the floor.
-    #[must_use]
     pub fn predict(&self, sample: &Sample) -> f64 {
         let line = self.cost.prefill(sample.uncached, sample.cached).0;
         self.floor.map_or(line, |floor| line.max(floor.ms))
@@ -297,14 +289,12 @@ impl Fit {
 
 /// Fits robust, non-negative coefficients of up to three regressors; those not `fitted` are 0. `None` if the points
 /// do not determine them.
-#[must_use]
 pub fn line(points: &[([f64; 3], f64)], fitted: [bool; 3]) -> Option<[f64; 3]> {
     let rows: Vec<Row> = points.iter().map(|&(x, y)| Row { x, y, cached: 0.0 }).collect();
     robust::robust(&rows, fitted).map(|robust| robust.beta)
 }
 
 /// Returns the median; 0 for no values.
-#[must_use]
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);

@@ -66,9 +66,7 @@ impl OutputArgs {
 }
 
 /// Measures, fits, writes the files and prints the report.
-///
-/// # Errors
-/// If the result is unreliable or cannot be written.
+/// Fails if the result is unreliable or cannot be written.
 pub async fn run<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -100,9 +98,7 @@ pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
 }
 
 /// Measures until an end condition. Returns the condition and the number of failed probes.
-///
-/// # Errors
-/// If the source fails permanently or too often, or samples cannot be written.
+/// Fails if the source fails permanently or too often, or samples cannot be written.
 pub async fn samples<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -125,15 +121,11 @@ pub async fn samples<S: Source>(
                 continue;
             }
             if began.elapsed() > plan.budget() {
-                bar.finish_and_clear();
                 return Ok((Ended::Budget, failed));
             }
             let measured = tokio::select! {
                 measured = source.measure(cell) => measured,
-                _ = &mut interrupt => {
-                    bar.finish_and_clear();
-                    return Ok((Ended::Interrupted, failed));
-                }
+                _ = &mut interrupt => return Ok((Ended::Interrupted, failed)),
             };
             match measured {
                 Ok(sample) => {
@@ -141,7 +133,6 @@ pub async fn samples<S: Source>(
                     record.add(Measured { cell, sample })?;
                 }
                 Err(SourceError::Busy(_)) if !record.samples().is_empty() => {
-                    bar.finish_and_clear();
                     return Ok((Ended::Busy, failed));
                 }
                 Err(error) if error.is_final() => bail!(error),
@@ -155,7 +146,6 @@ pub async fn samples<S: Source>(
                 }
             }
         }
-        bar.finish_and_clear();
         let probes = record.samples().len() + failed as usize;
         ensure!(
             failed as usize * 5 <= probes,
@@ -183,9 +173,7 @@ fn enough(plan: &PlanArgs, record: &Record) -> bool {
 }
 
 /// Fits a record.
-///
-/// # Errors
-/// If the fit is not reliable, with the reason.
+/// Fails if the fit is not reliable, with the reason.
 pub fn calibrate(
     record: &Record,
     seed: u64,
@@ -248,7 +236,6 @@ fn calibration(record: &Record, fit: Fit, ended: Ended, failed: u32) -> Calibrat
     }
 }
 
-/// Returns whether the requested minimum was measured.
 fn is_whole(plan: &PlanArgs, record: &Record, calibration: &Calibration) -> bool {
     match calibration.ended {
         Ended::Precise | Ended::Passes => true,
@@ -326,7 +313,6 @@ fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
 }
 
 /// Returns the samples without their cells.
-#[must_use]
 pub fn bare(measured: &[Measured]) -> Vec<Sample> {
     measured.iter().map(|measured| measured.sample).collect()
 }
@@ -351,9 +337,7 @@ fn unix_seconds() -> u64 {
 }
 
 /// Builds a single-threaded runtime, so that the timing does not compete with other threads of the program.
-///
-/// # Errors
-/// If the runtime cannot be built.
+/// Fails if the runtime cannot be built.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.context("no runtime")

@@ -27,7 +27,6 @@ pub struct Grid {
 
 impl Grid {
     /// Returns all cells in the pass's own order. Cells of more than `longest` tokens are left out.
-    #[must_use]
     pub fn pass(&self, pass: u32, longest: Option<u64>) -> Vec<Cell> {
         let cell = |cached_tokens: u64| {
             self.uncached_tokens.iter().map(move |&uncached_tokens| Cell {
@@ -80,7 +79,6 @@ pub struct PlanArgs {
 
 impl PlanArgs {
     /// Returns the grid.
-    #[must_use]
     pub fn grid(&self) -> Grid {
         let sorted = |values: &[u64]| {
             let mut values = values.to_vec();
@@ -96,7 +94,6 @@ impl PlanArgs {
     }
 
     /// Returns the time budget.
-    #[must_use]
     pub fn budget(&self) -> Duration {
         Duration::from_secs(self.budget_s)
     }
@@ -104,7 +101,6 @@ impl PlanArgs {
     /// Returns whether a fit has the requested precision. A coefficient close to zero (no notable attention, no fixed
     /// cost) need not be known to a share of itself: it is enough that its uncertainty moves no prediction by half of
     /// the requested precision.
-    #[must_use]
     pub fn is_enough(&self, fit: &Fit) -> bool {
         let [alpha, beta, gamma] = fit.reach;
         let known = |interval: &Interval, value: f64, reach: f64, share: f64| {
@@ -119,9 +115,7 @@ impl PlanArgs {
 }
 
 /// Parses a share from 0 to 1.
-///
-/// # Errors
-/// If it is not such a number.
+/// Fails if it is not such a number.
 pub fn share(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     if (0.0..=1.0).contains(&number) {

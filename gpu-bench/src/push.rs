@@ -38,9 +38,7 @@ struct Known {
 }
 
 /// Sends a calibration. Returns the worker's name on the router.
-///
-/// # Errors
-/// If the router cannot be reached, does not know the worker, or rejects the request.
+/// Fails if the router cannot be reached, does not know the worker, or rejects the request.
 pub async fn send(router: &str, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<String> {
     let token = to.push_token_file.as_deref().map(secret).transpose()?;
     let token = token.as_deref().map(bearer).transpose()?;
@@ -112,9 +110,7 @@ fn escaped(byte: u8) -> String {
 }
 
 /// Sends the calibration at the end of a measurement, if a router was given.
-///
-/// # Errors
-/// If the router does not accept it. The file is written before.
+/// Fails if the router does not accept it. The file is written before.
 pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<()> {
     let Some(router) = router else { return Ok(()) };
     let name = send(router, to, calibration)

@@ -24,7 +24,10 @@ pub fn text(calibration: &Calibration) -> String {
     let mut row = |name: &str, value: f64, Interval { low, high }: Interval, unit: &str| {
         let _ = writeln!(
             out,
-            "  {name}  {value:>12.4e} {unit:<14} 95 %: {low:.4e} to {high:.4e}"
+            "  {name}  {:>12} {unit:<14} 95 %: {} to {}",
+            short(value),
+            short(low),
+            short(high)
         );
     };
     row("α", cost.alpha_ms_per_token, fit.alpha, "ms per token");
@@ -52,6 +55,12 @@ pub fn text(calibration: &Calibration) -> String {
     );
     if let Some(floor) = fit.floor {
         let _ = write!(out, "\n  floor_ms = {}", toml_number(floor.ms));
+    }
+    if let Some(tokens) = calibration.facts.capacity_tokens {
+        let _ = write!(out, "\n  capacity_tokens = {tokens}");
+    }
+    if let Some(tokens) = calibration.facts.block_tokens {
+        let _ = write!(out, "\n  block_size_tokens = {tokens}");
     }
     if let Some(line) = roofline(calibration) {
         let _ = write!(out, "\n\n  {line}");
@@ -118,7 +127,27 @@ pub fn notes(calibration: &Calibration) -> Vec<String> {
     notes
 }
 
-/// Formats five significant digits as a TOML number.
+/// Formats three significant digits, without an exponent unless the number is tiny.
+fn short(value: f64) -> String {
+    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    if rounded == 0.0 || rounded.abs() >= 1e-5 {
+        format!("{rounded}")
+    } else {
+        format!("{rounded:e}")
+    }
+}
+
+/// Formats a time in seconds since 1970 as a date, in UTC.
+fn date(unix_s: u64) -> String {
+    let at = i64::try_from(unix_s)
+        .ok()
+        .and_then(|at| jiff::Timestamp::from_second(at).ok());
+    at.map_or_else(
+        || format!("{unix_s} s after 1970"),
+        |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string(),
+    )
+}
+
 fn toml_number(value: f64) -> String {
     let rounded: f64 = format!("{value:.4e}").parse().unwrap_or(value);
     format!("{rounded:?}")
@@ -127,6 +156,15 @@ fn toml_number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short_and_times_are_dates() {
+        assert_eq!(
+            [2.5646e-3, 20.04, 0.0, 2.54e-9, 1234.5].map(short),
+            ["0.00256", "20", "0", "2.54e-9", "1230"]
+        );
+        assert_eq!(date(1_795_488_834), "2026-11-24 02:53 UTC");
+    }
 
     #[test]
     fn the_configuration_lines_have_valid_toml_numbers() {

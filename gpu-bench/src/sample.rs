@@ -95,7 +95,6 @@ pub struct Roofline {
 
 impl Roofline {
     /// Returns the share of the roofline that a sample reached, if its operations and bytes are known.
-    #[must_use]
     pub fn share(&self, sample: &Sample) -> Option<f64> {
         let compute_s = sample.flops? / self.flops_per_s;
         let memory_s = sample.bytes.unwrap_or(0.0) / self.bytes_per_s;

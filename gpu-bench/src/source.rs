@@ -41,7 +41,6 @@ pub enum SourceError {
 
 impl SourceError {
     /// Returns whether further cells would fail too.
-    #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
             Self::Probe(error) => error.is_final(),

@@ -165,24 +165,19 @@ async fn a_file_that_is_wrong_by_two_is_corrected_within_two_hundred_requests() 
     let alpha =
         || server.parts().state.fleet.workers()[0].cost().alpha_ms_per_token / TRUTH.alpha_ms_per_token;
     assert!(alpha() > 1.5, "{}", alpha());
-    let client = gpu_bench::source::http::Client::new(
-        format!("http://{}", server.address),
-        None,
-        Duration::from_secs(60),
-    )
-    .unwrap();
+    let client = reqwest::Client::new();
     for number in 0..200_u64 {
         let words: Vec<String> = (0..20 + number * 7919 % 600)
             .map(|at| format!("w{number}x{at}"))
             .collect();
-        let prompt = words.join(" ");
-        let ask = gpu_bench::source::http::chat::Ask {
-            model: "sim",
-            prompt: &prompt,
-            tokens: 2,
-            tiers: false,
-        };
-        client.chat(ask).await.unwrap();
+        let messages = serde_json::json!([{ "role": "user", "content": words.join(" ") }]);
+        let body =
+            serde_json::json!({ "model": "sim", "messages": messages, "max_tokens": 2, "stream": true });
+        let request = client
+            .post(format!("http://{}/v1/chat/completions", server.address))
+            .body(body.to_string());
+        let response = request.send().await.unwrap().error_for_status().unwrap();
+        response.bytes().await.unwrap();
     }
     // What was learned last is applied beside the requests.
     let patience = std::time::Instant::now();
@@ -190,6 +185,25 @@ async fn a_file_that_is_wrong_by_two_is_corrected_within_two_hundred_requests() 
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!((alpha() - 1.0).abs() <= 0.15, "{}", alpha());
+    server.drain().await;
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_router_is_not_measured_in_place_of_a_worker() {
+    let engine = engine().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("engine.json");
+    let server = routed(&engine, None).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-bench"));
+    let url = format!("http://{}", server.address);
+    command.args(["worker", &url, "--out"]).arg(&file);
+    let output = tokio::task::block_in_place(|| command.output()).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = format!("{url} is a tailroute router, which forwarded the prompt to gpu-0");
+    assert!(said.contains(&expected), "{said}");
+    assert!(!file.exists());
     server.drain().await;
     engine.shutdown().await;
 }

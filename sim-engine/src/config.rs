@@ -92,7 +92,6 @@ impl Default for CachePolicy {
 
 impl CachePolicy {
     /// Returns its name on the command line and in the capability document.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Plain(eviction) => eviction.as_str(),
@@ -216,7 +215,6 @@ pub struct ConfigError {
 
 impl EngineConfig {
     /// Returns the cache size in tokens.
-    #[must_use]
     pub fn capacity_tokens(&self) -> u64 {
         self.capacity_blocks.saturating_mul(u64::from(self.block_size))
     }

@@ -76,13 +76,11 @@ impl Engine {
     }
 
     /// Returns its address.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Returns its URL, `http://127.0.0.1:port`.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -94,19 +92,16 @@ impl Engine {
     }
 
     /// Returns the source of the first rank's cache events, if it publishes them.
-    #[must_use]
     pub fn kv_source(&self) -> Option<&KvEventSource> {
         self.first().kv_source.as_ref()
     }
 
     /// Returns the counts of one rank since the start; `None` if there is no such rank.
-    #[must_use]
     pub fn rank_stats(&self, rank: usize) -> Option<Stats> {
         self.ranks.get(rank).map(|rank| rank.stats())
     }
 
     /// Returns the counts of the first rank since the start.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.first().stats()
     }
@@ -126,7 +121,6 @@ impl Engine {
     }
 
     /// Returns the latest requests under `/v1`, oldest first, if `capture` is configured.
-    #[must_use]
     pub fn captured(&self) -> Vec<Captured> {
         self.ranks.iter().flat_map(|rank| rank.captured()).collect()
     }

@@ -131,7 +131,6 @@ fn is_known(path: &str, tailroute: bool) -> bool {
     }
 }
 
-/// Reads a body up to the configured size.
 async fn read_body(shared: &Shared, request: Request<Incoming>) -> Result<Bytes, ApiError> {
     let limit = shared.config.max_body_bytes;
     let (head, body) = request.into_parts();

@@ -281,7 +281,6 @@ impl Memory {
     }
 }
 
-/// A turn that leaves the engine.
 pub(crate) struct FinishedTurn<'a> {
     /// Its lease on the cache, if it was scheduled.
     pub(crate) lease: Option<Lease>,

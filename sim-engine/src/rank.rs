@@ -36,7 +36,6 @@ pub(crate) struct State {
 pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) kv_source: Option<KvEventSource>,
-    /// Shared by all ranks.
     pub(crate) responses: Arc<Responses>,
     received: AtomicU64,
     faults_injected: AtomicU64,

@@ -14,16 +14,12 @@ use serde_json::Value;
 
 use crate::prompt::Message;
 
-/// Most responses kept.
 const MAX_RESPONSES: usize = 4096;
 
-/// Most bytes of conversations kept.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A stored response.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    /// The response as it was sent.
     pub(crate) response: Value,
     /// The conversation with the reply, without instructions, which a continuation does not inherit.
     pub(crate) messages: Vec<Message>,
@@ -58,23 +54,19 @@ impl Default for Responses {
 }
 
 impl Responses {
-    /// Returns the id of a new response.
     pub(crate) fn new_id(&self) -> String {
         let number = self.created.fetch_add(1, Ordering::Relaxed);
         format!("resp_{:016x}{number:08x}", self.engine)
     }
 
-    /// Finds a response.
     pub(crate) fn find(&self, id: &str) -> Option<Arc<Stored>> {
         self.table.lock().by_id.get(id).cloned()
     }
 
-    /// Stores a response in the place of any other with its id.
     pub(crate) fn keep(&self, id: String, stored: Stored) {
         self.table.lock().keep(id, stored);
     }
 
-    /// Drops all responses.
     pub(crate) fn clear(&self) {
         *self.table.lock() = Table::default();
     }

@@ -128,7 +128,6 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Returns an idle engine at virtual time 0.
-    #[must_use]
     pub fn new(config: &EngineConfig) -> Self {
         Self {
             prefill: config.prefill,
@@ -159,13 +158,11 @@ impl Scheduler {
     }
 
     /// Returns the number of requests waiting for prefill.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns the number of requests in prefill or decode.
-    #[must_use]
     pub fn running(&self) -> usize {
         self.running.len() + usize::from(self.prefilling.is_some())
     }

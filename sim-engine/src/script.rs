@@ -35,7 +35,6 @@ pub struct Script {
 
 impl Script {
     /// Returns a reply of about `limit` tokens drawn by `seed`: some text, then a call of each function in `names`.
-    #[must_use]
     pub fn new(seed: u64, limit: u32, multibyte: bool, names: &[&str]) -> Self {
         let mut script = Self::default();
         let text = limit / 4;
@@ -75,25 +74,21 @@ impl Script {
     }
 
     /// Returns the number of tokens of the whole reply.
-    #[must_use]
     pub fn len(&self) -> u32 {
         self.tokens.len() as u32
     }
 
     /// Returns whether there are no tokens.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
     /// Returns the token at `index`; 0 past the end.
-    #[must_use]
     pub fn token(&self, index: u32) -> u32 {
         self.tokens.get(index as usize).copied().unwrap_or_default()
     }
 
     /// Returns the stream deltas of these tokens.
-    #[must_use]
     pub fn deltas(&self, tokens: std::ops::Range<u32>) -> Vec<Value> {
         let mut deltas: Vec<Value> = Vec::new();
         let (mut text, mut arguments): (String, Option<(usize, String)>) = Default::default();
@@ -120,7 +115,6 @@ impl Script {
     }
 
     /// Returns the message of the first `tokens` tokens.
-    #[must_use]
     pub fn message(&self, tokens: u32) -> Value {
         let (mut content, mut calls) = (String::new(), Vec::new());
         for said in self.said.iter().take(tokens as usize) {

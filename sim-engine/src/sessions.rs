@@ -15,7 +15,6 @@ pub(crate) struct Session {
     pub(crate) chain: Vec<PrefixHash>,
     /// Epoch of the newest hint seen.
     pub(crate) epoch: u64,
-    /// Turns queued or running.
     pub(crate) in_engine: u32,
     /// A hint that waits for the running turn.
     pub(crate) pending: Option<PendingHint>,

@@ -14,7 +14,6 @@ const WORDS: [&str; 48] = [
 const MULTIBYTE: [&str; 8] = [" café", " naïf", " né", " 日", " 本", " 🙂", " Ω", " où"];
 
 /// Returns the word at `index` of the reply drawn by `seed`. The first one has no leading space, as in models' replies.
-#[must_use]
 pub fn word(seed: u64, index: u32, multibyte: bool) -> &'static str {
     let draw = xxh3_64_with_seed(&index.to_le_bytes(), seed);
     let pick = (draw >> 8) as usize;
@@ -27,7 +26,6 @@ pub fn word(seed: u64, index: u32, multibyte: bool) -> &'static str {
 }
 
 /// Returns the words of `range`, joined.
-#[must_use]
 pub fn words(seed: u64, range: std::ops::Range<u32>, multibyte: bool) -> String {
     let mut text = String::with_capacity(range.len() * 6);
     range.for_each(|index| text.push_str(word(seed, index, multibyte)));
@@ -36,7 +34,6 @@ pub fn words(seed: u64, range: std::ops::Range<u32>, multibyte: bool) -> String 
 
 /// Returns where a stop string ends the reply: the tokens generated, and the bytes of text sent to the client. `None`
 /// if none of `stops` occurs within `limit` tokens.
-#[must_use]
 pub fn stop_at(seed: u64, limit: u32, multibyte: bool, stops: &[String]) -> Option<(u32, usize)> {
     let mut text = String::new();
     for index in 0..limit {

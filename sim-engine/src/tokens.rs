@@ -33,13 +33,11 @@ pub fn pieces(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the token of one piece.
-#[must_use]
 pub fn piece_token(piece: &str) -> u32 {
     xxh3_64(piece.as_bytes()) as u32 & !SPECIAL
 }
 
 /// Returns the token of a template marker such as `<|user|>`, which no text produces.
-#[must_use]
 pub fn special_token(name: &str) -> u32 {
     xxh3_64(name.as_bytes()) as u32 | SPECIAL
 }
@@ -59,7 +57,6 @@ pub struct BlockHasher {
 
 impl BlockHasher {
     /// Returns a hasher for one model and cache salt. A `block_size` of 0 counts as 1.
-    #[must_use]
     pub fn new(model: &str, cache_salt: Option<&str>, block_size: u32) -> Self {
         let root = xxh3_64(model.as_bytes());
         let root = cache_salt.map_or(root, |salt| xxh3_64_with_seed(salt.as_bytes(), root));
@@ -67,7 +64,6 @@ impl BlockHasher {
     }
 
     /// Returns a hasher that continues after the block `parent`.
-    #[must_use]
     pub fn below(parent: PrefixHash, block_size: u32) -> Self {
         let block_size = block_size.max(1) as usize;
         Self {
@@ -91,19 +87,16 @@ impl BlockHasher {
     }
 
     /// Returns the number of tokens per block.
-    #[must_use]
     pub fn block_size(&self) -> usize {
         self.block_size
     }
 
     /// Returns the tokens of the incomplete block.
-    #[must_use]
     pub fn partial(&self) -> &[u32] {
         &self.partial
     }
 
     /// Returns a number that depends on all tokens so far.
-    #[must_use]
     pub fn digest(&self) -> u64 {
         self.partial.iter().fold(self.parent.0, |digest, token| {
             xxh3_64_with_seed(&token.to_le_bytes(), digest)

@@ -55,7 +55,6 @@ impl Default for Lines {
 
 impl Lines {
     /// Returns a reader with a bound of `longest` bytes per line.
-    #[must_use]
     pub fn new(longest: usize) -> Self {
         Self {
             carry: Vec::new(),
@@ -105,7 +104,6 @@ impl Lines {
     }
 
     /// Returns the number of bytes buffered of an incomplete line.
-    #[must_use]
     pub fn held(&self) -> usize {
         self.carry.len()
     }
@@ -119,13 +117,11 @@ impl Lines {
     }
 
     /// Returns the number of lines skipped for their length.
-    #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
     /// Returns the position of the stream: what has to be closed before something else can be written to it.
-    #[must_use]
     pub fn standing(&self) -> StreamPosition<'_> {
         if self.skipping {
             StreamPosition::InLongLine
@@ -142,7 +138,6 @@ impl Lines {
 }
 
 /// Returns the payload of a `data:` line.
-#[must_use]
 pub fn data(line: &[u8]) -> Option<&[u8]> {
     let payload = line.strip_prefix(b"data:")?;
     Some(payload.strip_prefix(b" ").unwrap_or(payload))
@@ -172,7 +167,6 @@ impl Default for Events {
 
 impl Events {
     /// Returns a reader with a bound of `longest` bytes per event.
-    #[must_use]
     pub fn new(longest: usize) -> Self {
         Self {
             lines: Lines::new(longest),
@@ -184,9 +178,7 @@ impl Events {
     }
 
     /// Adds bytes and yields the data of each event that they complete to `on_event`.
-    ///
-    /// # Errors
-    /// If an event or a line is too long. Everything after it is ignored.
+    /// Fails if an event or a line is too long. Everything after it is ignored.
     pub fn push(&mut self, bytes: &[u8], mut on_event: impl FnMut(&[u8])) -> Result<(), TooLong> {
         let Self {
             lines,

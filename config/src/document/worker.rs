@@ -25,9 +25,7 @@ pub struct WorkerDocument {
 
 impl WorkerDocument {
     /// Checks the document.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, with its keys; never an empty list.
+    /// Fails with everything that is wrong with it, with its keys; never an empty list.
     pub fn check(self) -> Result<Worker, Problems> {
         let section = "workers[0].";
         let written = self

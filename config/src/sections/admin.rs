@@ -81,7 +81,6 @@ pub enum Role {
 
 impl Role {
     /// Returns the name, as written in a file of tokens.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",

@@ -105,15 +105,12 @@ pub struct Discovery {
 
 impl Discovery {
     /// Returns whether any source is enabled.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.kubernetes.is_some() || self.dns.is_some() || self.file.is_some()
     }
 }
 
 /// Reads a file of workers: TOML, or JSON if its name ends in `.json`.
-///
-/// # Errors
 /// Fails if the file cannot be read or is invalid.
 pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     let mut read = read_list::<WorkersFile>(path)?;

@@ -80,7 +80,6 @@ pub struct Network {
 
 impl Network {
     /// Parses an address (`10.0.0.7`) or a network (`10.0.0.0/8`).
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text
             .split_once('/')
@@ -92,7 +91,6 @@ impl Network {
     }
 
     /// Returns whether the network contains this address. An IPv4 address mapped to IPv6 is treated as IPv4.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let of = |address: IpAddr| match address.to_canonical() {
             IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),

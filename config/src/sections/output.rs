@@ -111,7 +111,6 @@ impl Log {
 }
 
 /// Returns the problem with log filter directives, and a remedy.
-#[must_use]
 pub fn level_problem(text: &str) -> Option<(String, Option<String>)> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     text.split(',').find_map(|directive| {

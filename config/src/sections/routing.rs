@@ -79,7 +79,6 @@ pub struct Requests {
 
 impl Requests {
     /// Returns whether turns may request anything.
-    #[must_use]
     pub fn any(&self) -> bool {
         self.named || !self.weights.is_empty()
     }
@@ -87,7 +86,6 @@ impl Requests {
 
 impl Routing {
     /// Returns policy and weights as the value that [`policy::route`] takes.
-    #[must_use]
     pub fn settings(&self) -> Settings {
         Settings {
             policy: self.policy,

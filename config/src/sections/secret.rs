@@ -15,7 +15,6 @@ pub struct Secret(std::sync::Arc<str>);
 
 impl Secret {
     /// Type.
-    #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
     }

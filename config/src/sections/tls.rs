@@ -73,7 +73,6 @@ pub struct Identity {
 
 impl Tls {
     /// Returns every file that is named.
-    #[must_use]
     pub fn files(&self) -> Vec<&PathBuf> {
         let server = self.server.iter().flat_map(|server| {
             [&server.identity.cert, &server.identity.key]

@@ -42,15 +42,15 @@ fn all_problems_are_told_at_once() {
     refused(
         text,
         &[
+            "t.toml:2:1: server.listen: expected an address and a port such as 127.0.0.1:8080, found \
+             \"localhost:80\"; write 127.0.0.1:80",
             "t.toml:4:1: limits.max_body_bytes: expected an integer of at least 1024, found \"32MiB\"",
             "t.toml:5:1: limits.retries: expected an integer of at least 0 and at most 16, found -1",
             "t.toml:7:1: objective.share: expected a number above 0 and below 1, found 1.5",
-            "t.toml:11:1: workers[1].url: missing; expected a string",
-            "t.toml:2:1: server.listen: expected an address and a port such as 127.0.0.1:8080, found \
-             \"localhost:80\"; write 127.0.0.1:80",
+            "t.toml:9:1: workers[0].name: expected 1 to 64 visible ASCII characters without spaces",
             "t.toml:10:1: workers[0].url: no scheme; expected a url such as http://10.0.0.1:8000, found \
              \"gpu:8000\"; put http:// in front",
-            "t.toml:9:1: workers[0].name: expected 1 to 64 visible ASCII characters without spaces",
+            "t.toml:11:1: workers[1].url: missing; expected a string",
         ],
     );
 }
@@ -64,9 +64,9 @@ fn overrides_are_of_classes_that_there_are_and_of_names_that_can_be_asked_for() 
     refused(
         &text,
         &[
-            "t.toml:9:1: routing.named.a b.kappa_max: expected a number of at least 1 and at most 1000000, found 0.5",
             "t.toml:6:18: routing.classes.bach: there is no such class; the classes are batch, header; did you mean `batch`?",
             "t.toml:8:16: routing.named.a b: expected a name of 1 to 64 letters, digits, `-`, `_` and `.`",
+            "t.toml:9:1: routing.named.a b.kappa_max: expected a number of at least 1 and at most 1000000, found 0.5",
         ],
     );
 }
@@ -95,6 +95,32 @@ fn a_key_written_twice_is_refused() {
     assert!(
         told[0].starts_with("t.toml:3:1: not TOML: duplicate key"),
         "{told:?}"
+    );
+}
+
+#[test]
+fn a_list_that_is_written_as_a_section_is_answered_with_double_brackets() {
+    let second = "[workers]\nurl = \"http://b:1\"\nname = \"b\"\ncapacity_tokens = 9\n";
+    refused(
+        &format!("[workers]\nurl = \"http://a:1\"\nname = \"a\"\n{second}"),
+        &[
+            "t.toml:4:2: not TOML: duplicate key; a section is written once, and each entry of a list begins with [[workers]]",
+        ],
+    );
+    refused(
+        "[workers]\nurl = \"http://a:1\"\n",
+        &["t.toml:1:2: workers: expected a list, found a section; each entry begins with [[workers]]"],
+    );
+}
+
+#[test]
+fn a_value_with_a_unit_is_answered_with_what_values_are() {
+    refused(
+        &format!("{ONE_WORKER}capacity_tokens = 131072 tokens\nname = gpu\n"),
+        &[
+            "t.toml:3:19: not TOML: expected a number without a unit, a string in quotes, true or false",
+            "t.toml:4:8: not TOML: expected a number without a unit, a string in quotes, true or false",
+        ],
     );
 }
 

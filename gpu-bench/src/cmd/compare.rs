@@ -1,6 +1,5 @@
 //! `gpu-bench compare A B`: has the worker become slower?
 
-use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,24 +58,14 @@ pub struct Comparison {
 }
 
 /// Compares and prints.
-///
-/// # Errors
-/// If a file cannot be read.
+/// Fails if a file cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = compare(
         &Calibration::read(&args.before)?,
         &Calibration::read(&args.after)?,
         args.tolerance,
     );
-    let text = if args.json {
-        serde_json::to_string_pretty(&found)?
-    } else {
-        table(&found)
-    };
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    super::print(&found, args.json, table)?;
     Ok(if found.regressed {
         ExitCode::FAILURE
     } else {
@@ -85,7 +74,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Compares two calibrations.
-#[must_use]
 pub fn compare(before: &Calibration, after: &Calibration, tolerance: f64) -> Comparison {
     let some = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let (a, b) = (&before.facts, &after.facts);

@@ -5,7 +5,6 @@
 //! b·(per_sequence + per_token·context)`. For prefills, single prompts are measured while a batch decodes:
 //! `prefill(b) = prefill(0)·(1 + drag·b)`.
 
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
@@ -101,26 +100,15 @@ pub struct Found {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If the worker cannot be measured.
+/// Fails if the worker cannot be measured.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = measure::runtime()?.block_on(find(args))?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&found)?
-    } else {
-        table(&found)
-    };
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    super::print(&found, args.json, table)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures.
-///
-/// # Errors
-/// If the worker cannot be measured.
+/// Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let mut decoded = Vec::new();
@@ -153,6 +141,21 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
         .context
         .iter()
         .any(|context| Some(context) != args.context.first());
+    let [base_ms, per_sequence_ms, per_token] = steps(args, &decoded, several)?;
+    Ok(Found {
+        worker: worker.place().to_owned(),
+        model: worker.facts().model.clone(),
+        decoded,
+        base_ms,
+        per_sequence_ms,
+        per_context_token_ms: several.then_some(per_token),
+        drag: drag(&beside),
+        beside,
+    })
+}
+
+/// Fits the times per step, per sequence and per token of context.
+fn steps(args: &Args, decoded: &[Decoded], several: bool) -> anyhow::Result<[f64; 3]> {
     let points: Vec<([f64; 3], f64)> = decoded
         .iter()
         .map(|one| {
@@ -161,30 +164,22 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
         })
         .collect();
     let more_than_one = args.batch.iter().any(|batch| Some(batch) != args.batch.first());
-    let [base_ms, per_sequence_ms, per_token] = line(
+    line(
         &points,
         [true, more_than_one, more_than_one && several],
     )
     .context(
         "the batches do not determine the times per step and per sequence; measure more of them (--batch, --context)",
-    )?;
-    let drags: Vec<([f64; 3], f64)> = beside
-        .iter()
-        .map(|one| ([f64::from(one.batch), 0.0, 0.0], (one.times - 1.0).max(0.0)))
-        .collect();
-    let (above, below) = drags.iter().fold((0.0, 0.0), |(above, below), (x, y)| {
-        (above + x[0] * y, below + x[0] * x[0])
+    )
+}
+
+/// Fits the share by which each decoding sequence lengthens a prefill.
+fn drag(beside: &[Beside]) -> f64 {
+    let (above, below) = beside.iter().fold((0.0, 0.0), |(above, below), one| {
+        let batch = f64::from(one.batch);
+        (above + batch * (one.times - 1.0).max(0.0), below + batch * batch)
     });
-    Ok(Found {
-        worker: worker.place().to_owned(),
-        model: worker.facts().model.clone(),
-        decoded,
-        base_ms,
-        per_sequence_ms,
-        per_context_token_ms: several.then_some(per_token),
-        beside,
-        drag: if below > 0.0 { above / below } else { 0.0 },
-    })
+    if below > 0.0 { above / below } else { 0.0 }
 }
 
 fn cell(context_tokens: u64) -> Cell {

@@ -42,9 +42,7 @@ pub struct Args {
 }
 
 /// Measures, writes the files, prints the report.
-///
-/// # Errors
-/// If no suitable Python is found, or the result is unreliable or cannot be written.
+/// Fails if no suitable Python is found, or the result is unreliable or cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let mut arguments = args.model.arguments("measure");

@@ -29,9 +29,7 @@ pub struct Args {
 }
 
 /// Reads the file and sends it to the router.
-///
-/// # Errors
-/// If the file cannot be read, or the router does not accept it.
+/// Fails if the file cannot be read, or the router does not accept it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let calibration = Calibration::read(&args.file)?;
     let name = measure::runtime()?.block_on(push::send(&args.router, &args.to, &calibration))?;

@@ -45,9 +45,7 @@ pub struct ModelArgs {
 
 impl ModelArgs {
     /// Returns the interpreter, after checking that it has the required modules.
-    ///
-    /// # Errors
-    /// If modules are missing, with instructions to install them.
+    /// Fails if modules are missing, with instructions to install them.
     pub fn interpreter(&self) -> anyhow::Result<PathBuf> {
         let python = self.python.clone().unwrap_or_else(|| {
             let made = made(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"));
@@ -65,7 +63,6 @@ impl ModelArgs {
     }
 
     /// Returns `-m tailroute_torch COMMAND` with the options of the model.
-    #[must_use]
     pub fn arguments(&self, command: &str) -> Vec<OsString> {
         let block_tokens = self.block_tokens.to_string();
         let mut all: Vec<OsString> = ["-m", "tailroute_torch", command].map(OsString::from).into();

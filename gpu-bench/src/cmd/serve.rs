@@ -40,9 +40,7 @@ pub struct Args {
 }
 
 /// Replaces this process with the worker, which then handles signals and the exit code.
-///
-/// # Errors
-/// If no suitable Python is found.
+/// Fails if no suitable Python is found.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let error = Command::new(&python).args(arguments(args)).exec();

@@ -4,7 +4,6 @@
 //! the engine reports that it was in another tier then, the difference of the two times, per token, is the load time.
 //! The first time, when the prefix was computed, shows what loading saves.
 
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
@@ -78,26 +77,15 @@ pub struct Found {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If the worker cannot be measured.
+/// Fails if the worker cannot be measured.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = measure::runtime()?.block_on(find(args))?;
-    let text = if args.json {
-        serde_json::to_string_pretty(&found)?
-    } else {
-        table(&found)
-    };
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    super::print(&found, args.json, table)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Measures.
-///
-/// # Errors
-/// If the worker cannot be measured.
+/// Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let capacity = worker.facts().capacity_tokens;

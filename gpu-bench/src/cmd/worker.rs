@@ -70,9 +70,7 @@ pub struct ReachArgs {
 
 impl ReachArgs {
     /// Returns a client of the worker.
-    ///
-    /// # Errors
-    /// If the key cannot be read, or is empty.
+    /// Fails if the key cannot be read, or is empty.
     pub fn client(&self) -> anyhow::Result<Client> {
         let key = match (&self.api_key_file, &self.api_key) {
             (Some(path), _) => Some(bearer(&secret(path)?)?),
@@ -85,17 +83,13 @@ impl ReachArgs {
 }
 
 /// Measures, writes the files, prints the report.
-///
-/// # Errors
-/// If the worker cannot be measured, or the result is unreliable or cannot be written.
+/// Fails if the worker cannot be measured, or the result is unreliable or cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     measure::runtime()?.block_on(measure(args))
 }
 
 /// Does what [`run`] does, within an existing runtime.
-///
-/// # Errors
-/// If the worker cannot be measured, or the result is unreliable or cannot be written.
+/// Fails if the worker cannot be measured, or the result is unreliable or cannot be written.
 pub async fn measure(args: &Args) -> anyhow::Result<ExitCode> {
     let patience = args.polite.then(|| Duration::from_secs(args.polite_wait_s));
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), patience).await?;

@@ -25,7 +25,6 @@ const RATIOS: [f64; 8] = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::INFINITY];
 
 impl Noise {
     /// Returns the standard deviation at a predicted time.
-    #[must_use]
     pub fn sigma_ms(&self, predicted_ms: f64) -> f64 {
         // The last term avoids a division by zero for samples without noise.
         self.constant_ms

@@ -22,7 +22,6 @@ const ROUNDS: usize = 40;
 /// Rounds in which the noise is estimated again.
 const JUDGED_ROUNDS: usize = 6;
 
-/// A robust fit.
 #[derive(Clone, Debug)]
 pub(super) struct Robust {
     pub(super) beta: [f64; 3],

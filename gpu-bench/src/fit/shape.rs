@@ -48,11 +48,9 @@ pub struct Break {
     pub alpha_after_ms_per_token: f64,
 }
 
-/// Gain in log-likelihood that a floor needs.
 const BEYOND_CHANCE: f64 = 10.0;
 /// Largest rise within the floor, as a share of what the slope above it would give.
 const MOST_RISE: f64 = 0.35;
-/// Significance of a break in standard errors.
 const STANDARD_ERRORS: f64 = 4.0;
 /// Residuals beyond this many standard deviations have linear weight in the test for a break.
 const FAR: f64 = 2.0;
@@ -60,9 +58,7 @@ const FAR: f64 = 2.0;
 const LEAST_EFFECT: f64 = 0.05;
 /// A cell is off if its median deviates by more than this share of the prediction.
 const CELL_OFF: f64 = 0.25;
-/// Largest share of cells that may be off.
 const MOST_CELLS_OFF: f64 = 0.25;
-/// Most lengths tried as floors and breaks.
 const MOST_LENGTHS: usize = 24;
 
 /// Returns the floor in the samples, if there is one.

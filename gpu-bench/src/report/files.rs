@@ -4,16 +4,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::plots::{self, Plots};
-use super::{notes, toml_number};
+use super::{date, notes, short};
 use crate::calibration::Calibration;
 use crate::fit::Interval;
 use crate::record;
 use crate::sample::Sample;
 
 /// Writes `….md`, `….html` and the plots beside a calibration. Returns the paths of the first two.
-///
-/// # Errors
-/// If the plots cannot be drawn or a file cannot be written.
+/// Fails if the plots cannot be drawn or a file cannot be written.
 pub fn write(
     calibration: &Calibration,
     samples: &[Sample],
@@ -48,8 +46,8 @@ fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3
     let row = |name, value: f64, unit: &str, Interval { low, high }: Interval| {
         (
             name,
-            format!("{} {unit}", toml_number(value)),
-            format!("{} to {}", toml_number(low), toml_number(high)),
+            format!("{} {unit}", short(value)),
+            format!("{} to {}", short(low), short(high)),
         )
     };
     [
@@ -64,11 +62,8 @@ fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3
     ]
 }
 
-/// Returns the facts of the measurement and its quality.
 fn facts(calibration: &Calibration) -> Vec<(&'static str, String)> {
-    let (fit, facts) = (&calibration.fit, &calibration.facts);
-    let range = &calibration.range;
-    let share = |value: f64| format!("{:.1} %", value * 100.0);
+    let facts = &calibration.facts;
     let tokens = |value: Option<u64>| value.map(|tokens| tokens.to_string());
     let mut rows = vec![
         ("Worker", calibration.worker.clone()),
@@ -97,12 +92,23 @@ fn facts(calibration: &Calibration) -> Vec<(&'static str, String)> {
         ),
     ];
     rows.extend(known.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    rows.extend([
+    rows.extend(quality(calibration));
+    rows
+}
+
+fn share(value: f64) -> String {
+    format!("{:.1} %", value * 100.0)
+}
+
+fn quality(calibration: &Calibration) -> [(&'static str, String); 7] {
+    let (fit, range) = (&calibration.fit, &calibration.range);
+    [
         (
             "Measured",
             format!(
-                "{} s after 1970, by {}",
-                calibration.measured_at_unix_s, calibration.bench
+                "{}, by {}",
+                date(calibration.measured_at_unix_s),
+                calibration.bench
             ),
         ),
         (
@@ -141,8 +147,7 @@ fn facts(calibration: &Calibration) -> Vec<(&'static str, String)> {
                 share(fit.noise.share)
             ),
         ),
-    ]);
-    rows
+    ]
 }
 
 fn in_markdown(calibration: &Calibration, pictures: &[String]) -> String {

@@ -22,21 +22,17 @@ const GREY: RGBColor = RGBColor(140, 140, 140);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The plots as SVG.
 #[derive(Clone, Debug)]
 pub(super) struct Plots {
     /// Measured and predicted times by uncached tokens, one colour per history.
     pub(super) fit: String,
     /// Residuals in standard deviations of the noise, by predicted time.
     pub(super) residuals: String,
-    /// Leverage of each sample.
     pub(super) leverage: String,
 }
 
 /// Draws the plots.
-///
-/// # Errors
-/// If a plot cannot be drawn.
+/// Fails if a plot cannot be drawn.
 pub(super) fn draw(fit: &Fit, samples: &[Sample]) -> anyhow::Result<Plots> {
     let found = diagnose(fit, samples);
     Ok(Plots {
@@ -71,24 +67,54 @@ fn ends(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     }
 }
 
+/// Returns the points of a curve over a logarithmic axis.
+fn curve(
+    lengths: &std::ops::Range<f64>,
+    time: impl Fn(f64) -> f64 + Clone,
+) -> impl Iterator<Item = (f64, f64)> + Clone {
+    let (start, ratio) = (lengths.start, lengths.end / lengths.start);
+    (0..=80).map(move |step| {
+        let u = start * ratio.powf(f64::from(step) / 80.0);
+        (u, time(u))
+    })
+}
+
+/// Returns the ticks of a logarithmic axis: 1, 2 and 5 times each power of ten within the range.
+fn ticks(range: &std::ops::Range<f64>) -> Vec<f64> {
+    let decades = range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
+    let all = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|tick| tick * 10f64.powi(decade)));
+    all.filter(|tick| range.contains(tick)).collect()
+}
+
 fn draw_fit(area: &Area<'_>, fit: &Fit, samples: &[Sample]) -> anyhow::Result<()> {
     let lengths = ends(samples.iter().map(|sample| sample.uncached.as_f64()));
     let times = ends(
         samples
             .iter()
-            .flat_map(|sample| [sample.prefill.0, fit.predict(sample)]),
+            .flat_map(|sample| [sample.prefill.0, fit.predict(sample)])
+            .chain(
+                histories(samples)
+                    .into_iter()
+                    .map(|history| fitted(fit, history, lengths.end)),
+            ),
     );
     let mut chart = ChartBuilder::on(area)
-        .caption("Time to first token: measured, and the model", ("sans-serif", 18))
+        .caption(
+            "Time to first token: measured (dots), and the model (lines)",
+            ("sans-serif", 18),
+        )
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(64)
-        .build_cartesian_2d(lengths.clone().log_scale(), times.log_scale())
+        .build_cartesian_2d(
+            lengths.clone().log_scale().with_key_points(ticks(&lengths)),
+            times.clone().log_scale().with_key_points(ticks(&times)),
+        )
         .map_err(|error| anyhow!("{error}"))?;
     let mesh = chart
         .configure_mesh()
-        .x_desc("uncached tokens u")
-        .y_desc("ms")
+        .x_desc("uncached tokens of the prompt")
+        .y_desc("time to first token in ms")
         .light_line_style(WHITE)
         .x_label_formatter(&short)
         .y_label_formatter(&short)
@@ -99,33 +125,18 @@ fn draw_fit(area: &Area<'_>, fit: &Fit, samples: &[Sample]) -> anyhow::Result<()
         let of_history = samples
             .iter()
             .filter(|sample| nearest(samples, sample.cached.0) == history);
-        let dots = of_history.map(|sample| {
-            Circle::new(
-                (sample.uncached.as_f64(), sample.prefill.0),
-                2,
-                colour.mix(0.45).filled(),
-            )
-        });
+        let dot = |at: (f64, f64)| Circle::new(at, 2, colour.mix(0.45).filled());
+        let dots = of_history.map(|sample| dot((sample.uncached.as_f64(), sample.prefill.0)));
         chart.draw_series(dots).map_err(|error| anyhow!("{error}"))?;
-        let steps = 80;
-        let line = (0..=steps).map(|step| {
-            let u = lengths.start * (lengths.end / lengths.start).powf(f64::from(step) / f64::from(steps));
-            let (cost, h) = (&fit.cost, history as f64);
-            let time =
-                cost.beta_ms + cost.alpha_ms_per_token * u + cost.gamma_ms_per_token2 * u * (h + u / 2.0);
-            (u, time.max(fit.floor.map_or(0.0, |floor| floor.ms)))
-        });
+        let line = curve(&lengths, |u| fitted(fit, history, u));
         let series = chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))
             .map_err(|error| anyhow!("{error}"))?;
         series
-            .label(format!("h = {history}"))
+            .label(format!("{history} cached tokens"))
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
-    let plain = (0..=80).map(|step| {
-        let u = lengths.start * (lengths.end / lengths.start).powf(f64::from(step) / 80.0);
-        (u, fit.plain.beta_ms + fit.plain.alpha_ms_per_token * u)
-    });
+    let plain = curve(&lengths, |u| fit.plain.beta_ms + fit.plain.alpha_ms_per_token * u);
     let series = chart
         .draw_series(DashedLineSeries::new(plain, 6, 4, GREY.stroke_width(2)))
         .map_err(|error| anyhow!("{error}"))?;
@@ -140,6 +151,15 @@ fn draw_fit(area: &Area<'_>, fit: &Fit, samples: &[Sample]) -> anyhow::Result<()
     legend.map_err(|error| anyhow!("{error}"))
 }
 
+/// Returns the modelled time of a prompt in ms.
+fn fitted(fit: &Fit, history: u64, uncached: f64) -> f64 {
+    let (cost, h) = (&fit.cost, history as f64);
+    let line = cost.beta_ms
+        + cost.alpha_ms_per_token * uncached
+        + cost.gamma_ms_per_token2 * uncached * (h + uncached / 2.0);
+    line.max(fit.floor.map_or(0.0, |floor| floor.ms))
+}
+
 fn draw_residuals(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
     let times = ends(found.iter().map(|one| one.predicted_ms));
     let mut chart = ChartBuilder::on(area)
@@ -150,11 +170,15 @@ fn draw_residuals(area: &Area<'_>, found: &[Diagnosis]) -> anyhow::Result<()> {
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(48)
-        .build_cartesian_2d(times.clone().log_scale(), -FARTHEST..FARTHEST)
+        .build_cartesian_2d(
+            times.clone().log_scale().with_key_points(ticks(&times)),
+            -FARTHEST..FARTHEST,
+        )
         .map_err(|error| anyhow!("{error}"))?;
     let mesh = chart
         .configure_mesh()
-        .x_desc("predicted ms")
+        .x_desc("predicted time in ms")
+        .y_desc("residual, in standard deviations")
         .light_line_style(WHITE)
         .x_label_formatter(&short)
         .draw();
@@ -243,4 +267,15 @@ fn nearest(samples: &[Sample], cached: u64) -> u64 {
         .map(|sample| sample.cached.0)
         .filter(|other| *other <= cached && cached - other <= 64 + other / 8);
     near.min().unwrap_or(cached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_few_and_within_the_range() {
+        assert_eq!(ticks(&(40.0..600.0)), [50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(&(0.09..0.3)), [0.1, 0.2]);
+    }
 }

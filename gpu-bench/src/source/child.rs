@@ -19,7 +19,6 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use super::{Source, SourceError};
 use crate::sample::{Cell, Facts, Sample};
 
-/// Longest line that is read.
 const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
 /// Time for the child to exit after the end of its input.
@@ -96,9 +95,7 @@ pub struct Child {
 
 impl Child {
     /// Starts `program` and reads its greeting within `start`; each answer may take `patience`.
-    ///
-    /// # Errors
-    /// If the child does not start, exits, or sends an invalid greeting.
+    /// Fails if the child does not start, exits, or sends an invalid greeting.
     pub async fn start(
         program: &OsStr,
         arguments: &[OsString],
@@ -141,9 +138,7 @@ impl Child {
     }
 
     /// Closes the child's input and waits for its exit status.
-    ///
-    /// # Errors
-    /// If it does not exit within a few seconds; then it is killed.
+    /// Fails if it does not exit within a few seconds; then it is killed.
     pub async fn end(mut self) -> Result<ExitStatus, ChildError> {
         drop(self.input.take());
         match tokio::time::timeout(PATIENCE, self.process.wait()).await {

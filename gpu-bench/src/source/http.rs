@@ -17,7 +17,9 @@ use reqwest::Response;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// Longest unstreamed response that is read.
+/// Header by which a router names the worker that served a response.
+const ROUTED: &str = "x-tailroute-worker";
+
 const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// Why a probe failed.
@@ -56,6 +58,17 @@ pub enum ProbeError {
     /// The response was malformed.
     #[error("the worker's response is malformed: {0}")]
     Malformed(String),
+    /// The address is a router's.
+    #[error(
+        "{base} is a tailroute router, which forwarded the prompt to {worker}: measure that worker at its own address \
+         (`tailroute ctl workers` lists them)"
+    )]
+    Router {
+        /// The base URL.
+        base: String,
+        /// The worker that answered.
+        worker: String,
+    },
     /// The worker lists no model.
     #[error("the worker does not say which models it serves; name one with --model")]
     NoModel,
@@ -101,9 +114,7 @@ pub struct Client {
 
 impl Client {
     /// Returns a client of `base` (without a trailing slash) with `timeout` per response.
-    ///
-    /// # Errors
-    /// If the HTTP client cannot be built.
+    /// Fails if the HTTP client cannot be built.
     pub fn new(base: String, key: Option<HeaderValue>, timeout: Duration) -> Result<Self, ProbeError> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -132,27 +143,21 @@ impl Client {
     }
 
     /// Sends a GET and returns the response as text.
-    ///
-    /// # Errors
-    /// If the request fails.
+    /// Fails if the request fails.
     pub async fn text(&self, path: &str) -> Result<String, ProbeError> {
         let answer = async { Ok(text(self.send(Method::GET, path, None).await?).await) };
         self.in_time(answer).await
     }
 
     /// Sends a GET and parses the JSON response.
-    ///
-    /// # Errors
-    /// If the request fails, or the response does not parse.
+    /// Fails if the request fails, or the response does not parse.
     pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ProbeError> {
         let body = self.text(path).await?;
         serde_json::from_str(&body).map_err(|error| ProbeError::Malformed(format!("{path}: {error}")))
     }
 
     /// Sends a PUT with a JSON body and returns the response as text.
-    ///
-    /// # Errors
-    /// If the request fails.
+    /// Fails if the request fails.
     pub async fn put(&self, path: &str, body: &serde_json::Value) -> Result<String, ProbeError> {
         let body = Some(Bytes::from(body.to_string()));
         let answer = async { Ok(text(self.send(Method::PUT, path, body).await?).await) };
@@ -170,6 +175,12 @@ impl Client {
     async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response, ProbeError> {
         let request = self.http.request(method, format!("{}{path}", self.base));
         let response = request.body(body.unwrap_or_default()).send().await?;
+        if let Some(worker) = response.headers().get(ROUTED) {
+            return Err(ProbeError::Router {
+                base: self.base.clone(),
+                worker: String::from_utf8_lossy(worker.as_bytes()).into_owned(),
+            });
+        }
         match response.status().as_u16() {
             200..=299 => Ok(response),
             status @ (401 | 403) => Err(ProbeError::Unauthorised { status }),

@@ -48,7 +48,6 @@ impl EventLog {
         }
     }
 
-    /// Appends a batch, unless there are no events.
     pub(crate) fn append(&self, timestamp_s: f64, events: &[KvEvent]) {
         if events.is_empty() {
             return;

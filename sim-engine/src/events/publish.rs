@@ -78,7 +78,6 @@ async fn start_all(
     Ok(publishers)
 }
 
-/// Returns the endpoint with its port increased by `rank`.
 fn later_port(endpoint: &str, rank: u32) -> String {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, "0"));
     format!("{host}:{}", port.parse::<u32>().unwrap_or(0) + rank)

@@ -24,7 +24,6 @@ pub(super) enum SglangEvent<'a> {
     AllBlocksCleared,
 }
 
-/// Converts vLLM's events into SGLang's.
 pub(super) fn events(events: &[KvEvent]) -> Vec<SglangEvent<'_>> {
     events.iter().flat_map(event).collect()
 }

@@ -13,7 +13,6 @@ use tokio::task::JoinSet;
 
 use crate::rank::Ranks;
 
-/// Timeout of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause between attempts to rebind the port after a death.

@@ -1,20 +1,15 @@
 //! The APIs by which the engine generates text.
 
-/// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Api {
     /// OpenAI's `/v1/chat/completions`.
     Chat,
-    /// OpenAI's `/v1/completions`.
     Completions,
-    /// Anthropic's `/v1/messages`.
     Messages,
-    /// OpenAI's `/v1/responses`.
     Responses,
 }
 
 impl Api {
-    /// Returns the API at a path.
     pub(super) fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),

@@ -12,7 +12,6 @@ use crate::fault::Break;
 /// A complete or streamed body. An error cuts the connection.
 pub(crate) type Body = UnsyncBoxBody<Bytes, CutOff>;
 
-/// The connection is cut by a fault.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cut off by a fault")]
 pub(crate) struct CutOff;

@@ -60,7 +60,6 @@ pub(super) async fn answer(
     }
 }
 
-/// Parses the body of an API.
 fn fields(shared: &Shared, api: Api, body: &[u8]) -> Result<(Fields, Turn), ApiError> {
     match api {
         Api::Chat | Api::Completions => Ok((request::fields(&shared.config, body)?, Turn::default())),

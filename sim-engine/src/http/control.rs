@@ -13,7 +13,6 @@ use crate::fault::Fault;
 use crate::hints::{Hint, HintOutcome, Objective};
 use crate::rank::{Ranks, Shared};
 
-/// Most hints in one request.
 const MAX_HINTS: usize = 4096;
 
 /// `GET /v1/tailroute`: the engine's capabilities.

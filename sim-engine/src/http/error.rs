@@ -6,7 +6,6 @@ use serde_json::json;
 use super::api::Family;
 use super::body::{Body, json_response};
 
-/// The error sent to the client.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,

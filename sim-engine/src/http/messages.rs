@@ -20,7 +20,6 @@ use super::shape::Shape;
 use crate::rank::Shared;
 use crate::scheduler::Progress;
 
-/// `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(
     shared: &Shared,
     request: Request<Incoming>,
@@ -33,7 +32,6 @@ pub(super) async fn count_tokens(
     ))
 }
 
-/// Returns the whole message.
 pub(super) fn whole(shape: &Shape, progress: &Progress) -> Value {
     let message = shape.message(progress);
     let mut content = Vec::new();

@@ -4,6 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use crate::rank::Shared;
 use crate::scheduler::{Counters, TTFT_BUCKETS_S};
+use crate::stats::Stats;
 
 struct Page {
     text: String,
@@ -25,12 +26,23 @@ impl Page {
         let _ = writeln!(self.text, "{name}{{{}{extra}}} {value}", self.labels);
     }
 
-    fn one(&mut self, name: &str, kind: &str, value: impl Display) {
-        self.head(name, kind);
+    fn gauge(&mut self, name: &str, value: impl Display) {
+        self.head(name, "gauge");
         self.line(name, "", value);
     }
 
-    /// Adds a histogram that has only a sum and a count.
+    fn counter(&mut self, name: &str, value: impl Display) {
+        self.head(name, "counter");
+        self.line(name, "", value);
+    }
+
+    fn counters<const N: usize>(&mut self, name: &str, label: &str, values: [(&str, u64); N]) {
+        self.head(name, "counter");
+        for (value, count) in values {
+            self.line(name, &format!(",{label}=\"{value}\""), count);
+        }
+    }
+
     fn sum(&mut self, name: &str, sum: impl Display, count: u64) {
         self.head(name, "histogram");
         self.line(&format!("{name}_bucket"), ",le=\"+Inf\"", count);
@@ -48,11 +60,11 @@ pub(super) fn render(shared: &Shared) -> String {
         text: String::with_capacity(8192),
         labels: format!("engine=\"0\",model_name=\"{model}\""),
     };
-    page.one("vllm:num_requests_running", "gauge", stats.running);
-    page.one("vllm:num_requests_waiting", "gauge", stats.waiting);
+    page.gauge("vllm:num_requests_running", stats.running);
+    page.gauge("vllm:num_requests_waiting", stats.waiting);
     // As in vLLM, evictable blocks count as free.
     let usage = stats.cache_pinned_tokens as f64 / (stats.cache_capacity_tokens as f64).max(1.0);
-    page.one("vllm:kv_cache_usage_perc", "gauge", usage);
+    page.gauge("vllm:kv_cache_usage_perc", usage);
     if config.tells_capacity {
         page.head("vllm:cache_config_info", "gauge");
         let info = format!(
@@ -61,75 +73,57 @@ pub(super) fn render(shared: &Shared) -> String {
         );
         page.line("vllm:cache_config_info", &info, 1);
     }
-    page.one(
-        "vllm:prefix_cache_queries_total",
-        "counter",
-        counters.prompt_tokens,
+    page.counter("vllm:prefix_cache_queries_total", counters.prompt_tokens);
+    page.counter("vllm:prefix_cache_hits_total", counters.cached_tokens);
+    page.counter("vllm:prompt_tokens_total", counters.prompt_tokens);
+    page.counter("vllm:generation_tokens_total", counters.generation_tokens);
+    page.counters(
+        "vllm:request_success_total",
+        "finished_reason",
+        [
+            ("stop", counters.completed - counters.ran_out),
+            ("length", counters.ran_out),
+            ("abort", counters.aborted.total()),
+        ],
     );
-    page.one("vllm:prefix_cache_hits_total", "counter", counters.cached_tokens);
-    page.one("vllm:prompt_tokens_total", "counter", counters.prompt_tokens);
-    page.one(
-        "vllm:generation_tokens_total",
-        "counter",
-        counters.generation_tokens,
-    );
-    let success = "vllm:request_success_total";
-    page.head(success, "counter");
-    page.line(
-        success,
-        ",finished_reason=\"stop\"",
-        counters.completed - counters.ran_out,
-    );
-    page.line(success, ",finished_reason=\"length\"", counters.ran_out);
-    page.line(success, ",finished_reason=\"abort\"", counters.aborted.total());
     ttft(&mut page, &counters);
+    let prefills = counters.prefills;
     page.sum(
         "vllm:request_queue_time_seconds",
         counters.queue_seconds,
-        counters.prefills,
+        prefills,
     );
     page.sum(
         "vllm:request_prefill_time_seconds",
         counters.prefill_seconds,
-        counters.prefills,
+        prefills,
     );
     page.sum(
         "vllm:request_prefill_kv_computed_tokens",
         counters.computed_tokens,
-        counters.prefills,
+        prefills,
     );
-    page.one(
-        "sim_engine:aborted_requests_total",
-        "counter",
-        counters.aborted.total(),
-    );
-    page.one(
-        "sim_engine:faults_injected_total",
-        "counter",
-        stats.faults_injected,
-    );
-    page.one(
-        "sim_engine:evict_first_tokens",
-        "gauge",
-        stats.cache_evict_first_tokens,
-    );
-    page.one("sim_engine:cached_tokens", "gauge", stats.cache_used_tokens);
-    page.head("sim_engine:hints_total", "counter");
-    let memory = stats.memory;
-    for (outcome, count) in [
-        ("applied", memory.hints_applied),
-        ("expired", memory.hints_expired),
-        ("rejected", memory.hints_rejected),
-        ("stale", memory.hints_stale),
-        ("unknown", memory.hints_unknown),
-    ] {
-        page.line(
-            "sim_engine:hints_total",
-            &format!(",outcome=\"{outcome}\""),
-            count,
-        );
-    }
+    own(&mut page, &stats, &counters);
     page.text
+}
+
+fn own(page: &mut Page, stats: &Stats, counters: &Counters) {
+    page.counter("sim_engine:aborted_requests_total", counters.aborted.total());
+    page.counter("sim_engine:faults_injected_total", stats.faults_injected);
+    page.gauge("sim_engine:evict_first_tokens", stats.cache_evict_first_tokens);
+    page.gauge("sim_engine:cached_tokens", stats.cache_used_tokens);
+    let memory = stats.memory;
+    page.counters(
+        "sim_engine:hints_total",
+        "outcome",
+        [
+            ("applied", memory.hints_applied),
+            ("expired", memory.hints_expired),
+            ("rejected", memory.hints_rejected),
+            ("stale", memory.hints_stale),
+            ("unknown", memory.hints_unknown),
+        ],
+    );
 }
 
 fn ttft(page: &mut Page, counters: &Counters) {

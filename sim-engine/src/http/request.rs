@@ -79,7 +79,6 @@ pub(super) struct Xargs {
     session_id: Option<String>,
 }
 
-/// The finish reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
     Stop,
@@ -97,7 +96,6 @@ impl Finish {
     }
 }
 
-/// The format of the reply.
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) stream: bool,
@@ -136,7 +134,6 @@ pub(super) fn fields(config: &EngineConfig, body: &[u8]) -> Result<Fields, ApiEr
     Ok(fields)
 }
 
-/// Checks that the model, if named, is the one served.
 pub(super) fn check_model(config: &EngineConfig, named: Option<&str>) -> Result<(), ApiError> {
     match named {
         Some(model) if *model != config.model => Err(ApiError::unknown_model(model)),

@@ -7,7 +7,6 @@ use super::shape::Shape;
 use super::{messages, responses};
 use crate::scheduler::Progress;
 
-/// Returns the whole reply.
 pub(super) fn reply(shape: &Shape, progress: &Progress) -> Value {
     match shape.api {
         Api::Chat | Api::Completions => completion(shape, progress),

@@ -30,7 +30,6 @@ pub struct Aborts {
 
 impl Aborts {
     /// Returns the sum of all phases.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.queued + self.prefill + self.decode
     }

@@ -74,7 +74,6 @@ pub enum Port {
 
 impl Port {
     /// Parses a number from 1 to 65535, or a Kubernetes port name.
-    #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         if let Ok(number) = text.parse::<u16>() {
             return (number > 0).then_some(Self::Number(number));
@@ -106,12 +105,8 @@ pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) 
         (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(fits)
     };
     let expected = "expected a name of lower case letters, digits, `-` and `.`";
-    for (at, name) in written
-        .services
-        .iter()
-        .enumerate()
-        .filter(|(_, name)| !is_name(name))
-    {
+    let services = written.services.iter().enumerate();
+    for (at, name) in services.filter(|(_, name)| !is_name(name)) {
         let what = format!("{expected}, found {name:?}");
         checker.report(&format!("{}[{at}]", path("services")), what, None);
     }

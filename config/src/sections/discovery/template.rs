@@ -40,9 +40,7 @@ pub struct Template {
 impl Template {
     /// Returns the worker of this name and url, once for each of its ranks. `changes` overrides keys of `[[workers]]`,
     /// which are spelled with dashes; `prefix` precedes them in problems.
-    ///
-    /// # Errors
-    /// Everything that is wrong with the settings.
+    /// Fails with everything that is wrong with the settings.
     pub fn workers(
         &self,
         name: &str,
@@ -168,8 +166,8 @@ pub(super) fn schema(generator: &mut SchemaGenerator) -> schemars::Schema {
     if let Some(entries) = schema.as_object_mut() {
         entries.remove("required");
         entries.remove("default");
-        let description = "What is taken of every worker that KubernetesSection or DNS names: the keys of `[[workers]]`, but for \
-                           those that are each one's own.";
+        let description = "Settings of every worker that Kubernetes or DNS names: the keys of `[[workers]]`, except those that \
+                           differ between workers.";
         entries.insert("description".to_owned(), Json::from(description));
         entries.insert("additionalProperties".to_owned(), Json::from(false));
     }

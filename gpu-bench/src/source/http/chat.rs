@@ -93,17 +93,13 @@ pub struct Ask<'a> {
 
 impl Client {
     /// Sends a prompt as one user message and reads the streamed response.
-    ///
-    /// # Errors
-    /// If the response is not a stream with content and usage.
+    /// Fails if the response is not a stream with content and usage.
     pub async fn chat(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, || ())).await
     }
 
     /// Does what [`Client::chat`] does, and calls `begun` at the first content.
-    ///
-    /// # Errors
-    /// If the response is not a stream with content and usage.
+    /// Fails if the response is not a stream with content and usage.
     pub async fn chat_and_tell(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, begun)).await
     }

@@ -21,9 +21,7 @@ struct Card {
 }
 
 /// Collects the facts. `wanted` is the model to measure; by default the first that the worker lists.
-///
-/// # Errors
-/// If the worker cannot be reached, or no model is wanted or listed.
+/// Fails if the worker cannot be reached, or no model is wanted or listed.
 pub async fn facts(client: &Client, wanted: Option<&str>) -> Result<Facts, ProbeError> {
     let card = model(client, wanted).await?;
     let mut facts = Facts {
@@ -101,7 +99,6 @@ async fn server_info(client: &Client, facts: &mut Facts) {
     facts.capacity_tokens = facts.capacity_tokens.or(answer["max_total_num_tokens"].as_u64());
 }
 
-/// Reads the cache configuration from the metrics page.
 fn cache_config(page: &str, facts: &mut Facts) {
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -128,9 +125,7 @@ pub struct Load {
 }
 
 /// Reads a worker's load.
-///
-/// # Errors
-/// If the metrics page cannot be read, or lacks the load.
+/// Fails if the metrics page cannot be read, or lacks the load.
 pub async fn load(client: &Client) -> Result<Load, ProbeError> {
     let page = match client.text("/metrics").await {
         Ok(page) => page,

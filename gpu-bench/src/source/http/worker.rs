@@ -50,9 +50,7 @@ pub struct Worker {
 impl Worker {
     /// Collects the facts of a worker, measures its tokens per word, and checks that it caches and reports cached
     /// tokens.
-    ///
-    /// # Errors
-    /// If it cannot be measured.
+    /// Fails if it cannot be measured.
     pub async fn prepare(
         client: Client,
         model: Option<&str>,
@@ -99,7 +97,6 @@ impl Worker {
     }
 
     /// Returns the HTTP client.
-    #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -150,9 +147,7 @@ impl Worker {
     }
 
     /// Returns the prefill time of a response, by the measurement's clock.
-    ///
-    /// # Errors
-    /// If the engine did not report it.
+    /// Fails if the engine did not report it.
     pub fn prefill(&self, answer: &Answer) -> Result<Millis, ProbeError> {
         match self.clock {
             Clock::Engine => answer
@@ -163,9 +158,7 @@ impl Worker {
     }
 
     /// Returns the prompt of a cell, after priming its history.
-    ///
-    /// # Errors
-    /// If priming fails.
+    /// Fails if priming fails.
     pub async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
         // If there is a history, it includes the template's tokens.
         let (history, uncached) = (cell.cached_tokens as f64, cell.uncached_tokens as f64);

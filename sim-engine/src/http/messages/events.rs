@@ -18,7 +18,6 @@ enum Block {
     Call,
 }
 
-/// The events of one message.
 #[derive(Default)]
 pub(in crate::http) struct Events {
     /// Index of the next or the open block.

@@ -18,10 +18,8 @@ enum Item {
     Call(Value, String),
 }
 
-/// The events of one response.
 pub(in crate::http) struct Events {
     id: String,
-    /// Number of the next event.
     number: u64,
     /// Index of the next or the open item.
     index: usize,

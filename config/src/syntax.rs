@@ -1,0 +1,37 @@
+//! Errors of the TOML parser, in an operator's words.
+
+/// What the parser calls a second key of the same name.
+const DUPLICATE: &str = "duplicate key";
+/// How the parser begins where a value is none of TOML's.
+const BARE: &str = "string values must be quoted";
+
+/// Returns a message of the parser, and the likely remedy if there is one. `line` contains the error.
+pub(crate) fn explain(message: &str, line: &str) -> (String, Option<String>) {
+    if message.starts_with(BARE) {
+        let what = "expected a number without a unit, a string in quotes, true or false";
+        return (what.to_owned(), None);
+    }
+    let hint = match (message, header(line)) {
+        (DUPLICATE, Some(name)) => Some(format!(
+            "a section is written once, and each entry of a list begins with [[{name}]]"
+        )),
+        _ => None,
+    };
+    (message.to_owned(), hint)
+}
+
+/// Returns whether an error only repeats that the section was written already: the parser also reports each of its keys.
+pub(crate) fn repeats(message: &str, before: &str, line: &str) -> bool {
+    let section = before
+        .lines()
+        .rev()
+        .find(|line| line.trim_start().starts_with('['));
+    let is_second = |name| before.lines().filter(|line| header(line) == Some(name)).count() > 1;
+    message == DUPLICATE && header(line).is_none() && section.and_then(header).is_some_and(is_second)
+}
+
+/// Returns the name of `[name]`.
+fn header(line: &str) -> Option<&str> {
+    let name = line.trim_start().strip_prefix('[')?.split(']').next()?;
+    (!name.starts_with('[')).then_some(name.trim())
+}
