@@ -31,14 +31,12 @@ function path(points) {
   return drawn;
 }
 
-/** A line of the last values, no axes. */
-export function spark(values, { label, width = 96, height = 24, top }) {
-  const known = values.filter((value) => value !== undefined);
-  const most = Math.max(top ?? 0, ...known, 1e-9);
-  const x = (at) => (values.length > 1 ? (at / (values.length - 1)) * (width - 2) + 1 : width - 1);
-  const y = (value) => height - 2 - (value / most) * (height - 4);
-  const points = values.map((value, at) => [x(at), value === undefined ? undefined : y(value)]);
-  const last = points.findLast(([, at]) => at !== undefined);
+/** A line of the last values, no axes. `values`: [[ms, value]], of which those since `from` are drawn. */
+export function spark(values, { label, from, to, most, width = 96, height = 24 }) {
+  const x = (at) => 1 + ((at - from) / Math.max(1, to - from)) * (width - 4);
+  const y = (value) => height - 2 - (Math.min(value, most) / Math.max(most, 1e-9)) * (height - 4);
+  const points = values.filter(([at]) => at >= from).map(([at, value]) => [x(at), y(value)]);
+  const last = points.at(-1);
   return h(
     'svg',
     { class: 'spark', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label },
@@ -74,8 +72,9 @@ function frame({ height, left, top, ticks, from, to, clock }) {
   return [lines, times];
 }
 
-function ticksTo(most, text) {
-  return [0, 0.5, 1].map((share) => ({ at: share, text: text(share * most) }));
+/** Three ticks; two where the middle would not be a whole number and has to be one. */
+function ticksTo(most, text, whole) {
+  return (whole && most % 2 ? [0, 1] : [0, 0.5, 1]).map((share) => ({ at: share, text: text(share * most) }));
 }
 
 /** Changes, as upright lines whose text shows on hover. `marks`: [{at, kind, text}]. */
@@ -89,8 +88,26 @@ function marked({ marks = [], from, to, left, top, height }) {
   });
 }
 
+/** Columns to choose from: [{from, until, href, text}]. Tab leads to the last one, the arrow keys to the others. */
+function columns(spots, { from, to, left, top, height }) {
+  const x = (at) => left + ((Math.min(Math.max(at, from), to) - from) / Math.max(1, to - from)) * (WIDTH - left);
+  return spots.map((spot, at) =>
+    h('a', { class: 'spot', href: spot.href, 'aria-label': spot.text, tabindex: at === spots.length - 1 ? 0 : -1 },
+      h('title', {}, spot.text),
+      h('rect', { x: x(spot.from).toFixed(1), y: top, width: Math.max(1, x(spot.until) - x(spot.from)).toFixed(1), height: height - 18 - top })));
+}
+
+function walk(event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const spots = [...event.currentTarget.querySelectorAll('.spot')];
+  const next = step && spots[spots.indexOf(event.target) + step];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
+}
+
 /** Lines over time. `series`: [{name, class, points: [[ms, value]]}]; `limit`: a line across, with its name. */
-export function lines({ label, series, limit, marks, from, to, text, clock, height = 190 }) {
+export function lines({ label, series, limit, marks, spots = [], from, to, text, clock, height = 190 }) {
   const [left, top] = [58, 12];
   const values = series.flatMap(({ points }) => points.map(([, value]) => value)).filter((value) => value !== undefined);
   const most = nice(Math.max(...values, (limit?.value ?? 0) * 1.15, 1e-9));
@@ -112,19 +129,20 @@ export function lines({ label, series, limit, marks, from, to, text, clock, heig
   ];
   return h(
     'svg',
-    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
+    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'group', 'aria-label': label, onkeydown: walk },
     frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
-    marked({ marks, from, to, left, top, height }),
     across,
     drawn,
+    columns(spots, { from, to, left, top, height }),
+    marked({ marks, from, to, left, top, height }),
   );
 }
 
-/** Stacked bars over time. `bars`: [{at, parts: [[name, value]]}]. */
-export function stacks({ label, bars, step, marks, from, to, text, clock, height = 150 }) {
+/** Stacked bars of whole numbers over time. `bars`: [{at, parts: [[name, value, href]]}]. */
+export function stacks({ label, bars, step, marks, spots = [], from, to, text, clock, height = 150 }) {
   const [left, top] = [58, 12];
   const sums = bars.map(({ parts }) => parts.reduce((sum, [, value]) => sum + value, 0));
-  const most = nice(Math.max(...sums, 1));
+  const most = Math.ceil(nice(Math.max(...sums, 1)));
   const width = Math.max(1, (step / Math.max(1, to - from)) * (WIDTH - left) - 1);
   const x = (at) => left + ((at - from) / Math.max(1, to - from)) * (WIDTH - left) - width;
   const scale = (height - 18 - top) / most;
@@ -132,18 +150,21 @@ export function stacks({ label, bars, step, marks, from, to, text, clock, height
     let foot = height - 18;
     return parts
       .filter(([, value]) => value > 0)
-      .map(([name, value]) => {
+      .map(([name, value, href]) => {
         foot -= value * scale;
         const [left, high] = [x(at).toFixed(1), (value * scale).toFixed(1)];
-        return h('rect', { class: `part ${name}`, x: left, y: foot.toFixed(1), width: width.toFixed(1), height: high });
+        const words = `${clock(at)}: ${text(value)} late, ${name}`;
+        return h('a', { href, tabindex: -1, 'aria-label': words }, h('title', {}, words),
+          h('rect', { class: `part ${name}`, x: left, y: foot.toFixed(1), width: width.toFixed(1), height: high }));
       });
   });
   return h(
     'svg',
-    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', 'aria-label': label },
-    frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
-    marked({ marks, from, to, left, top, height }),
+    { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'group', 'aria-label': label, onkeydown: walk },
+    frame({ height, left, top, ticks: ticksTo(most, text, true), from, to, clock }),
+    columns(spots, { from, to, left, top, height }),
     drawn,
+    marked({ marks, from, to, left, top, height }),
   );
 }
 

@@ -1,5 +1,5 @@
-// The last day: samples of the router's totals. A trend is the difference of two samples. The router keeps samples of a day,
-// which are loaded once; this page adds a finer one every two seconds.
+// The last day: samples of the router's counters. A trend is the difference of two samples. The router keeps samples of a
+// day, which are loaded once; this page adds a finer one every two seconds, with counters of each worker.
 
 import { json, text } from './api.js';
 import { Source } from './live.js';
@@ -14,18 +14,17 @@ const MOST_WORKERS = 64;
 
 const WANTED = new Set([
   'tailroute_time_to_first_token_seconds_bucket',
-  'tailroute_time_to_first_token_error_quantile_seconds',
+  'tailroute_time_to_first_token_signed_error_seconds',
   'tailroute_slo_turns_total',
   'tailroute_slo_violations_total',
   'tailroute_requests_total',
   'tailroute_prompt_tokens_total',
-  'tailroute_hints_total',
-  'tailroute_breaker_opened_total',
+  'tailroute_worker_slow_ratio',
   'tailroute_admission_waiting',
-  'tailroute_policy_revision',
 ]);
 
-const DIMENSIONS = ['ttft', 'turns', 'causes', 'requests', 'prompt', 'hints', 'opened'];
+/** Counters that the router's history has as well. */
+const SHARED = ['ttft', 'turns', 'causes', 'requests', 'prompt'];
 
 function sample(page, at) {
   const metrics = read(page, WANTED);
@@ -33,22 +32,23 @@ function sample(page, at) {
   const ttft = histograms(get('time_to_first_token_seconds_bucket'));
   const byWorker = histograms(get('time_to_first_token_seconds_bucket'), 'worker');
   const errors = new Map();
-  for (const { labels, value } of get('time_to_first_token_error_quantile_seconds')) {
-    errors.set(labels.worker, { ...errors.get(labels.worker), [labels.quantile]: value * 1000 });
+  for (const { labels, value } of get('time_to_first_token_signed_error_seconds')) {
+    errors.set(labels.worker, { ...errors.get(labels.worker), [labels.percentile]: value * 1000 });
   }
   const violations = get('slo_violations_total');
   return {
     at,
+    own: true,
     ttft: ttft.get('') ?? new Map(),
     byWorker: byWorker.size <= MOST_WORKERS ? byWorker : new Map(),
     turns: sumBy(get('slo_turns_total'), ({ class: name, met }) => `${met} ${name}`),
     causes: sumBy(violations, 'cause'),
     tellsCauses: violations.length > 0,
     requests: sumBy(get('requests_total'), 'outcome'),
-    prompt: sumBy(get('prompt_tokens_total'), ({ worker, kind }) => `${kind} ${worker}`),
-    hints: sumBy(get('hints_total'), ({ worker, delivered }) => `${delivered} ${worker}`),
-    opened: sumBy(get('breaker_opened_total'), 'worker'),
+    prompt: sumBy(get('prompt_tokens_total'), 'kind'),
+    promptOf: sumBy(get('prompt_tokens_total'), ({ worker, kind }) => `${kind} ${worker}`),
     waiting: get('admission_waiting')[0]?.value,
+    slow: get('worker_slow_ratio').filter(({ value }) => value > 1).map(({ labels }) => labels.worker),
     errors,
   };
 }
@@ -62,19 +62,34 @@ export function half(map, wanted) {
 
 const samples = [];
 let changes = [];
+let loads = [];
 let loading = null;
+/** The last counters as they were read, and what was counted before by series that ended. */
+let raw = null;
+let ended = new Map();
+
+/** Keeps counters from decreasing: they start again at zero with a process, and lose what a removed worker had counted. */
+function carry(next) {
+  const restarted = ['turns', 'requests'].some((name) => [...(raw?.[name] ?? [])].some(([key, value]) => (next[name].get(key) ?? 0) < value));
+  const carried = { ...next, sinceStart: next.causes };
+  for (const name of SHARED) {
+    carried[name] = new Map();
+    for (const key of new Set([...next[name].keys(), ...(raw?.[name].keys() ?? [])])) {
+      const [was, now] = [raw?.[name].get(key) ?? 0, next[name].get(key) ?? 0];
+      const before = (ended.get(`${name} ${key}`) ?? 0) + (restarted ? was : Math.max(0, was - now));
+      ended.set(`${name} ${key}`, before);
+      carried[name].set(key, before + now);
+    }
+  }
+  raw = next;
+  return carried;
+}
 
 function add(next) {
-  const last = samples.at(-1);
-  const beganAnew = last && (total(next.ttft) < total(last.ttft) || half(next.turns, 'true') < half(last.turns, 'true'));
-  if (beganAnew) {
-    samples.length = 0;
-    loading = null;
-  }
-  samples.push(next);
+  samples.push(carry(next));
   while (samples.length > 2 && samples[1].at < next.at - KEPT_MS) samples.shift();
   thin(next.at - FINE_MS);
-  return next;
+  return samples.at(-1);
 }
 
 /** Drops a sample that has become older than `limit` and follows another one closely. */
@@ -92,32 +107,27 @@ function kept(sample) {
   const ttft = Object.entries(sample.ttft).map(([le, count]) => [le === '+Inf' ? Infinity : Number(le), count]);
   return {
     at: sample.at_unix_ms,
+    own: false,
     ttft: new Map(ttft.toSorted(([a], [b]) => a - b)),
-    byWorker: new Map(),
     turns: counts(sample.turns),
     causes: counts(sample.causes),
-    tellsCauses: true,
     requests: counts(sample.requests),
-    prompt: new Map(Object.entries(sample.prompt).map(([kind, tokens]) => [`${kind} `, tokens])),
-    hints: new Map(),
-    opened: new Map(),
+    prompt: counts(sample.prompt),
     waiting: sample.waiting,
-    errors: new Map(),
+    slow: [],
   };
 }
 
-/** Puts the router's samples before those of this page. Counters that went back since belong to an earlier process. */
+/** Takes the router's samples, which come before those of this page. */
 function load({ samples: past, marks }) {
   changes = marks;
-  const first = samples[0];
-  if (!first) return;
-  const older = past.map(kept).filter(({ at }) => at < first.at - COARSE_MS);
-  let next = first;
-  for (const sample of older.reverse()) {
-    if (total(sample.ttft) > total(next.ttft) || half(sample.turns, 'true') > half(next.turns, 'true')) break;
-    samples.unshift(sample);
-    next = sample;
-  }
+  loads = past.map(({ at_unix_ms: at, workers }) => [at, workers]);
+  past.map(kept).forEach(add);
+}
+
+/** Predicted waits of a worker before this page was opened: [[ms, wait]]. */
+export function waits(worker, from) {
+  return loads.filter(([at, of]) => at >= from && of[worker]).map(([at, of]) => [at, of[worker].wait_ms]);
 }
 
 /** Changes of the policy, workers and configuration since a time: [{at_unix_ms, kind, subject, text}]. */
@@ -138,17 +148,12 @@ export function known() {
 /** Forgets everything. */
 export function forget() {
   samples.length = 0;
-  changes = [];
-  loading = null;
+  [changes, loads, loading, raw, ended] = [[], [], null, null, new Map()];
 }
 
 function difference(before, now) {
   const window = { from: before.at, to: now.at, seconds: (now.at - before.at) / 1000 };
-  for (const name of DIMENSIONS) window[name] = since(before[name], now[name]);
-  window.byWorker = new Map();
-  for (const [worker, buckets] of now.byWorker) {
-    window.byWorker.set(worker, since(before.byWorker.get(worker), buckets));
-  }
+  for (const name of SHARED) window[name] = since(before[name], now[name]);
   return window;
 }
 
@@ -168,6 +173,15 @@ export function recent(seconds) {
   return difference(before(now.at - seconds * 1000), now);
 }
 
+/** The same by worker, as far as this page has seen it: the router's history has no counters of workers. */
+export function recentByWorker(seconds) {
+  const now = latest();
+  const first = samples.find(({ own, at }) => own && at >= now.at - seconds * 1000);
+  if (!first || first === now) return null;
+  const ttft = new Map([...now.byWorker].map(([worker, buckets]) => [worker, since(first.byWorker.get(worker), buckets)]));
+  return { seconds: (now.at - first.at) / 1000, ttft, prompt: since(first.promptOf, now.promptOf) };
+}
+
 /** Windows of so many seconds, one for each of the last steps, oldest first. */
 export function steps(step, width, back) {
   const now = latest();
@@ -185,11 +199,10 @@ export function steps(step, width, back) {
 
 /** The metrics page, asked for as long as the console is open. */
 export const metrics = new Source(async () => {
-  const next = add(sample(await text('/metrics'), Date.now()));
   // A router without a history answers 404: the page then shows what it sees itself.
   loading ??= json('/admin/v1/history').then(load, () => {});
   await loading;
-  return next;
+  return add(sample(await text('/metrics'), Date.now()));
 });
 
 /** Changes since the page was opened: the router's marks again. */

@@ -6,7 +6,7 @@ import { fit } from './chart.js';
 import { listen, silence } from './events.js';
 import { clock, span } from './format.js';
 import { enter, leave, open, session } from './session.js';
-import { loading } from './parts.js';
+import { fold, loading } from './parts.js';
 import { h, render } from './view.js';
 import { fleet } from './pages/fleet.js';
 import { ttft } from './pages/ttft.js';
@@ -44,6 +44,7 @@ function turn() {
   const [next, query] = read();
   const moved = next !== page;
   if (moved) {
+    fold();
     page?.sources().forEach((source) => source.stop());
     page?.leave?.();
   }
@@ -146,12 +147,12 @@ function door() {
   return h(
     'form',
     { class: 'door', onsubmit: submit, key: 'door' },
-    h('h1', {}, 'Who are you?'),
-    h('p', {}, 'This router’s admin port takes tokens. Yours stays in this tab, and goes nowhere but to this router.'),
+    h('h1', {}, 'Sign in'),
+    h('p', {}, 'The admin port of this router requires a token. It is kept in this browser tab and sent only to this router.'),
     h('label', { for: 'token' }, 'Token'),
     h('input', { id: 'token', type: 'password', autocomplete: 'off', required: true, spellcheck: 'false', value: typed, 'aria-invalid': wrong ? 'true' : undefined, 'aria-describedby': wrong ? 'wrong' : undefined, oninput: (event) => { typed = event.target.value; } }),
     wrong,
-    h('button', { type: 'submit', class: 'primary', disabled: entering }, entering ? 'Asking …' : 'Look'),
+    h('button', { type: 'submit', class: 'primary', disabled: entering }, entering ? 'Signing in …' : 'Sign in'),
     h('p', { class: 'note' }, 'No token yet? ', h('code', {}, 'tailroute key new --role read NAME'), ' makes one for admin.tokens_file.'),
   );
 }
@@ -167,7 +168,7 @@ function unreachable() {
 }
 
 function content() {
-  if (session.state === 'asking') return loading('who you are');
+  if (session.state === 'asking') return loading('the session');
   if (session.state === 'locked') return door();
   if (session.state === 'offline') return unreachable();
   return [h('h1', { key: 'title' }, page.heading ?? page.title), page.view()];

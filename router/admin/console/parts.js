@@ -1,5 +1,7 @@
 // What pages have in common: how a number stands, how nothing looks, how a change is asked for.
 
+import { changed } from './live.js';
+import { term } from './terms.js';
 import { h } from './view.js';
 
 /** A number with its unit set apart. */
@@ -8,11 +10,11 @@ export function number([value, unit], props = {}) {
 }
 
 /** One figure with its name, and what it is compared with. */
-export function figure(name, value, { note, level } = {}) {
+export function figure(name, value, { note, level, symbol } = {}) {
   return h(
     'div',
     { class: `figure ${level ?? ''}` },
-    h('dt', {}, name),
+    h('dt', {}, name, symbol ? [' ', term(symbol)] : null),
     h('dd', {}, number(value), note ? h('span', { class: 'note' }, note) : null),
   );
 }
@@ -56,8 +58,8 @@ export function failed(failure, again) {
   const retry = again ? h('button', { type: 'button', onclick: again }, 'Try again') : null;
   if (failure.kind === 'missing') return state('missing', 'Not available here', failure.message, retry);
   if (failure.kind === 'role') return state('missing', 'Your token may not see this', failure.message);
-  if (failure.kind === 'offline') return state('failed', 'No answer', `${failure.message}.`, retry);
-  return state('failed', 'It did not work', failure.message, retry);
+  if (failure.kind === 'offline') return state('failed', 'The router does not answer', `${failure.message}.`, retry);
+  return state('failed', 'Request failed', failure.message, retry);
 }
 
 /** What a source says: its data drawn, or the state that it is in. Data outlives a failure. */
@@ -67,8 +69,33 @@ export function from(source, what, draw) {
   return loading(what);
 }
 
-/** A table that becomes a list of cards where the page is narrow; roles are said, since such styles take them away. */
-export function table({ caption, columns, rows, sort, onsort, busy }) {
+const NARROW = matchMedia('(max-width: 760px)');
+const FEW = { narrow: 8, wide: 25 };
+const unfolded = new Map();
+
+/** Lists are short again on the next page. */
+export function fold() {
+  unfolded.clear();
+}
+
+/** A table that becomes a list of cards where the page is narrow. `more`: a key; the table then shows some rows first, `few` as cards. */
+export function table({ more, few: cards = FEW.narrow, rows, ...rest }) {
+  if (!more) return drawn({ rows, ...rest });
+  const few = NARROW.matches ? cards : FEW.wide;
+  const shown = few + (unfolded.get(more) ?? 0);
+  const grow = () => {
+    unfolded.set(more, shown - few + FEW.wide);
+    changed();
+  };
+  const left = rows.length - shown;
+  return [
+    drawn({ rows: rows.slice(0, shown), ...rest }),
+    left > 0 ? h('p', { class: 'more', key: `more ${more}` }, h('button', { type: 'button', onclick: grow }, `Show ${Math.min(left, FEW.wide)} more`, h('span', { class: 'unseen' }, ` of ${rest.caption}`))) : null,
+  ];
+}
+
+/** Roles are written out, because styles that make cards of rows take them away. */
+function drawn({ caption, columns, rows, sort, onsort, busy }) {
   const head = columns.map((column) => {
     const sorted = sort?.by === column.key;
     const label = column.sort && onsort
@@ -77,9 +104,10 @@ export function table({ caption, columns, rows, sort, onsort, busy }) {
     return h('th', {
       key: column.key, scope: 'col', role: 'columnheader', class: column.class, title: column.title,
       'aria-sort': sorted ? (sort.down ? 'descending' : 'ascending') : undefined,
-    }, label);
+    }, label, symbol(column));
   });
-  const body = rows.map((row) => h('tr', { key: row.key, role: 'row', class: row.class }, columns.map((column) => cell(column, row.cells[column.key]))));
+  const body = rows.map((row) => h('tr', { key: row.key, role: 'row', class: row.onclick ? `${row.class ?? ''} link` : row.class, onclick: row.onclick && ((event) => chosen(event, row)) },
+    columns.map((column) => cell(column, row.cells[column.key]))));
   return h(
     'table',
     { role: 'table', 'aria-busy': busy ? 'true' : undefined },
@@ -89,10 +117,20 @@ export function table({ caption, columns, rows, sort, onsort, busy }) {
   );
 }
 
+function symbol(column) {
+  return column.term ? [column.name ? ' ' : '', term(column.term)] : null;
+}
+
+/** A click on a row, but for its controls and for text that is being selected. */
+function chosen(event, row) {
+  if (event.target.closest('a, button') || getSelection().toString()) return;
+  row.onclick();
+}
+
 function cell(column, content) {
-  const name = h('span', { class: 'cell-name', 'aria-hidden': 'true' }, column.hidden ? '' : column.name);
+  const name = column.hidden ? null : h('span', { class: 'cell-name' }, column.name, symbol(column));
   return column.head
-    ? h('th', { key: column.key, scope: 'row', role: 'rowheader', class: column.class }, name, content)
+    ? h('th', { key: column.key, scope: 'row', role: 'rowheader', class: column.class }, content)
     : h('td', { key: column.key, role: 'cell', class: column.class }, name, content);
 }
 
@@ -106,14 +144,14 @@ export function id(name) {
 }
 
 /** A labelled control with what it means and what is wrong with it. */
-export function field(name, { label, note, error, control }) {
+export function field(name, { label, symbol, note, error, control }) {
   const [own, noteId, errorId] = [id(name), id(`${name} note`), id(`${name} error`)];
   const described = [note && noteId, error && errorId].filter(Boolean).join(' ') || undefined;
   const drawn = { ...control, props: { ...control.props, id: own, 'aria-describedby': described, 'aria-invalid': error ? 'true' : undefined } };
   return h(
     'div',
     { class: 'field', key: name },
-    h('label', { for: own }, label),
+    symbol ? h('span', { class: 'labels' }, h('label', { for: own }, label), ' ', term(symbol, '?')) : h('label', { for: own }, label),
     drawn,
     note ? h('p', { class: 'note', id: noteId }, note) : null,
     error ? h('p', { class: 'error', id: errorId }, error) : null,
@@ -127,7 +165,7 @@ export function refusal(failure) {
   return h(
     'div',
     { class: 'refusal', role: 'alert' },
-    h('p', {}, failure.kind === 'offline' ? 'No answer: it is not known whether this was done. Look before you try again.' : known ? 'Nothing was changed:' : failure.message),
+    h('p', {}, failure.kind === 'offline' ? 'The router did not answer: the change may or may not have been made. Check before you try again.' : known ? 'Nothing was changed:' : failure.message),
     known ? h('ul', {}, known.map(({ field, detail, hint }) => h('li', {}, h('code', {}, field || 'document'), ` ${detail}`, hint ? ` (${hint})` : ''))) : null,
   );
 }
@@ -137,7 +175,7 @@ export function dialog({ title, onclose, wide }, ...children) {
   const titleId = id('dialog title');
   return h(
     'dialog',
-    { key: 'dialog', modal: true, class: wide ? 'wide' : '', 'aria-labelledby': titleId, onclose },
+    { key: 'dialog', modal: true, class: wide === true ? 'wide' : wide || '', 'aria-labelledby': titleId, onclose },
     h('div', { class: 'dialog-head' }, h('h2', { id: titleId }, title), h('button', { type: 'button', class: 'quiet', 'aria-label': 'Close', onclick: onclose }, '✕')),
     children,
   );

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::http::Method;
-use config::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -40,11 +38,9 @@ struct Log {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Log, _, _>(
+        Operation::get::<Log, _, _>(
             "audit.list",
-            Method::GET,
             "/admin/v1/audit",
-            Role::Read,
             "Changes that were made or refused, newest first: who, when, why, before, after",
             list,
         )

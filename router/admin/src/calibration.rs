@@ -10,7 +10,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
-use fleet::hold::Measured;
+use fleet::overrides::Measured;
 use replicas::calibrations::Calibration;
 
 /// What was measured.

@@ -39,8 +39,6 @@ pub struct Reply {
 
 impl Reply {
     /// Serialises the body as JSON.
-    ///
-    /// # Errors
     /// Fails if the value cannot be serialised.
     pub fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| Problem::internal(error.to_string()))?;
@@ -48,7 +46,6 @@ impl Reply {
     }
 
     /// Sends bytes or a stream of this media type.
-    #[must_use]
     pub fn of_type(media_type: &'static str, body: impl Into<Body>) -> Self {
         let mut response = Response::new(body.into());
         let headers = response.headers_mut();
@@ -119,7 +116,6 @@ impl Call {
     }
 
     /// Returns a path parameter, or an empty string if the path has none of this name.
-    #[must_use]
     pub fn parameter(&self, name: &str) -> &str {
         let found = self.parameters.iter().find(|(known, _)| known == name);
         found.map_or("", |(_, value)| value)

@@ -53,11 +53,9 @@ struct Start {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Status, _, _>(
+        Operation::get::<Status, _, _>(
             "capture.get",
-            Method::GET,
             "/admin/v1/capture",
-            Role::Read,
             "Whether turns are captured in memory, and how many are stored",
             |call: Call| async move { Reply::json(&status(&call.admin)) },
         ),
@@ -80,11 +78,9 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .body::<Because>()
         .fails(&[409]),
-        Operation::new::<String, _, _>(
+        Operation::get::<String, _, _>(
             "capture.turns",
-            Method::GET,
             "/admin/v1/capture/turns",
-            Role::Read,
             "The captured turns, as a trace for `tailroute replay`",
             turns,
         )
@@ -122,6 +118,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
 async fn stop(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = status(&call.admin);
+    record_fleet(&call.admin);
     if !call.admin.state.operator.recent.stop() {
         return Err(Problem::conflict("no capture is running"));
     }
@@ -129,7 +126,21 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 
+/// Records the fleet that serves the turns of a running capture.
+fn record_fleet(admin: &Admin) {
+    let running = admin
+        .state
+        .operator
+        .recent
+        .now()
+        .filter(|running| running.is_running());
+    if let Some((running, fleet)) = running.zip(admin.state.fleet_in_use()) {
+        running.memory.fleet(&fleet);
+    }
+}
+
 async fn turns(call: Call) -> Result<Reply, Problem> {
+    record_fleet(&call.admin);
     match call.admin.state.operator.recent.now() {
         Some(running) => {
             let place = Arc::clone(&call.admin.state.operator.turns).try_acquire_owned();

@@ -5,6 +5,7 @@
 //! trusted-type conversion of text to markup, no embedding in other pages. Names of workers and models cannot
 //! inject code.
 
+use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use axum::Router;
@@ -64,8 +65,10 @@ const FILES: &[File] = files![
     JS "history.js"
     JS "live.js"
     JS "metrics.js"
+    JS "objective.js"
     JS "parts.js"
     JS "session.js"
+    JS "terms.js"
     JS "view.js"
     JS "pages/conversations.js"
     JS "pages/decisions.js"
@@ -76,6 +79,7 @@ const FILES: &[File] = files![
     JS "pages/preview.js"
     JS "pages/shadow.js"
     JS "pages/tables.js"
+    JS "pages/trend.js"
     JS "pages/ttft.js"
     JS "pages/weights.js"
     JS "pages/worker.js"
@@ -91,7 +95,12 @@ static TAG: LazyLock<String> = LazyLock::new(|| {
 /// Adds the routes of the console.
 pub(super) fn routes(router: Router) -> Router {
     router
-        .route("/console", get(|| async { elsewhere() }))
+        // Not permanent: a browser would keep it for whatever else listens on this port later.
+        .route("/", get(|| async { elsewhere(StatusCode::TEMPORARY_REDIRECT) }))
+        .route(
+            "/console",
+            get(|| async { elsewhere(StatusCode::PERMANENT_REDIRECT) }),
+        )
         .route(
             ROOT,
             get(|headers: HeaderMap| async move { serve("index.html", &headers) }),
@@ -103,12 +112,18 @@ pub(super) fn routes(router: Router) -> Router {
 }
 
 /// Redirects to [`ROOT`]: the pages refer to their files relative to a folder.
-fn elsewhere() -> Response {
-    (
-        StatusCode::PERMANENT_REDIRECT,
-        [(header::LOCATION, HeaderValue::from_static(ROOT))],
-    )
-        .into_response()
+fn elsewhere(status: StatusCode) -> Response {
+    (status, [(header::LOCATION, HeaderValue::from_static(ROOT))]).into_response()
+}
+
+/// Returns the console's URL for a browser on this machine.
+#[must_use]
+pub fn url(admin: SocketAddr) -> String {
+    if admin.ip().is_unspecified() {
+        format!("http://localhost:{}{ROOT}", admin.port())
+    } else {
+        format!("http://{admin}{ROOT}")
+    }
 }
 
 fn serve(path: &str, asked: &HeaderMap) -> Response {
@@ -201,6 +216,14 @@ mod tests {
         assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
         let other = HeaderMap::from_iter([(header::IF_NONE_MATCH, HeaderValue::from_static("\"0\""))]);
         assert_eq!(serve("main.js", &other).status(), StatusCode::OK);
+    }
+
+    #[test]
+    fn the_url_is_one_that_a_browser_can_open() {
+        let url = |admin: &str| url(admin.parse().unwrap());
+        assert_eq!(url("10.0.0.7:9090"), "http://10.0.0.7:9090/console/");
+        assert_eq!(url("0.0.0.0:9091"), "http://localhost:9091/console/");
+        assert_eq!(url("[::1]:9090"), "http://[::1]:9090/console/");
     }
 
     #[test]

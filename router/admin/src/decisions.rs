@@ -1,7 +1,5 @@
 //! Recent decisions, by page or by request.
 
-use axum::http::Method;
-use config::Role;
 use policy::slo::Cause;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -36,6 +34,10 @@ struct Wanted {
     /// That missed it for this reason.
     #[schemars(with = "CauseName")]
     cause: Option<CauseName>,
+    /// With a first token at this time or later, in milliseconds since 1970. Turns without one count by their arrival.
+    from_unix_ms: Option<f64>,
+    /// With a first token at this time or earlier, likewise.
+    until_unix_ms: Option<f64>,
     /// Older ones: the `next` of the page before.
     before: Option<u64>,
     /// Most decisions of the page.
@@ -51,6 +53,8 @@ enum CauseName {
     Queue,
     /// Tokens that could have been cached were not.
     Miss,
+    /// A worker has become slow.
+    SlowWorker,
     /// The engine was slower than its fitted cost.
     Engine,
     /// Time passed that the engine knows nothing of.
@@ -70,6 +74,8 @@ impl Default for Wanted {
             decision: None,
             late: None,
             cause: None,
+            from_unix_ms: None,
+            until_unix_ms: None,
             before: None,
             limit: 50,
         }
@@ -81,6 +87,7 @@ impl From<CauseName> for Cause {
         match name {
             CauseName::Queue => Self::Queue,
             CauseName::Miss => Self::Miss,
+            CauseName::SlowWorker => Self::SlowWorker,
             CauseName::Engine => Self::Engine,
             CauseName::Network => Self::Network,
             CauseName::Prompt => Self::Prompt,
@@ -91,20 +98,16 @@ impl From<CauseName> for Cause {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Page, _, _>(
+        Operation::get::<Page, _, _>(
             "decisions.list",
-            Method::GET,
             "/admin/v1/decisions",
-            Role::Read,
             "Recent decisions, newest first: every worker's terms, the choice, the runner-up, the outcome",
             list,
         )
         .query::<Wanted>(),
-        Operation::new::<Page, _, _>(
+        Operation::get::<Page, _, _>(
             "decisions.get",
-            Method::GET,
             "/admin/v1/decisions/{request}",
-            Role::Read,
             "The decisions of one request, one for each attempted worker",
             of_request,
         )
@@ -133,6 +136,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
             ))
         })
     });
+    let reading = |unix_ms: f64| admin.state.clock.reading(unix_ms);
     let filter = Filter {
         request: None,
         trace: trace.transpose()?,
@@ -141,6 +145,8 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         class: wanted.class,
         late: wanted.late,
         cause: wanted.cause.map(Cause::from),
+        from: wanted.from_unix_ms.map(reading),
+        until: wanted.until_unix_ms.map(reading),
     };
     Reply::json(&page(admin, &filter, wanted.before, wanted.limit.clamp(1, MOST)))
 }

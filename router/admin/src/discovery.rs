@@ -1,7 +1,5 @@
 //! The discovery sources and their state.
 
-use axum::http::Method;
-use config::Role;
 use discovery::SourceState;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,11 +17,9 @@ struct Sources {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation::new::<Sources, _, _>(
+    vec![Operation::get::<Sources, _, _>(
         "discovery.get",
-        Method::GET,
         "/admin/v1/discovery",
-        Role::Read,
         "The sources of workers: when each last responded, its error, and the entries that were refused",
         |call: Call| async move {
             Reply::json(&Sources {

@@ -18,24 +18,22 @@ use super::call::Call;
 use super::operation::Operation;
 use super::problem::Problem;
 use crate::Admin;
-use operator::audit::{AuditRecord, Who};
+use operator::audit::{AuditRecord, Author};
 use operator::tokens::Principal;
 
 /// Largest body in bytes.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
-/// Timeout of reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Remote address of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct From(pub SocketAddr);
 
-/// Answers a request for an operation.
 pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request: Request) -> Response {
     let from = request.extensions().get::<From>().map(|from| from.0);
     let response = match admit(&admin, &operation, &request) {
         Ok(who) => {
-            let by = Who {
+            let by = Author {
                 name: who.name.to_string(),
                 role: Some(who.role),
                 address: from.map(|from| from.to_string()),
@@ -46,7 +44,7 @@ pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request
             }
         }
         Err((Some(who), problem)) => {
-            let by = Who {
+            let by = Author {
                 name: who.name.to_string(),
                 role: Some(who.role),
                 address: from.map(|from| from.to_string()),
@@ -150,7 +148,7 @@ async fn read_body(head: &Parts, body: Body) -> Result<Bytes, Problem> {
     Ok(bytes)
 }
 
-async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Who) -> Response {
+async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Author) -> Response {
     // The target is the path parameter or, for singletons, the first part of the operation's id.
     let named = call.parameters.first().map(|(_, value)| value.clone());
     let why = reason(&call.body);
@@ -176,7 +174,7 @@ async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Who)
 async fn refused(
     admin: &Admin,
     operation: &Operation,
-    who: Who,
+    who: Author,
     target: Option<String>,
     why: Option<String>,
     problem: Problem,

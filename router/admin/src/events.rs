@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Method};
+use axum::http::HeaderMap;
 use bytes::Bytes;
-use config::Role;
 use futures_util::stream;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -25,12 +24,10 @@ const STILL_THERE: Duration = Duration::from_secs(15);
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Event, _, _>(
+        Operation::get::<Event, _, _>(
             "events.follow",
-            Method::GET,
             "/admin/v1/events",
-            Role::Read,
-            "Changes as they happen: the policy, workers, breakers, reloads, failed tasks; `lagged` counts missed events",
+            "Changes as they happen: the policy, workers, breakers, slow workers, reloads, failed tasks; `lagged` counts missed events",
             follow,
         )
         .of_type("text/event-stream")

@@ -15,8 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
 
-use axum::http::Method;
-use config::Role;
 use metrics::Format;
 use operator::events::{Event, Kind};
 use parking_lot::Mutex;
@@ -39,7 +37,6 @@ use super::problem::Problem;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples between two writes of the file: five minutes.
 const WRITES: u32 = 30;
-/// Workers whose load is kept.
 const MOST_WORKERS: usize = 64;
 
 /// Samples and marks of the last day.
@@ -105,7 +102,7 @@ struct Asked {
 pub struct Mark {
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Kind of the change: `policy`, `worker`, `breaker` or `reload`.
+    /// Kind of the change: `policy`, `worker`, `breaker`, `slow` or `reload`.
     pub kind: String,
     /// Subject of the change, such as a worker's name.
     pub subject: String,
@@ -124,7 +121,7 @@ impl History {
     fn mark(&self, event: &Event) {
         if matches!(
             event.kind,
-            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Reload
+            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Slow | Kind::Reload
         ) {
             self.0.lock().mark(Mark {
                 at_unix_ms: event.at_unix_ms,
@@ -138,11 +135,9 @@ impl History {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Past, _, _>(
+        Operation::get::<Past, _, _>(
             "history.get",
-            Method::GET,
             "/admin/v1/history",
-            Role::Read,
             "Counters, loads and changes of the last 24 hours",
             get,
         )
@@ -170,10 +165,24 @@ fn describe(event: &Event) -> String {
             now["by"].as_str().unwrap_or("the router")
         ),
         Kind::Breaker => format!("breaker {}", now["breaker"].as_str().unwrap_or("changed")),
+        Kind::Slow if says("slow") == Some(true) => {
+            format!(
+                "slow: {:.1} times its baseline",
+                now["factor"].as_f64().unwrap_or(1.0)
+            )
+        }
+        Kind::Slow => "recovered".to_owned(),
         Kind::Reload if now["refused"].is_string() => "configuration refused".to_owned(),
         Kind::Reload => "configuration reloaded".to_owned(),
         _ if says("joined") == Some(true) => "joined".to_owned(),
         _ if says("left") == Some(true) => "left".to_owned(),
+        _ if says("well") == Some(false) => {
+            let error = now["error"].as_str().unwrap_or("its probes fail");
+            format!("unwell: {error}")
+        }
+        _ if now["hold"].as_str().is_some_and(|hold| hold != "none") => {
+            now["hold"].as_str().unwrap_or_default().to_owned()
+        }
         _ if says("ready") == Some(true) => "ready".to_owned(),
         _ if says("ready") == Some(false) => "not ready".to_owned(),
         _ => "changed".to_owned(),
@@ -181,8 +190,6 @@ fn describe(event: &Event) -> String {
 }
 
 /// Starts a thread that samples for as long as the router lives. Neither requests nor their runtime wait for it.
-///
-/// # Errors
 /// Fails if the thread cannot be created.
 pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
     let (of, runtime) = (Arc::downgrade(admin), Handle::current());

@@ -9,7 +9,7 @@ use super::problem::Problem;
 use super::reason::{Because, Forced};
 use super::workers::{NAME, Shown, named, shown};
 use fleet::Worker;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 
 pub(super) fn operations() -> Vec<Operation> {
     let take_out = |id, path, summary, hold| {
@@ -25,7 +25,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.cordon",
             "/admin/v1/workers/{name}/cordon",
             "Send a worker only turns that no other worker can serve",
-            Hold::Cordoned,
+            AdminState::Cordoned,
         ),
         Operation::new::<Shown, _, _>(
             "workers.uncordon",
@@ -42,7 +42,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "workers.drain",
             "/admin/v1/workers/{name}/drain",
             "Send a worker no turns; it is `drained` once its turns have finished",
-            Hold::Draining,
+            AdminState::Draining,
         ),
     ]
 }
@@ -63,21 +63,21 @@ pub(super) fn keep_one(call: &Call, worker: &Worker, force: bool) -> Result<(), 
     )))
 }
 
-async fn take_out(call: Call, hold: Hold) -> Result<Reply, Problem> {
+async fn take_out(call: Call, hold: AdminState) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let forced: Forced = call.body()?;
     keep_one(&call, &worker, forced.force)?;
-    set_hold(&call, &worker, hold)
+    set_admin_state(&call, &worker, hold)
 }
 
 async fn uncordon(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let _: Because = call.body()?;
-    set_hold(&call, &worker, Hold::None)
+    set_admin_state(&call, &worker, AdminState::None)
 }
 
-fn set_hold(call: &Call, worker: &Worker, hold: Hold) -> Result<Reply, Problem> {
-    let Some(before) = worker.set_hold(hold) else {
+fn set_admin_state(call: &Call, worker: &Worker, hold: AdminState) -> Result<Reply, Problem> {
+    let Some(before) = worker.set_admin_state(hold) else {
         return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
     };
     call.admin.state.worker_changed(worker);

@@ -4,8 +4,6 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::http::Method;
-use config::Role;
 use policy::ids::WorkerId;
 use policy::index::Prefix;
 use schemars::JsonSchema;
@@ -101,11 +99,9 @@ struct ShownCopy {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Shown, _, _>(
+        Operation::get::<Shown, _, _>(
             "index.get",
-            Method::GET,
             "/admin/v1/index",
-            Role::Read,
             "Recently used prefixes on the workers: the largest, the newest or the most shared; no text",
             list,
         )

@@ -42,11 +42,9 @@ struct Allowance {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<List, _, _>(
+        Operation::get::<List, _, _>(
             "keys.list",
-            Method::GET,
             "/admin/v1/keys",
-            Role::Read,
             "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
                 let now = call.admin.state.clock.now();

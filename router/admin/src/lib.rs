@@ -4,27 +4,6 @@
 //! path, required role, and the schemas of request and response. The table drives routes, authorisation,
 //! validation, the audit log, metrics and the OpenAPI document, so they cannot disagree. Each resource has a file
 //! with its operations and their handlers; [`operations`] lists them.
-//!
-//! | file | contents |
-//! |---|---|
-//! | [`status`] | metrics, health, `slo`, `config` |
-//! | [`decisions`] | recent routing decisions and the causes of missed objectives |
-//! | [`index`] | which workers cache which prefixes |
-//! | [`session`] | the caller and its role |
-//! | [`policy`] | the policy in force, its history, changes, rollback |
-//! | [`preview`] | another policy on captured turns, or in the shadow of the live one |
-//! | [`capture`] | the newest turns |
-//! | [`workers`] | each worker, its overrides and its α |
-//! | [`holds`] | cordoning, draining and returning workers |
-//! | [`worker_sources`] | where the figures about a worker come from |
-//! | [`keys`] | the remaining budget of each API key, and its reset |
-//! | [`members`] | workers that join and leave |
-//! | [`discovery`] | the sources of workers |
-//! | [`audit`] | the audit log |
-//! | [`events`] | changes, as a stream of server-sent events |
-//! | [`openapi`] | the OpenAPI document |
-//! | [`console`] | the web console |
-//! | [`operation`], [`call`], [`dispatch`], [`problem`], [`reason`], [`serve`] | shared by all operations |
 
 pub mod audit;
 pub mod calibration;
@@ -86,14 +65,12 @@ pub struct Admin {
 
 impl Admin {
     /// Returns whether the router has just started and waits for the state of other replicas.
-    #[must_use]
     pub fn is_joining(&self) -> bool {
         let bus = self.bus.as_ref();
         bus.is_some_and(|bus| bus.is_joining(self.state.clock.now()))
     }
 
     /// Returns the gauges of the metrics page.
-    #[must_use]
     pub fn gauges(&self) -> Gauges {
         let bus = self.bus.as_ref().map(|bus| bus.gauges());
         self.state.gauges(self.proxy.admission.gate.counts(), bus)
@@ -101,7 +78,6 @@ impl Admin {
 }
 
 /// Returns every operation of the admin port, in the order of the OpenAPI document.
-#[must_use]
 pub fn operations() -> Vec<Operation> {
     [
         status::operations(),

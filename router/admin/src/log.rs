@@ -31,11 +31,9 @@ struct PutLevel {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Level, _, _>(
+        Operation::get::<Level, _, _>(
             "log.get",
-            Method::GET,
             "/admin/v1/log",
-            Role::Read,
             "The log level, by module",
             |_: Call| async move { Reply::json(&Level { level: current()? }) },
         )

@@ -79,5 +79,5 @@ async fn remove(call: Call) -> Result<Reply, Problem> {
     let Some(before) = call.admin.state.leave(&worker) else {
         return Err(Problem::conflict("it is already leaving the fleet"));
     };
-    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &worker.hold()))
+    Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &worker.admin_state()))
 }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::{Method, StatusCode};
-use config::Role;
+use axum::http::StatusCode;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -13,18 +12,15 @@ use super::operation::Operation;
 use super::problem::{PROBLEM_JSON, Problem};
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation::new::<Map<String, Value>, _, _>(
+    vec![Operation::get::<Map<String, Value>, _, _>(
         "openapi.get",
-        Method::GET,
         "/admin/v1/openapi.json",
-        Role::Read,
         "This document",
         |_: Call| async { Reply::json(&document(&super::operations())) },
     )]
 }
 
 /// Returns the document of these operations.
-#[must_use]
 pub fn document(operations: &[Operation]) -> Value {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|settings| settings.definitions_path = "/components/schemas".into())

@@ -99,6 +99,20 @@ impl Operation {
         }
     }
 
+    /// Creates an operation that only reads, and responds with 200 and JSON of type `T`.
+    pub fn get<T: JsonSchema, F, R>(
+        id: &'static str,
+        path: &'static str,
+        summary: &'static str,
+        handler: F,
+    ) -> Self
+    where
+        F: Fn(Call) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Reply, Problem>> + Send + 'static,
+    {
+        Self::new::<T, F, R>(id, Method::GET, path, Role::Read, summary, handler)
+    }
+
     /// Adds a path parameter.
     #[must_use]
     pub fn parameter(mut self, name: &'static str, meaning: &'static str) -> Self {

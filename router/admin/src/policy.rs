@@ -120,11 +120,9 @@ pub(super) fn operations() -> Vec<Operation> {
         .body::<Put>()
         .carries("etag", TAG)
         .fails(&[412, 428, 503]),
-        Operation::new::<History, _, _>(
+        Operation::get::<History, _, _>(
             "policy.history",
-            Method::GET,
             "/admin/v1/policy/history",
-            Role::Read,
             "Earlier policies, newest first",
             history,
         )

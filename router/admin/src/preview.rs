@@ -20,15 +20,12 @@ use crate::Admin;
 use operator::shadow::{Shadow, Tally};
 use replay::{self, PreviewError};
 
-/// Default number of turns.
 const DEFAULT_TURNS: usize = 5_000;
 /// Most scores that a preview computes: turns × workers.
 const MAX_SCORES: usize = 10_000_000;
-/// Time limit of a preview.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Niceness of the preview's thread.
 const NICE: i32 = 10;
-/// Fewest turns for a meaningful result.
 const FEWEST_TURNS: usize = 20;
 
 /// A policy to be tried.
@@ -41,6 +38,9 @@ struct Try {
     #[serde(default)]
     #[schemars(range(min = 20, max = 50_000))]
     turns: Option<u32>,
+    /// Report even if the simulation does not reproduce the measured times within a factor of 1.5.
+    #[serde(default)]
+    anyway: bool,
 }
 
 /// A policy that follows the live traffic.
@@ -132,10 +132,9 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let fleet = replay::Fleet::live(&admin.state)
         .ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
-    let turns = turns.min(MAX_SCORES / fleet.names.len().max(1)).max(FEWEST_TURNS);
+    let turns = turns.min(MAX_SCORES / fleet.size().max(1)).max(FEWEST_TURNS);
     let memory = running.memory.clone();
     let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
-    let settings = [admin.state.policy.load().settings.clone(), proposed];
     let (answer, played) = oneshot::channel();
     // A separate thread of low priority, away from those that serve requests. Its work is bounded in turns,
     // workers and time.
@@ -143,7 +142,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
         .name("preview".to_owned())
         .spawn(move || {
             let _ = rustix::process::setpriority_process(None, NICE);
-            let played = replay::preview(&trace, &fleet, settings, LIMIT);
+            let played = replay::preview(&trace, &fleet, proposed, asked.anyway, LIMIT);
             drop(turn);
             let _ = answer.send(played);
         });
@@ -158,6 +157,9 @@ fn not_played(error: &PreviewError, turns: usize) -> Problem {
     match error {
         PreviewError::TooLong(_) => Problem::conflict(format!(
             "{error}: {turns} turns are too many for the time limit; request fewer (`turns`)"
+        )),
+        PreviewError::Unlike(_) => Problem::unlike(format!(
+            "{error} `anyway` (`ctl policy preview --anyway`) reports regardless."
         )),
         PreviewError::Unwritable(error) => Problem::internal(error.to_string()),
         PreviewError::Unreadable(why) => Problem::conflict(format!("{error}: {why}")),
@@ -205,6 +207,20 @@ mod tests {
         assert_eq!(
             problem.detail,
             "it was cut off after 20 s: 50000 turns are too many for the time limit; request fewer (`turns`)"
+        );
+    }
+
+    #[test]
+    fn a_simulation_unlike_the_measurement_is_a_kind_of_its_own() {
+        let problem = not_played(
+            &PreviewError::Unlike("measured 10 ms, simulated 30 ms.".to_owned()),
+            50,
+        );
+        let body = serde_json::to_value(&problem).unwrap();
+        // The console offers to preview anyway by this type.
+        assert_eq!(
+            (&body["type"], &body["status"]),
+            (&Value::from("urn:tailroute:problem:unlike"), &Value::from(409))
         );
     }
 }

@@ -50,13 +50,11 @@ impl Problem {
     }
 
     /// 400: the body is not JSON.
-    #[must_use]
     pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", "Malformed request", detail)
     }
 
     /// 400: the query is invalid.
-    #[must_use]
     pub fn query(problems: &Problems) -> Self {
         Self {
             errors: fields(problems),
@@ -70,7 +68,6 @@ impl Problem {
     }
 
     /// 401: the token is missing or unknown.
-    #[must_use]
     pub fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -81,19 +78,16 @@ impl Problem {
     }
 
     /// 403: the caller lacks permission.
-    #[must_use]
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
     /// 404: not found.
-    #[must_use]
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
     }
 
     /// 405: the path does not support the method.
-    #[must_use]
     pub fn method_not_allowed(allowed: &str) -> Self {
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -104,7 +98,6 @@ impl Problem {
     }
 
     /// 408: the body did not arrive in time.
-    #[must_use]
     pub fn timeout(limit: std::time::Duration) -> Self {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
@@ -115,7 +108,6 @@ impl Problem {
     }
 
     /// 409: the current state does not allow the change.
-    #[must_use]
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::CONFLICT,
@@ -126,13 +118,21 @@ impl Problem {
     }
 
     /// 409: the change takes the last ready worker out of service, and is not forced.
-    #[must_use]
     pub fn last_worker(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "last-worker", "Last ready worker", detail)
     }
 
+    /// 409: the simulation of captured turns is unlike what was measured, and the caller did not ask for it regardless.
+    pub fn unlike(detail: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "unlike",
+            "Simulation unlike the measurement",
+            detail,
+        )
+    }
+
     /// 412: the object has changed since the caller read it.
-    #[must_use]
     pub fn precondition_failed(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::PRECONDITION_FAILED,
@@ -143,7 +143,6 @@ impl Problem {
     }
 
     /// 413: the body is too large.
-    #[must_use]
     pub fn too_large(most: usize) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -154,7 +153,6 @@ impl Problem {
     }
 
     /// 415: the body's type is not JSON.
-    #[must_use]
     pub fn no_json() -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -165,7 +163,6 @@ impl Problem {
     }
 
     /// 422: fields of the document are invalid.
-    #[must_use]
     pub fn invalid(problems: &Problems) -> Self {
         Self {
             errors: fields(problems),
@@ -179,7 +176,6 @@ impl Problem {
     }
 
     /// 422: a field is invalid in the running router's state.
-    #[must_use]
     pub fn invalid_field(field: &str, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self {
@@ -198,7 +194,6 @@ impl Problem {
     }
 
     /// 428: If-Match is required.
-    #[must_use]
     pub fn precondition_required() -> Self {
         Self::new(
             StatusCode::PRECONDITION_REQUIRED,
@@ -209,13 +204,11 @@ impl Problem {
     }
 
     /// 429: too many concurrent calls of this operation.
-    #[must_use]
     pub fn busy(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", "Busy", detail)
     }
 
     /// 503: a dependency is unavailable.
-    #[must_use]
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -226,7 +219,6 @@ impl Problem {
     }
 
     /// 500: the response cannot be produced.
-    #[must_use]
     pub fn internal(detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -237,7 +229,6 @@ impl Problem {
     }
 
     /// Returns the status.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

@@ -42,7 +42,6 @@ use state::supervise::{Task, forever};
 
 mod pieces;
 
-/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Size of the read buffer for a head, and of the write buffer for a response.
@@ -51,7 +50,6 @@ const BUFFER: usize = 32 << 10;
 /// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
-    /// Most connections.
     connections: usize,
     /// Most requests in progress, probes excluded.
     requests: usize,
@@ -87,8 +85,6 @@ pub struct AdminPort(Arc<Notify>);
 
 impl AdminPort {
     /// Starts the server. Probes run on the port's thread, all other requests on the current runtime.
-    ///
-    /// # Errors
     /// Fails if the thread or its runtime cannot be created.
     pub fn start(admin: Arc<Admin>, listener: TcpListener) -> io::Result<Self> {
         let main = Handle::current();
@@ -147,7 +143,7 @@ async fn accept(listener: Arc<TcpListener>, port: Arc<Port>) {
             }
         };
         while connections.try_join_next().is_some() {}
-        let place = port.connections.place(from.ip()).await;
+        let place = port.connections.acquire(from.ip()).await;
         connections.spawn(connection(Arc::clone(&port), stream, from, place));
     }
 }
@@ -175,7 +171,7 @@ async fn connection(port: Arc<Port>, stream: TcpStream, from: SocketAddr, place:
                 debug!(%error, %from, "admin connection failed");
             }
         }
-        () = progress.has_to_give_way() => debug!(%from, "closed an idle admin connection to make room"),
+        () = progress.evicted() => debug!(%from, "closed an idle admin connection to make room"),
     }
 }
 

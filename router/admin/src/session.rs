@@ -1,6 +1,5 @@
 //! The caller and its role, so that pages hide what it may not do.
 
-use axum::http::Method;
 use config::Role;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,11 +21,9 @@ struct Session {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation::new::<Session, _, _>(
+    vec![Operation::get::<Session, _, _>(
         "session.get",
-        Method::GET,
         "/admin/v1/session",
-        Role::Read,
         "The caller and the role of its token",
         |call: Call| async move {
             Reply::json(&Session {

@@ -73,7 +73,6 @@ pub struct WorkerState {
 }
 
 /// Returns the current state of the feedback loop.
-#[must_use]
 pub fn explain(state: &State) -> SloState {
     let (habits, classes, conversations) = {
         let conversations = state.feedback.conversations.lock();
@@ -131,7 +130,7 @@ fn workers(state: &State) -> Vec<WorkerState> {
             wait_ms: wait.0,
             xi_tokens: xi.min(1e9),
             silent: state.feedback.tail.lock().silent_on(worker.id),
-            told: worker.hints.told(),
+            told: worker.hints.sent_objective(),
         }
     };
     state.fleet.present().iter().map(worker_state).collect()

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use config::Role;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -17,7 +16,7 @@ use super::operation::Operation;
 use super::problem::Problem;
 use crate::Admin;
 use crate::slo::explain;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use metrics::Format;
 use operator::reloads::ReloadState;
 use policy::units::Millis;
@@ -63,19 +62,15 @@ struct Configuration {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<serde_json::Map<String, serde_json::Value>, _, _>(
+        Operation::get::<serde_json::Map<String, serde_json::Value>, _, _>(
             "slo.get",
-            Method::GET,
             "/admin/v1/slo",
-            Role::Read,
             "The latency objectives, how they are met, and how much of the free tail is used for them",
             |call: Call| async move { Reply::json(&explain(&call.admin.state)) },
         ),
-        Operation::new::<Configuration, _, _>(
+        Operation::get::<Configuration, _, _>(
             "config.get",
-            Method::GET,
             "/admin/v1/config",
-            Role::Read,
             "The configuration in force, and the errors of the last one that was read",
             |call: Call| async move {
                 Reply::json(&Configuration {
@@ -86,11 +81,9 @@ pub(super) fn operations() -> Vec<Operation> {
                 })
             },
         ),
-        Operation::new::<Replicas, _, _>(
+        Operation::get::<Replicas, _, _>(
             "replicas.get",
-            Method::GET,
             "/admin/v1/replicas",
-            Role::Read,
             "The other replicas of this router, and the state of the NATS connection",
             |call: Call| async move {
                 let (bus, now) = (&call.admin.bus, call.admin.state.clock.now());
@@ -153,15 +146,15 @@ fn why_none(admin: &Admin) -> String {
     if admin.state.config.discovery.is_on() && admin.state.fleet.present().is_empty() {
         return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();
     }
-    let holds: Vec<Hold> = admin
+    let holds: Vec<AdminState> = admin
         .state
         .fleet
         .workers()
         .iter()
-        .map(|worker| worker.hold())
+        .map(|worker| worker.admin_state())
         .collect();
     let count = |hold| holds.iter().filter(|held| **held == hold).count();
-    let (cordoned, draining) = (count(Hold::Cordoned), count(Hold::Draining));
+    let (cordoned, draining) = (count(AdminState::Cordoned), count(AdminState::Draining));
     match cordoned + draining {
         0 => "no worker is ready".to_owned(),
         held if held == holds.len() => {

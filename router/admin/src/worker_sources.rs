@@ -1,6 +1,7 @@
 //! Where the router's figures about a worker come from. `tailroute doctor` judges a fleet by them.
 
 use config::KvEvents;
+use policy::fleet_record::{CapacitySource, CostSource};
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -36,36 +37,6 @@ pub(super) struct Sources {
     foreign_requests: Option<u32>,
 }
 
-/// Source of a capacity.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum CapacitySource {
-    /// `capacity_tokens` of the configuration.
-    Configured,
-    /// The worker.
-    Reported,
-    /// Responses, which have changed the initial value.
-    Learned,
-    /// The initial value: no response has shown the size so far.
-    Assumed,
-}
-
-/// Source of a cost.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum CostSource {
-    /// A calibration that was sent to the running router.
-    Calibrated,
-    /// The configuration: a calibration file, or coefficients.
-    Configured,
-    /// Responses.
-    Learned,
-    /// The median of the other workers.
-    Fleet,
-    /// The default.
-    Default,
-}
-
 /// Source of cache events.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -79,7 +50,6 @@ enum EventsSource {
 }
 
 impl Sources {
-    /// Returns the sources of a worker's figures.
     pub(super) fn of(admin: &Admin, worker: &Worker) -> Self {
         let state = &admin.state;
         let answers = state.feedback.costs.lock().state(worker.id);
@@ -87,8 +57,8 @@ impl Sources {
         let ready_since = worker.ready_since();
         Self {
             rank: worker.spec.rank,
-            capacity_source: capacity(admin, worker),
-            cost_source: cost(worker, cost_answers),
+            capacity_source: state.capacity_source(worker),
+            cost_source: state.cost_source(worker),
             cost_answers,
             cached_tokens_reported: worker.reports_cached(),
             events_source: match worker.spec.kv_events {
@@ -112,41 +82,12 @@ fn foreign_requests(worker: &Worker, now: Millis) -> Option<u32> {
     Some(there.saturating_sub(figure.in_flight))
 }
 
-fn capacity(admin: &Admin, worker: &Worker) -> CapacitySource {
-    if worker.spec.capacity_is_known {
-        return CapacitySource::Configured;
-    }
-    let knowledge = &admin.state.knowledge;
-    if !knowledge.learns_capacity(worker.id) {
-        return CapacitySource::Reported;
-    }
-    let initial = worker.spec.capacity.0;
-    match knowledge.capacity(worker.id).0.abs_diff(initial) > u64::from(worker.spec.block_size) {
-        true => CapacitySource::Learned,
-        false => CapacitySource::Assumed,
-    }
-}
-
-fn cost(worker: &Worker, answers: u64) -> CostSource {
-    if worker.calibration().is_some() {
-        CostSource::Calibrated
-    } else if worker.spec.cost_is_known {
-        CostSource::Configured
-    } else if answers > 0 {
-        CostSource::Learned
-    } else if worker.with_load(|load| load.learned) != worker.spec.cost {
-        CostSource::Fleet
-    } else {
-        CostSource::Default
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use fleet::hold::Measured;
+    use fleet::overrides::Measured;
     use policy::cost::PrefillCost;
     use policy::units::Tokens;
     use serde_json::{Value, json};
@@ -197,7 +138,10 @@ mod tests {
         });
         assert_eq!(shown(&admin, 1), expected);
         let worker = &admin.state.fleet.present()[0];
-        admin.state.knowledge.capacity_told(worker.id, Tokens(4096), 16);
+        admin
+            .state
+            .knowledge
+            .set_reported_capacity(worker.id, Tokens(4096), 16);
         assert_eq!(worker.cached(Some(0)), Some(0));
         let cost = PrefillCost::linear(0.2, 9.0);
         worker.calibrated(Measured {

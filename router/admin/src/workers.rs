@@ -15,7 +15,7 @@ use super::reason::{Because, Reason};
 use super::worker_sources::Sources;
 use crate::Admin;
 use fleet::Worker;
-use fleet::hold::{Hold, PinnedAlpha};
+use fleet::overrides::{AdminState, PinnedAlpha};
 use fleet::source::Source;
 
 /// Description of the path parameter.
@@ -73,6 +73,20 @@ enum State {
     Leaving,
 }
 
+impl State {
+    fn of(worker: &Worker, in_flight: u32) -> Self {
+        match (worker.admin_state(), worker.is_well()) {
+            (AdminState::Leaving | AdminState::Gone, _) => Self::Leaving,
+            (AdminState::Draining, _) if in_flight == 0 => Self::Drained,
+            (AdminState::Draining, _) => Self::Draining,
+            (AdminState::Cordoned, _) => Self::Cordoned,
+            (AdminState::None, _) if !worker.is_offered() => Self::NotReady,
+            (AdminState::None, true) => Self::Ready,
+            (AdminState::None, false) => Self::Unwell,
+        }
+    }
+}
+
 /// A worker.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Shown {
@@ -102,6 +116,9 @@ pub(super) struct Shown {
     utilisation: f64,
     /// What its prefill is taken to cost.
     cost: Cost,
+    /// How slow it is, if it has become slow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slow: Option<SlowState>,
     /// What was learned of that, where somebody has set another α.
     #[serde(skip_serializing_if = "Option::is_none")]
     alpha_set: Option<AlphaSet>,
@@ -147,6 +164,22 @@ struct Cost {
     overhead_ms: f64,
     /// Mean absolute error of predicting a prefill with it.
     error_ms: f64,
+}
+
+/// How slow a worker is.
+#[derive(Debug, Serialize, JsonSchema)]
+struct SlowState {
+    /// Time of a typical prefill, as a multiple of that at the baseline.
+    factor: f64,
+    /// The baseline: `own past` (the measured or configured cost, else the learned cost of the last hour in use) or
+    /// `fleet` (the median worker).
+    against: &'static str,
+    /// Seconds since it became slow.
+    since_s: f64,
+    /// The learned α.
+    alpha_ms_per_token: f64,
+    /// α at the baseline.
+    baseline_alpha_ms_per_token: f64,
 }
 
 /// An α that somebody has set.
@@ -202,20 +235,16 @@ struct SetAlpha {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<List, _, _>(
+        Operation::get::<List, _, _>(
             "workers.list",
-            Method::GET,
             "/admin/v1/workers",
-            Role::Read,
             "The workers: state, load, cost, cache, breaker, hints",
             list,
         )
         .query::<Part>(),
-        Operation::new::<Shown, _, _>(
+        Operation::get::<Shown, _, _>(
             "workers.get",
-            Method::GET,
             "/admin/v1/workers/{name}",
-            Role::Read,
             "One worker",
             |call: Call| async move { Reply::json(&shown_by_name(&call)?) },
         )
@@ -278,15 +307,6 @@ fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
 
 pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
     let gauges = admin.state.worker_gauges(worker);
-    let state = match (worker.hold(), worker.is_well()) {
-        (Hold::Leaving | Hold::Gone, _) => State::Leaving,
-        (Hold::Draining, _) if gauges.in_flight == 0 => State::Drained,
-        (Hold::Draining, _) => State::Draining,
-        (Hold::Cordoned, _) => State::Cordoned,
-        (Hold::None, _) if !worker.is_offered() => State::NotReady,
-        (Hold::None, true) => State::Ready,
-        (Hold::None, false) => State::Unwell,
-    };
     let now = admin.state.clock.now();
     let failing = worker.failing();
     let learned = worker.with_load(|load| load.learned);
@@ -298,7 +318,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         name: worker.name().to_owned(),
         url: worker.spec.url.to_string(),
         source: worker.source,
-        state,
+        state: State::of(worker, gauges.in_flight),
         well: worker.is_well(),
         since_unix_ms: failing
             .as_ref()
@@ -316,6 +336,13 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             overhead_ms: gauges.overhead.0,
             error_ms: gauges.cost_error.0,
         },
+        slow: worker.slowdown().own.map(|slow| SlowState {
+            factor: slow.factor,
+            against: slow.against.as_str(),
+            since_s: ((now - slow.since).0 / 1e3).max(0.0),
+            alpha_ms_per_token: slow.cost.alpha_ms_per_token,
+            baseline_alpha_ms_per_token: slow.baseline.alpha_ms_per_token,
+        }),
         alpha_set,
         calibrated: worker.calibration().map(|measured| Calibrated {
             alpha_ms_per_token: measured.cost.alpha_ms_per_token,
@@ -327,13 +354,13 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         }),
         xi_tokens: gauges.xi_tokens,
         silent: gauges.silent,
-        capacity_tokens: admin.state.knowledge.capacity(worker.id).0 + u64::from(worker.spec.block_size),
+        capacity_tokens: admin.state.capacity_of(worker).0,
         held_tokens: gauges.resident.0,
         events_live: gauges.kv_live,
         dialect: worker.dialect().name(),
         hears_hints: worker.hears_hints(),
         hints_waiting: worker.hints.waiting(),
-        told: worker.hints.told().map(|told| Budget {
+        told: worker.hints.sent_objective().map(|told| Budget {
             xi_tokens: told.xi_tokens,
             next_prompt_tokens: told.next_prompt_tokens,
         }),

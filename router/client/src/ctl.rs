@@ -64,9 +64,7 @@ pub struct TargetArgs {
 
 impl TargetArgs {
     /// Returns the router to talk to.
-    ///
-    /// # Errors
-    /// If the address is invalid, or the token file cannot be read.
+    /// Fails if the address is invalid, or the token file cannot be read.
     pub fn target(&self) -> anyhow::Result<Target> {
         Target::new(&self.admin, self.token_file.as_deref())
     }
@@ -180,9 +178,7 @@ enum Capture {
 }
 
 /// Runs the command. `program` is the whole command line, from which completions and man pages are generated.
-///
-/// # Errors
-/// If the router cannot be reached, or rejects the request.
+/// Fails if the router cannot be reached, or rejects the request.
 pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
     if let What::Generate(what) = &args.what {
         if let Some(text) = generate::run(what, program)? {

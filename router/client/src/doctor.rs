@@ -112,13 +112,10 @@ fn secret(file: &Path) -> anyhow::Result<String> {
 /// What a check looks at.
 #[derive(Clone, Copy)]
 enum Scope {
-    /// Each worker.
     Worker(fn(&Facts, &Worker) -> Verdict),
-    /// The router.
     Router(fn(&Facts) -> Verdict),
 }
 
-/// A check.
 struct Check {
     name: &'static str,
     /// Heading of its column, for checks of workers.
@@ -166,9 +163,7 @@ const CHECKS: [Check; 15] = [
 ];
 
 /// Examines the router and prints the report.
-///
-/// # Errors
-/// If the report cannot be printed.
+/// Fails if the report cannot be printed.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = match examine(args) {
         Ok(report) => report,
@@ -205,7 +200,6 @@ fn examine(args: &Args) -> anyhow::Result<Report> {
 }
 
 /// Applies every check to the facts.
-#[must_use]
 pub fn diagnose(facts: &Facts) -> Report {
     let mut findings = Vec::new();
     for check in &CHECKS {

@@ -40,9 +40,7 @@ pub struct Args {
 }
 
 /// Shows the screen until q is typed.
-///
-/// # Errors
-/// If there is no terminal, or with `--once` if the router cannot be reached.
+/// Fails if there is no terminal, or with `--once` if the router cannot be reached.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.target.target()?;
     let mut screen = Screen::new(target.authority());
@@ -105,7 +103,6 @@ fn typed(until: Instant) -> std::io::Result<Option<KeyEvent>> {
     }
 }
 
-/// Renders one screen of this size as text.
 fn text(screen: &Screen, size: Size) -> anyhow::Result<String> {
     let mut terminal = Terminal::new(TestBackend::new(size.width, size.height))?;
     terminal.draw(|frame| draw::draw(frame, screen))?;

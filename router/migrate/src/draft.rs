@@ -11,9 +11,7 @@ use crate::given::{Given, printable};
 pub(crate) struct Draft {
     /// Values by key, as in `limits.retries`. Those below `workers.` apply to every worker.
     pub(crate) entries: BTreeMap<String, Entry>,
-    /// `[[workers]]`.
     pub(crate) workers: Vec<Worker>,
-    /// `[[keys]]`.
     pub(crate) keys: Vec<Key>,
     /// What has no equivalent.
     pub(crate) notes: Vec<Note>,
@@ -31,7 +29,6 @@ pub(crate) struct Entry {
     pub(crate) from: String,
 }
 
-/// A worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) url: String,
@@ -40,11 +37,9 @@ pub(crate) struct Worker {
     pub(crate) from: String,
 }
 
-/// A client's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) name: String,
-    /// SHA-256 in hexadecimal.
     pub(crate) sha256: String,
     pub(crate) from: String,
 }
@@ -80,7 +75,6 @@ impl Draft {
         }
     }
 
-    /// Sets a key unless it is set.
     pub(crate) fn set_default(&mut self, key: &str, value: impl Into<Value>, from: impl Into<String>) {
         if !self.has(key) {
             self.set(key, value, from);
@@ -91,7 +85,6 @@ impl Draft {
         self.entries.contains_key(key)
     }
 
-    /// Returns the number at a key.
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
         match self.entries.get(key)?.value {
             Value::Integer(number) => Some(number as f64),
@@ -127,7 +120,6 @@ impl Draft {
         }
     }
 
-    /// Takes an option that was kept.
     pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
         self.held.remove(name)
     }

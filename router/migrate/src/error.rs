@@ -8,7 +8,7 @@ pub enum Error {
     /// The input is too long.
     #[error("longer than {MOST_BYTES} bytes, the limit for an input")]
     TooLong,
-    /// The router cannot be told from the input.
+    /// The input does not show which router it is for.
     #[error(
         "no known router is started here; name it with --from sglang-router, vllm-router, production-stack or nginx"
     )]

@@ -1,11 +1,8 @@
 //! An option as it was given, with its values.
 
-/// An option as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
-    /// Name as written.
     pub(crate) name: String,
-    /// Values.
     pub(crate) values: Vec<String>,
     /// File and line, where it is a directive.
     pub(crate) line: Option<String>,

@@ -29,8 +29,11 @@ mod sglang;
 mod shell;
 mod source;
 mod table;
+mod variables;
 mod vllm_router;
 mod workers;
+
+use std::borrow::Cow;
 
 pub use error::Error;
 pub use reference::{options, reference};
@@ -67,9 +70,24 @@ pub struct Migration {
     pub warnings: Vec<String>,
 }
 
+/// Returns the nginx configuration that a file is or, as a ConfigMap, contains.
+fn nginx_in<'a>(name: &'a str, text: &'a str, from: Option<Source>) -> Result<Option<NginxFile<'a>>, Error> {
+    let whole = || (Cow::Borrowed(name), Cow::Borrowed(text));
+    match from {
+        None if !manifest::looks_like(text) => Ok(nginx::looks_like(text).then(whole)),
+        None | Some(Source::Nginx) => {
+            let within = manifest::nginx(name, text)?;
+            let within = within.map(|(file, text)| (Cow::Owned(file), Cow::Owned(text)));
+            Ok(within.or_else(|| from.is_some().then(whole)))
+        }
+        Some(_) => Ok(None),
+    }
+}
+
+/// Name and text.
+type NginxFile<'a> = (Cow<'a, str>, Cow<'a, str>);
+
 /// Translates `input`; `from` overrides the detection of its router.
-///
-/// # Errors
 /// Fails if the input is too long, belongs to no known router, or cannot be understood; the error names the line or the
 /// flag.
 pub fn migrate(input: Input<'_>, from: Option<Source>) -> Result<Migration, Error> {
@@ -83,12 +101,8 @@ pub fn migrate(input: Input<'_>, from: Option<Source>) -> Result<Migration, Erro
     let (command, name) = match input {
         Input::Words(words) => (Command::of_words(words.to_vec()), "a command line"),
         Input::Text { name, text } => {
-            let is_nginx = match from {
-                Some(from) => from == Source::Nginx,
-                None => nginx::looks_like(text) && !manifest::looks_like(text),
-            };
-            if is_nginx {
-                return Ok(render::finished(nginx::read(name, text)?, Source::Nginx, name));
+            if let Some((file, text)) = nginx_in(name, text, from)? {
+                return Ok(render::finished(nginx::read(&file, &text)?, Source::Nginx, name));
             }
             let command = match manifest::read(name, text, from)? {
                 Some(command) => command,

@@ -5,6 +5,7 @@ mod chart;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::nginx;
 use crate::options::{self, Command};
 use crate::shell;
 use crate::source::Source;
@@ -24,7 +25,6 @@ const MARKS: &[&str] = &[
     "service_discovery:",
 ];
 
-/// Returns whether the text is a manifest.
 pub(crate) fn looks_like(text: &str) -> bool {
     let begins = |line: &str| MARKS.iter().any(|mark| line.starts_with(mark));
     text.trim_start().starts_with('{') || text.lines().any(begins)
@@ -35,12 +35,7 @@ pub(crate) fn read(name: &str, text: &str, from: Option<Source>) -> Result<Optio
     if !looks_like(text) {
         return Ok(None);
     }
-    let documents = serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
-        let line = error.location().map_or(1, |location| location.line());
-        let what = error.to_string();
-        let what = what.lines().next().unwrap_or("not YAML").to_owned();
-        Error::wrong(format!("{name}:{line}"), format!("not YAML: {what}"))
-    })?;
+    let documents = documents(name, text)?;
     let mut finder = Finder {
         from,
         found: Vec::new(),
@@ -61,6 +56,41 @@ pub(crate) fn read(name: &str, text: &str, from: Option<Source>) -> Result<Optio
             first: first.place,
             second: second.place,
         }),
+    }
+}
+
+fn documents(name: &str, text: &str) -> Result<Vec<Value>, Error> {
+    serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
+        let line = error.location().map_or(1, |location| location.line());
+        let what = error.to_string();
+        let what = what.lines().next().unwrap_or("not YAML").to_owned();
+        let hint = match text.contains("{{") {
+            true => "; it is a template: migrate the output of `helm template`",
+            false => "",
+        };
+        Error::wrong(format!("{name}:{line}"), format!("not YAML: {what}{hint}"))
+    })
+}
+
+/// Returns the nginx configuration in a ConfigMap, with its place. `None`: there is none.
+pub(crate) fn nginx(name: &str, text: &str) -> Result<Option<(String, String)>, Error> {
+    if !looks_like(text) || !nginx::looks_like(text) {
+        return Ok(None);
+    }
+    let documents = documents(name, text)?;
+    let maps = documents
+        .iter()
+        .filter(|document| document["kind"] == "ConfigMap");
+    let entries = maps.flat_map(|map| map["data"].as_object().into_iter().flatten());
+    let files = entries.filter_map(|(file, text)| Some((file, text.as_str()?)));
+    let mut files = files.filter(|(_, text)| nginx::looks_like(text));
+    match (files.next(), files.next()) {
+        (Some((file, text)), None) => Ok(Some((file.clone(), text.to_owned()))),
+        (Some((first, _)), Some((second, _))) => Err(Error::Several {
+            first: first.clone(),
+            second: second.clone(),
+        }),
+        (None, _) => Ok(None),
     }
 }
 
@@ -105,7 +135,7 @@ impl Finder {
             all.extend(words(list));
         }
         let all: Vec<String> = all.iter().map(|word| expanded(word, map)).collect();
-        let mut command = match script(&all) {
+        let mut command = match shell::script(&all) {
             Some(text) => match shell::command(place, text, self.from) {
                 Err(Error::Unknown) => return Ok(()),
                 read => read?,
@@ -123,7 +153,6 @@ impl Finder {
     }
 }
 
-/// Returns the place with the name of the object.
 fn named(map: &Map<String, Value>, place: &str) -> String {
     let text = |key: &str| map.get(key).and_then(Value::as_str);
     let metadata = map.get("metadata").and_then(|metadata| metadata.get("name"));
@@ -150,17 +179,6 @@ fn scalar(value: &Value) -> Option<String> {
         Value::Bool(flag) => Some(flag.to_string()),
         _ => None,
     }
-}
-
-/// Returns the script of `sh -c SCRIPT`.
-fn script(words: &[String]) -> Option<&str> {
-    let shell = words.first()?.rsplit('/').next()?;
-    let is_shell = matches!(shell, "sh" | "bash" | "ash" | "dash");
-    let at = words
-        .iter()
-        .position(|word| word.starts_with('-') && word.ends_with('c'))?;
-    let text = words.get(at + 1)?;
-    is_shell.then_some(text.as_str())
 }
 
 /// Replaces `$(NAME)` by the variable's value where the manifest has it. A value is not expanded again.

@@ -17,7 +17,6 @@ pub(crate) use table::TABLE;
 use target::{Target, target};
 use units::seconds;
 
-/// Returns whether the text is an nginx configuration.
 pub(crate) fn looks_like(text: &str) -> bool {
     let begins = |name: &str| {
         text.lines().any(|line| {
@@ -34,7 +33,6 @@ pub(crate) fn looks_like(text: &str) -> bool {
             .any(|line| line.contains("{") && line.contains("proxy_pass "))
 }
 
-/// Reads a file into a draft.
 pub(crate) fn read(name: &str, text: &str) -> Result<Draft, Error> {
     let directives = read::directives(name, text)?;
     let mut walk = Walk {

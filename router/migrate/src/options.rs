@@ -5,14 +5,13 @@ use crate::error::Error;
 use crate::given::{Given, printable};
 use crate::source::Source;
 use crate::table::{Row, Takes};
+use crate::variables::is_open;
 use crate::workers;
 
 /// A router's command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// The program, if it is known.
     pub(crate) program: Option<Program>,
-    /// The words after it.
     pub(crate) words: Vec<String>,
     /// Where it was found.
     pub(crate) place: String,
@@ -27,6 +26,8 @@ pub(crate) struct Command {
 pub(crate) enum Program {
     /// This router.
     Of(Source),
+    /// sglang-router, and its workers in the same command.
+    SglangLauncher,
     /// `vllm-router`: two projects install a program of this name.
     VllmRouter,
 }
@@ -34,7 +35,7 @@ pub(crate) enum Program {
 /// Names of modules, programs and images.
 const PROGRAMS: &[(&str, Program)] = &[
     ("sglang_router.launch_router", Program::Of(Source::SglangRouter)),
-    ("sglang_router.launch_server", Program::Of(Source::SglangRouter)),
+    ("sglang_router.launch_server", Program::SglangLauncher),
     ("sglang_router", Program::Of(Source::SglangRouter)),
     ("sglang-router", Program::Of(Source::SglangRouter)),
     ("sgl-router", Program::Of(Source::SglangRouter)),
@@ -45,6 +46,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("amg", Program::Of(Source::SglangRouter)),
     ("vllm_router.launch_router", Program::Of(Source::VllmRouter)),
     ("vllm_router.app", Program::Of(Source::ProductionStack)),
+    ("vllm_router.router", Program::Of(Source::ProductionStack)),
     ("lmstack-router", Program::Of(Source::ProductionStack)),
     ("vllm-router", Program::VllmRouter),
 ];
@@ -93,6 +95,7 @@ impl Command {
     pub(crate) fn source(&self) -> Option<Source> {
         match self.program {
             Some(Program::Of(source)) => return Some(source),
+            Some(Program::SglangLauncher) => return Some(Source::SglangRouter),
             Some(Program::VllmRouter) => {
                 let candidates = [Source::VllmRouter, Source::ProductionStack];
                 return candidates.into_iter().min_by_key(|source| self.unknown(*source));
@@ -153,7 +156,16 @@ impl Command {
                 room -= 1;
             }
             match row {
-                Some(row) => checked(row, given, draft)?,
+                Some(row) => {
+                    if let Some(given) = without_variables(row, given, draft) {
+                        checked(row, given, draft)?;
+                    }
+                }
+                None if self.program == Some(Program::SglangLauncher) => {
+                    let why =
+                        "for the workers that this command starts too: start each of them with its flags";
+                    draft.note(given.shown(), why);
+                }
                 None => {
                     let why = format!("not a flag of {source} that is known here; see docs/configuration.md");
                     draft.note(given.shown(), why);
@@ -168,6 +180,17 @@ impl Command {
         }
         source.finish(draft)
     }
+}
+
+/// Takes out values that are variables without a value. `None`: nothing remains.
+fn without_variables(row: &Row, mut given: Given, draft: &mut Draft) -> Option<Given> {
+    if row.secret || !row.is_carried() || !given.values.iter().any(|value| is_open(value)) {
+        return Some(given);
+    }
+    let why = "a variable that has no value here: write the value into the configuration";
+    draft.note(given.shown(), why);
+    given.values.retain(|value| !is_open(value));
+    (!given.values.is_empty()).then_some(given)
 }
 
 fn checked(row: &Row, given: Given, draft: &mut Draft) -> Result<(), Error> {

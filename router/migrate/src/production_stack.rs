@@ -5,10 +5,8 @@ use crate::draft::Draft;
 use crate::error::Error;
 use crate::family::{PAIRS, log_level};
 use crate::given::Given;
-use crate::table::{Row, Takes, by, jointly, none, number, text};
+use crate::table::{Row, rows};
 use crate::workers;
-
-use Takes::{Nothing, One};
 
 const MODELS: &str = "workers are asked for their models";
 const ALIASES: &str = "models have no aliases; start the engine with several --served-model-name";
@@ -21,103 +19,63 @@ const SEMANTIC: &str = "answers are not cached by meaning";
 const STATISTICS: &str = "statistics are metrics (GET /metrics of the admin port), not log lines";
 const RELOAD: &str = "tailroute reloads its own file when it changes; migrate that file too";
 
-pub(crate) const TABLE: &[Row] = &[
-    jointly("--host", One, "server.listen"),
-    jointly("--port", One, "server.listen"),
-    none(
-        "--root-path",
-        One,
-        "paths begin at the root; let a proxy in front remove the prefix",
-    ),
+pub(crate) const TABLE: &[Row] = rows! {
+    jointly One "--host" "--port" => ("server.listen");
+    none One "--root-path" => ("paths begin at the root; let a proxy in front remove the prefix");
     // discovery
-    jointly("--service-discovery", One, "workers, discovery.kubernetes.pods"),
-    none(
-        "--k8s-service-discovery-type",
-        One,
-        "pods are reached by their addresses; to watch Services, set discovery.kubernetes.services",
-    ),
-    jointly("--static-backends", One, "workers.url"),
-    jointly("--static-models", One, "workers.models"),
-    none("--static-aliases", One, ALIASES),
-    none("--static-model-types", One, NO_DUMMIES),
-    none("--static-model-labels", One, MODELS),
-    none("--static-backend-health-checks", Nothing, NO_DUMMIES),
-    number(
-        "--static-backend-health-check-interval",
-        "health.interval_ms",
-        1e3,
-    ),
-    number(
-        "--static-backend-health-check-timeout-seconds",
-        "health.timeout_ms",
-        1e3,
-    ),
-    number("--backend-health-check-timeout-seconds", "health.timeout_ms", 1e3),
-    jointly("--k8s-port", One, "discovery.kubernetes.port"),
-    jointly("--k8s-namespace", One, "discovery.kubernetes.namespace"),
-    jointly("--k8s-label-selector", One, "discovery.kubernetes.pods"),
-    none(
-        "--k8s-watcher-timeout-seconds",
-        One,
-        "a watch that is silent for 60 s is replaced",
-    ),
-    none(
-        "--external-providers-config",
-        One,
-        "hosted providers are not workers",
-    ),
+    jointly One "--service-discovery" => ("workers, discovery.kubernetes.pods");
+    none One "--k8s-service-discovery-type"
+        => ("pods are reached by their addresses; to watch Services, set discovery.kubernetes.services");
+    jointly One "--static-backends" => ("workers.url");
+    jointly One "--static-models" => ("workers.models");
+    none One "--static-aliases" => (ALIASES);
+    none One "--static-model-types" => (NO_DUMMIES);
+    none One "--static-model-labels" => (MODELS);
+    none Nothing "--static-backend-health-checks" => (NO_DUMMIES);
+    number One "--static-backend-health-check-interval" => ("health.interval_ms", 1e3);
+    number One "--static-backend-health-check-timeout-seconds" "--backend-health-check-timeout-seconds"
+        => ("health.timeout_ms", 1e3);
+    jointly One "--k8s-port" => ("discovery.kubernetes.port");
+    jointly One "--k8s-namespace" => ("discovery.kubernetes.namespace");
+    jointly One "--k8s-label-selector" => ("discovery.kubernetes.pods");
+    none One "--k8s-watcher-timeout-seconds" => ("a watch that is silent for 60 s is replaced");
+    none One "--external-providers-config" => ("hosted providers are not workers");
     // routing
-    by("--routing-logic", One, "routing.policy", routing_logic),
-    by("--session-key", One, "routing.policy", session_key),
-    none(
-        "--prefix-min-match-length",
-        One,
-        "routing.cache_aware.match_threshold is a share of the prompt, not a length",
-    ),
-    none(
-        "--kv-aware-threshold",
-        One,
-        "`tail` weighs every cached prefix against load, without a threshold",
-    ),
-    none("--prefill-model-labels", One, PAIRS),
-    none("--decode-model-labels", One, PAIRS),
-    number("--max-instance-failover-reroute-attempts", "limits.retries", 1.0),
-    none("--request-rewriter", One, "bodies are forwarded as they came"),
-    none("--callbacks", One, "there are no plugins within the router"),
+    by One "--routing-logic" => ("routing.policy", routing_logic);
+    by One "--session-key" => ("routing.policy", session_key);
+    none One "--prefix-min-match-length"
+        => ("routing.cache_aware.match_threshold is a share of the prompt, not a length");
+    none One "--kv-aware-threshold"
+        => ("`tail` weighs every cached prefix against load, without a threshold");
+    none One "--prefill-model-labels" "--decode-model-labels" => (PAIRS);
+    number One "--max-instance-failover-reroute-attempts" => ("limits.retries", 1.0);
+    none One "--request-rewriter" => ("bodies are forwarded as they came");
+    none One "--callbacks" => ("there are no plugins within the router");
     // statistics
-    number("--engine-stats-interval", "health.queue_interval_ms", 1e3),
-    number("--request-stats-window", "routing.utilisation_window_s", 1.0),
-    none("--log-stats", Nothing, STATISTICS),
-    none("--log-stats-interval", One, STATISTICS),
+    number One "--engine-stats-interval" => ("health.queue_interval_ms", 1e3);
+    number One "--request-stats-window" => ("routing.utilisation_window_s", 1.0);
+    none Nothing "--log-stats" => (STATISTICS);
+    none One "--log-stats-interval" => (STATISTICS);
     // files and batches
-    none("--enable-batch-api", Nothing, BATCH),
-    none("--file-storage-class", One, BATCH),
-    none("--file-storage-path", One, BATCH),
-    none("--batch-processor", One, BATCH),
+    none Nothing "--enable-batch-api" => (BATCH);
+    none One "--file-storage-class" "--file-storage-path" "--batch-processor" => (BATCH);
     // the program
-    none("--dynamic-config-yaml", One, RELOAD),
-    none("--dynamic-config-json", One, RELOAD),
-    none("--feature-gates", One, "optional parts have keys of their own"),
-    none("--version", Nothing, "prints and exits"),
-    none("--help", Nothing, "prints and exits"),
-    by("--log-level", One, "log.level", log_level),
-    text("--log-format", "log.format"),
-    none("--sentry-dsn", One, SENTRY).secret(),
-    none("--sentry-traces-sample-rate", One, SENTRY),
-    none("--sentry-profile-session-sample-rate", One, SENTRY),
-    jointly("--otel-endpoint", One, "traces.endpoint"),
-    text("--otel-service-name", "traces.service_name"),
-    jointly("--otel-secure", Nothing, "traces.endpoint"),
+    none One "--dynamic-config-yaml" "--dynamic-config-json" => (RELOAD);
+    none One "--feature-gates" => ("each optional part has its own keys");
+    none Nothing "--version" "--help" => ("prints and exits");
+    by One "--log-level" => ("log.level", log_level);
+    text One "--log-format" => ("log.format");
+    secret One "--sentry-dsn" => (SENTRY);
+    none One "--sentry-traces-sample-rate" "--sentry-profile-session-sample-rate" => (SENTRY);
+    jointly One "--otel-endpoint" => ("traces.endpoint");
+    text One "--otel-service-name" => ("traces.service_name");
+    jointly Nothing "--otel-secure" => ("traces.endpoint");
     // caches
-    none("--lmcache-controller-port", One, LMCACHE),
-    none("--lmcache-controller-reply-port", One, LMCACHE),
-    none("--lmcache-controller-heartbeat-port", One, LMCACHE),
-    none("--lmcache-health-check-interval", One, LMCACHE),
-    none("--lmcache-worker-timeout", One, LMCACHE),
-    none("--semantic-cache-model", One, SEMANTIC),
-    none("--semantic-cache-dir", One, SEMANTIC),
-    none("--semantic-cache-threshold", One, SEMANTIC),
-];
+    none One "--lmcache-controller-port" "--lmcache-controller-reply-port"
+        "--lmcache-controller-heartbeat-port" "--lmcache-health-check-interval" "--lmcache-worker-timeout"
+        => (LMCACHE);
+    none One "--semantic-cache-model" "--semantic-cache-dir" "--semantic-cache-threshold" => (SEMANTIC);
+};
 
 /// Keys of the chart below `routerSpec`, and the flags that the chart makes of them.
 pub(crate) const CHART: &[(&str, &str)] = &[

@@ -19,7 +19,6 @@ fn keys(row: &Row) -> Option<&'static str> {
 }
 
 /// Returns the table of a source's options in Markdown.
-#[must_use]
 pub fn reference(source: Source) -> String {
     let what = if source == Source::Nginx {
         "directive"

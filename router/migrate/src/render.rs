@@ -95,7 +95,7 @@ fn keep_ports_apart(draft: &mut Draft) {
             &what,
             format!("port {admin} is the data port; admin.listen has port {other}"),
         );
-        draft.set("admin.listen", format!("127.0.0.1:{other}"), "a port of its own");
+        draft.set("admin.listen", format!("127.0.0.1:{other}"), "a separate port");
     }
 }
 

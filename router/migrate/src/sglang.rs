@@ -3,10 +3,8 @@
 use crate::draft::Draft;
 use crate::family::{Defaults, PAIRS};
 use crate::given::Given;
-use crate::table::{Row, Takes, built_in, by, none, number, text};
+use crate::table::{Row, rows};
 use crate::workers;
-
-use Takes::{Any, Nothing, One};
 
 pub(crate) const DEFAULTS: Defaults = Defaults {
     host: "0.0.0.0",
@@ -28,202 +26,111 @@ const USAGE: &str = "load is predicted work and requests in flight, not the shar
 const TENANTS: &str = "tenants come from keys ([[keys]]), not from a header";
 const SCHEDULER: &str = "classes come from keys: set priority and weight in [[keys]]";
 const LIMITS_OF_TENANTS: &str = "rates belong to keys: set requests_per_s and tokens_per_min in [[keys]]";
-const TENSORS: &str = "media are forwarded in the body as they came";
+const TENSORS: &str = "media are forwarded in the body unchanged";
 const WEBRTC: &str = "WebRTC is not supported; WebSockets (/v1/realtime) are";
+const RECOVERY: &str = "an unhealthy worker gets no requests and is probed until it recovers";
+const CONTROL: &str = "engine control is not forwarded: call each engine itself";
 const WASM: &str = "there are no plugins within the router";
 
-pub(crate) const TABLE: &[Row] = &[
-    none(
-        "--health-check-port",
-        One,
-        "/livez and /readyz are on admin.listen, which has a separate thread",
-    ),
+pub(crate) const TABLE: &[Row] = rows! {
+    none One "--health-check-port" => ("/livez and /readyz are on admin.listen, which has a separate thread");
     // routing
-    none("--encode-policy", One, PAIRS),
-    none("--least-load-kv-pressure-weight", One, LEAST_LOAD),
-    none("--least-load-default-throughput", One, LEAST_LOAD),
-    none("--least-load-mean-prefill-tokens", One, LEAST_LOAD),
-    none("--balance-token-usage-threshold", One, USAGE),
-    none("--overload-token-usage-threshold", One, USAGE),
-    none(
-        "--bucket-adjust-interval-secs",
-        One,
-        "requests are not sorted by length; `tail` predicts the work of each",
-    ),
-    built_in("--eviction-interval-secs", One, TREE),
-    built_in("--eviction-interval", One, TREE),
-    number("--block-size", "workers.block_size_tokens", 1.0),
-    none("--max-idle-secs", One, MANUAL),
-    none("--assignment-mode", One, MANUAL),
-    none("--redis-key-prefix", One, MANUAL),
-    none(
-        "--prefix-token-count",
-        One,
-        "prefix_hash hashes a beginning of fixed length",
-    ),
-    none(
-        "--prefix-hash-load-factor",
-        One,
-        "prefix_hash has a fixed factor of load",
-    ),
-    none(
-        "--dp-aware",
-        Nothing,
-        "set workers.ranks to the engine's number of data-parallel ranks",
-    ),
-    none(
-        "--routing-key-override",
-        Nothing,
-        "X-SMG-Routing-Key is not read; X-Session-ID names a conversation",
-    ),
-    none(
-        "--dp-minimum-tokens-scheduler",
-        Nothing,
-        "set workers.ranks: each rank is then a worker with its own predicted wait",
-    ),
-    none(
-        "--load-monitor-interval",
-        One,
-        "requests in flight are counted; health.queue_interval_ms reads the engines' own queues",
-    ),
-    none(
-        "--engine-metrics",
-        Nothing,
-        "the admin port has no copy of the engines' metrics; scrape the engines",
-    ),
+    none One "--encode-policy" => (PAIRS);
+    none One "--least-load-kv-pressure-weight" "--least-load-default-throughput"
+        "--least-load-mean-prefill-tokens" => (LEAST_LOAD);
+    none One "--balance-token-usage-threshold" "--overload-token-usage-threshold" => (USAGE);
+    none One "--bucket-adjust-interval-secs"
+        => ("requests are not sorted by length; `tail` predicts the work of each");
+    built_in One "--eviction-interval-secs" "--eviction-interval" => (TREE);
+    number One "--block-size" => ("workers.block_size_tokens", 1.0);
+    none One "--max-idle-secs" "--assignment-mode" "--redis-key-prefix" => (MANUAL);
+    none One "--prefix-token-count" => ("prefix_hash hashes a beginning of fixed length");
+    none One "--prefix-hash-load-factor" => ("prefix_hash has a fixed factor of load");
+    none Nothing "--dp-aware" => ("set workers.ranks to the engine's number of data-parallel ranks");
+    none Nothing "--routing-key-override"
+        => ("X-SMG-Routing-Key is not read; X-Session-ID names a conversation");
+    none Nothing "--dp-minimum-tokens-scheduler"
+        => ("set workers.ranks: each rank is then a worker with its own predicted wait");
+    none One "--load-monitor-interval"
+        => ("requests in flight are counted; health.queue_interval_ms reads the engines' own queues");
+    none Nothing "--engine-metrics"
+        => ("the admin port has no copy of the engines' metrics; scrape the engines");
     // prefill, decode, encode
-    none("--pd-disaggregation", Nothing, PAIRS),
-    none("--epd-disaggregation", Nothing, PAIRS),
-    none("--encode", Any, PAIRS),
-    none("--encode-selector", Any, PAIRS),
-    none(
-        "--worker-startup-delay",
-        One,
-        "the router starts at once; a worker joins when its probes succeed",
-    ),
-    none("--multimodal-tensor-transport", One, TENSORS),
-    none("--multimodal-shm-min-bytes", One, TENSORS),
+    none Nothing "--pd-disaggregation" "--epd-disaggregation" => (PAIRS);
+    none Any "--encode" "--encode-selector" => (PAIRS);
+    none One "--worker-startup-delay"
+        => ("the router starts at once; a worker joins when its probes succeed");
+    none One "--multimodal-tensor-transport" "--multimodal-shm-min-bytes" => (TENSORS);
     // logs, discovery, metrics
-    by("--log-json", Nothing, "log.format", log_json),
-    none("--router-selector", Any, MESH),
-    none(
-        "--model-id-from",
-        One,
-        "the annotation worker.tailroute.io/models of a pod names its models",
-    ),
-    none(
-        "--model-alias",
-        Any,
-        "models have no aliases; start the engine with several --served-model-name",
-    ),
-    none("--prometheus-duration-buckets", Any, "buckets are fixed"),
+    by Nothing "--log-json" => ("log.format", log_json);
+    none Any "--router-selector" => (MESH);
+    none One "--model-id-from" => ("the annotation worker.tailroute.io/models of a pod names its models");
+    none Any "--model-alias" => ("models have no aliases; start the engine with several --served-model-name");
+    none Any "--prometheus-duration-buckets" => ("buckets are fixed");
     // requests
-    none("--storage-context-headers", Any, STORES),
-    none("--trust-tenant-header", Nothing, TENANTS),
-    none("--tenant-header-name", One, TENANTS),
-    number("--shutdown-grace-period-secs", "limits.drain_timeout_s", 1.0),
-    none("--priority-scheduler-enabled", Nothing, SCHEDULER),
-    none("--priority-scheduler-default-max-class", One, SCHEDULER),
-    none("--priority-scheduler-config", One, SCHEDULER),
-    none("--priority-scheduler-tenant-metric-top-n", One, SCHEDULER),
-    none("--tenant-rate-limit-enabled", Nothing, LIMITS_OF_TENANTS),
-    none("--tenant-rate-limit-config", One, LIMITS_OF_TENANTS),
+    none Any "--storage-context-headers" => (STORES);
+    none Nothing "--trust-tenant-header" => (TENANTS);
+    none One "--tenant-header-name" => (TENANTS);
+    number One "--shutdown-grace-period-secs" => ("limits.drain_timeout_s", 1.0);
+    none Nothing "--priority-scheduler-enabled" => (SCHEDULER);
+    none One "--priority-scheduler-default-max-class" "--priority-scheduler-config"
+        "--priority-scheduler-tenant-metric-top-n" => (SCHEDULER);
+    none Nothing "--tenant-rate-limit-enabled" => (LIMITS_OF_TENANTS);
+    none One "--tenant-rate-limit-config" => (LIMITS_OF_TENANTS);
     // health
-    none(
-        "--disable-health-check",
-        Nothing,
-        "workers are always probed; health.unhealthy_after says how many failures take one out",
-    ),
-    none(
-        "--remove-unhealthy-workers",
-        Nothing,
-        "an unhealthy worker gets no requests and is probed until it recovers",
-    ),
-    none(
-        "--drain-settle-secs",
-        One,
-        "a worker that is removed finishes its streams first, however long they take",
-    ),
+    none Nothing "--disable-health-check"
+        => ("workers are always probed; health.unhealthy_after says how many failures take one out");
+    none Nothing "--remove-unhealthy-workers" "--no-remove-unhealthy-workers" "--worker-auto-recovery"
+        "--no-worker-auto-recovery" => (RECOVERY);
+    none Nothing "--enable-rl" => (CONTROL);
+    none One "--rl-control-timeout-secs" => (CONTROL);
+    none One "--drain-settle-secs"
+        => ("a worker that is removed finishes its streams first, however long they take");
     // tokenizer, parsers
-    built_in("--model-path", One, NO_TOKENIZER),
-    built_in("--model", One, NO_TOKENIZER),
-    built_in("--tokenizer-path", One, NO_TOKENIZER),
-    built_in("--chat-template", One, NO_TOKENIZER),
-    built_in("--disable-tokenizer-autoload", Nothing, NO_TOKENIZER),
-    built_in("--tokenizer-cache-enable-l0", Nothing, NO_TOKENIZER),
-    built_in("--tokenizer-cache-l0-max-entries", One, NO_TOKENIZER),
-    built_in("--tokenizer-cache-enable-l1", Nothing, NO_TOKENIZER),
-    built_in("--tokenizer-cache-l1-max-memory", One, NO_TOKENIZER),
-    none("--reasoning-parser", One, PARSERS),
-    none("--tool-call-parser", One, PARSERS),
-    none("--mcp-config-path", One, MCP),
+    built_in One "--model-path" "--model" "--tokenizer-path" "--chat-template" => (NO_TOKENIZER);
+    built_in Nothing "--disable-tokenizer-autoload" "--tokenizer-cache-enable-l0" => (NO_TOKENIZER);
+    built_in One "--tokenizer-cache-l0-max-entries" => (NO_TOKENIZER);
+    built_in Nothing "--tokenizer-cache-enable-l1" => (NO_TOKENIZER);
+    built_in One "--tokenizer-cache-l1-max-memory" => (NO_TOKENIZER);
+    none One "--reasoning-parser" "--tool-call-parser" => (PARSERS);
+    none One "--mcp-config-path" => (MCP);
     // stores, plugins
-    none("--enable-wasm", Nothing, WASM),
-    none("--storage-hook-wasm-path", One, WASM),
-    none("--schema-config", One, STORES),
-    none("--oracle-wallet-path", One, STORES),
-    none("--oracle-tns-alias", One, STORES),
-    none("--oracle-connect-descriptor", One, STORES).secret(),
-    none("--oracle-dsn", One, STORES).secret(),
-    none("--oracle-username", One, STORES),
-    none("--oracle-user", One, STORES),
-    none("--oracle-password", One, STORES).secret(),
-    none("--oracle-external-auth", Nothing, STORES),
-    none("--oracle-pool-min", One, STORES),
-    none("--oracle-pool-max", One, STORES),
-    none("--oracle-pool-timeout-secs", One, STORES),
-    none("--postgres-db-url", One, STORES).secret(),
-    none("--postgres-pool-max", One, STORES),
-    none("--postgres-pool-max-size", One, STORES),
-    none("--redis-url", One, STORES).secret(),
-    none("--redis-pool-max", One, STORES),
-    none("--redis-pool-max-size", One, STORES),
-    none("--redis-retention-days", One, STORES),
+    none Nothing "--enable-wasm" => (WASM);
+    none One "--storage-hook-wasm-path" => (WASM);
+    none One "--schema-config" "--oracle-wallet-path" "--oracle-tns-alias" => (STORES);
+    secret One "--oracle-connect-descriptor" "--oracle-dsn" => (STORES);
+    none One "--oracle-username" "--oracle-user" => (STORES);
+    secret One "--oracle-password" => (STORES);
+    none Nothing "--oracle-external-auth" => (STORES);
+    none One "--oracle-pool-min" "--oracle-pool-max" "--oracle-pool-timeout-secs" => (STORES);
+    secret One "--postgres-db-url" => (STORES);
+    none One "--postgres-pool-max" "--postgres-pool-max-size" => (STORES);
+    secret One "--redis-url" => (STORES);
+    none One "--redis-pool-max" "--redis-pool-max-size" "--redis-retention-days" => (STORES);
     // TLS
-    text("--client-cert-path", "tls.workers.cert_file"),
-    text("--client-key-path", "tls.workers.key_file"),
-    by("--ca-cert-paths", Any, "tls.workers.ca_file", roots),
-    text("--tls-cert-path", "tls.cert_file"),
-    text("--tls-key-path", "tls.key_file"),
+    text One "--client-cert-path" => ("tls.workers.cert_file");
+    text One "--client-key-path" => ("tls.workers.key_file");
+    by Any "--ca-cert-paths" => ("tls.workers.ca_file", roots);
+    text One "--tls-cert-path" => ("tls.cert_file");
+    text One "--tls-key-path" => ("tls.key_file");
     // authentication
-    by("--api-key", One, "keys.sha256", api_key).secret(),
-    by("--tenant-api-key", One, "keys.sha256", tenant_key).secret(),
-    none("--control-plane-api-keys", Any, TOKENS).secret(),
-    none(
-        "--control-plane-audit-enabled",
-        Nothing,
-        "every change is in the audit log; admin.audit_file also writes it to a file",
-    ),
-    none(
-        "--disable-audit-logging",
-        Nothing,
-        "the audit log is always kept, in memory unless admin.audit_file is set",
-    ),
-    none("--jwt-issuer", One, JWT),
-    none("--jwt-audience", One, JWT),
-    none("--jwt-jwks-uri", One, JWT),
-    none("--jwt-role-claim", One, JWT),
-    none("--jwt-role-mapping", Any, JWT),
+    secret_by One "--api-key" => ("keys.sha256", api_key);
+    secret_by One "--tenant-api-key" => ("keys.sha256", tenant_key);
+    secret Any "--control-plane-api-keys" => (TOKENS);
+    none Nothing "--control-plane-audit-enabled"
+        => ("every change is in the audit log; admin.audit_file also writes it to a file");
+    none Nothing "--disable-audit-logging"
+        => ("the audit log is always kept, in memory unless admin.audit_file is set");
+    none One "--jwt-issuer" "--jwt-audience" "--jwt-jwks-uri" "--jwt-role-claim" => (JWT);
+    none Any "--jwt-role-mapping" => (JWT);
     // replicas, runtime
-    none("--enable-mesh", Nothing, MESH),
-    none("--mesh-server-name", One, MESH),
-    none("--mesh-host", One, MESH),
-    none("--mesh-advertise-host", One, MESH),
-    none("--mesh-port", One, MESH),
-    none("--mesh-peer-urls", Any, MESH),
-    none("--webrtc-bind-addr", One, WEBRTC),
-    none("--webrtc-stun-server", One, WEBRTC),
-    none(
-        "--runtime-worker-threads",
-        One,
-        "one thread per processor that the container may use",
-    ),
-    none(
-        "--router-disable-arg-fallback",
-        Nothing,
-        "only concerns the launcher's own flags",
-    ),
-];
+    none Nothing "--enable-mesh" => (MESH);
+    none One "--mesh-server-name" "--mesh-host" "--mesh-advertise-host" "--mesh-port" => (MESH);
+    none Any "--mesh-peer-urls" => (MESH);
+    none One "--webrtc-bind-addr" "--webrtc-stun-server" => (WEBRTC);
+    none One "--runtime-worker-threads" => ("one thread per processor that the container may use");
+    none Nothing "--router-disable-arg-fallback" => ("only concerns the launcher's own flags");
+};
 
 fn log_json(draft: &mut Draft, given: &Given) -> Result<(), String> {
     draft.set("log.format", "json", given.shown());

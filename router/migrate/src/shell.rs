@@ -3,9 +3,12 @@
 use crate::error::Error;
 use crate::options::{Command, is_flag};
 use crate::source::Source;
+use crate::variables::Variables;
 
-/// Most lines that one command may have.
 const MOST_LINES: usize = 1_000;
+
+/// Programs that run a script.
+const SHELLS: &[&str] = &["sh", "bash", "ash", "dash"];
 
 /// Words that end a command.
 const ENDS: &[&str] = &[
@@ -16,8 +19,7 @@ const ENDS: &[&str] = &[
 pub(crate) fn command(name: &str, text: &str, from: Option<Source>) -> Result<Command, Error> {
     let mut found: Option<(usize, Command)> = None;
     let mut flags: Option<(usize, Vec<String>)> = None;
-    for line in commands(name, text)? {
-        let (number, words) = line;
+    for (number, words) in commands(name, text)? {
         if words.first().is_some_and(|word| is_flag(word)) {
             let (_, all) = flags.get_or_insert((number, Vec::new()));
             all.extend(words);
@@ -54,15 +56,46 @@ pub(crate) fn command(name: &str, text: &str, from: Option<Source>) -> Result<Co
     Ok(command)
 }
 
-/// Returns the words of each command, with the number of its first line.
+/// Returns the words of each command, with the number of its first line. Those of `sh -c SCRIPT` are the script's.
 fn commands(name: &str, text: &str) -> Result<Vec<(usize, Vec<String>)>, Error> {
+    let mut commands = Vec::new();
+    let mut variables = Variables::default();
+    for (number, words) in lines(name, text)? {
+        if variables.set(&words) {
+            continue;
+        }
+        let words: Vec<String> = words.iter().map(|word| variables.expanded(word)).collect();
+        match script(&words) {
+            Some(text) => commands.extend(lines(name, text)?.into_iter().map(|(_, words)| (number, words))),
+            None => commands.push((number, words)),
+        }
+    }
+    Ok(commands)
+}
+
+/// Returns the script of `sh -c SCRIPT`, which may stand behind another program.
+pub(crate) fn script(words: &[String]) -> Option<&str> {
+    let is_shell = |word: &String| SHELLS.contains(&word.rsplit('/').next().unwrap_or(word));
+    let at = words.iter().position(is_shell)?;
+    let flag = words
+        .get(at + 1..)?
+        .iter()
+        .position(|word| word.starts_with('-') && word.ends_with('c'))?;
+    words.get(at + flag + 2).map(String::as_str)
+}
+
+/// Returns the words of each line, with the number of its first one.
+fn lines(name: &str, text: &str) -> Result<Vec<(usize, Vec<String>)>, Error> {
     let mut commands = Vec::new();
     let mut lines = (1..).zip(text.lines());
     while let Some((number, line)) = lines.next() {
-        let mut command = line.trim_start().trim_start_matches("ExecStart=").to_owned();
+        let line = line.trim_start();
+        let unit = ["ExecStart=", "Environment="];
+        let bare = unit.iter().find_map(|key| line.strip_prefix(key));
+        let mut command = bare.unwrap_or(line).to_owned();
         let mut count = 1;
         let mut words = loop {
-            let continues = !line.trim_start().starts_with('#') && is_continued(&command);
+            let continues = !line.starts_with('#') && is_continued(&command);
             let split = if continues { None } else { shlex::split(&command) };
             if let Some(words) = split {
                 break words;

@@ -30,7 +30,6 @@ impl Source {
     ];
 
     /// Returns the name, as `--from` takes it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::SglangRouter => "sglang-router",

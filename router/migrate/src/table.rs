@@ -8,9 +8,7 @@ use crate::given::Given;
 pub(crate) struct Row {
     /// Name, with its dashes if it is a flag.
     pub(crate) name: &'static str,
-    /// Values that it takes.
     pub(crate) takes: Takes,
-    /// What it becomes.
     pub(crate) becomes: Becomes,
     /// Whether its value must not be shown.
     pub(crate) secret: bool,
@@ -21,7 +19,6 @@ pub(crate) struct Row {
 pub(crate) enum Takes {
     /// None: it is a switch.
     Nothing,
-    /// One.
     One,
     /// All words up to the next flag.
     Any,
@@ -30,9 +27,7 @@ pub(crate) enum Takes {
 /// Writes an option's keys. The error says what is wrong with its value.
 pub(crate) type Write = fn(&mut Draft, &Given) -> Result<(), String>;
 
-/// What an option becomes.
 pub(crate) enum Becomes {
-    /// A string at this key.
     Text(&'static str),
     /// Its number, times a factor, at this key.
     Number(&'static str, f64),
@@ -40,15 +35,15 @@ pub(crate) enum Becomes {
     Jointly(&'static str),
     /// These keys, as the function writes them.
     By(&'static str, Write),
-    /// Nothing, for this reason.
     Nothing(&'static str),
     /// Nothing, since tailroute always does what it asks for, in these words.
     BuiltIn(&'static str),
 }
 
 impl Row {
-    pub(crate) const fn secret(self) -> Self {
-        Self { secret: true, ..self }
+    /// Returns whether the option becomes a key.
+    pub(crate) const fn is_carried(&self) -> bool {
+        !matches!(self.becomes, Becomes::Nothing(_) | Becomes::BuiltIn(_))
     }
 
     /// Applies the option to the draft.
@@ -78,7 +73,22 @@ impl Row {
     }
 }
 
-const fn row(name: &'static str, takes: Takes, becomes: Becomes) -> Row {
+/// Writes a table: a row's kind, the values that it takes, its names, and what each of them becomes.
+macro_rules! rows {
+    ($($kind:ident $takes:ident $($name:literal)+ => $becomes:tt;)+) => {
+        &[$($($crate::table::row!($kind $takes $name $becomes)),+),+]
+    };
+}
+
+macro_rules! row {
+    ($kind:ident $takes:ident $name:literal ($($becomes:expr),+)) => {
+        $crate::table::$kind($name, $crate::table::Takes::$takes, $($becomes),+)
+    };
+}
+
+pub(crate) use {row, rows};
+
+const fn plain(name: &'static str, takes: Takes, becomes: Becomes) -> Row {
     Row {
         name,
         takes,
@@ -87,26 +97,40 @@ const fn row(name: &'static str, takes: Takes, becomes: Becomes) -> Row {
     }
 }
 
-pub(crate) const fn text(name: &'static str, key: &'static str) -> Row {
-    row(name, Takes::One, Becomes::Text(key))
+pub(crate) const fn text(name: &'static str, takes: Takes, key: &'static str) -> Row {
+    plain(name, takes, Becomes::Text(key))
 }
 
-pub(crate) const fn number(name: &'static str, key: &'static str, factor: f64) -> Row {
-    row(name, Takes::One, Becomes::Number(key, factor))
+pub(crate) const fn number(name: &'static str, takes: Takes, key: &'static str, factor: f64) -> Row {
+    plain(name, takes, Becomes::Number(key, factor))
 }
 
 pub(crate) const fn jointly(name: &'static str, takes: Takes, keys: &'static str) -> Row {
-    row(name, takes, Becomes::Jointly(keys))
+    plain(name, takes, Becomes::Jointly(keys))
 }
 
 pub(crate) const fn by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> Row {
-    row(name, takes, Becomes::By(keys, write))
+    plain(name, takes, Becomes::By(keys, write))
 }
 
 pub(crate) const fn none(name: &'static str, takes: Takes, why: &'static str) -> Row {
-    row(name, takes, Becomes::Nothing(why))
+    plain(name, takes, Becomes::Nothing(why))
 }
 
 pub(crate) const fn built_in(name: &'static str, takes: Takes, why: &'static str) -> Row {
-    row(name, takes, Becomes::BuiltIn(why))
+    plain(name, takes, Becomes::BuiltIn(why))
+}
+
+/// Like [`none`], for a value that must not be shown.
+pub(crate) const fn secret(name: &'static str, takes: Takes, why: &'static str) -> Row {
+    hidden(none(name, takes, why))
+}
+
+/// Like [`by`], for a value that must not be shown.
+pub(crate) const fn secret_by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> Row {
+    hidden(by(name, takes, keys, write))
+}
+
+const fn hidden(row: Row) -> Row {
+    Row { secret: true, ..row }
 }

@@ -5,7 +5,6 @@ use aws_lc_rs::digest;
 use crate::draft::{Draft, Key, Worker};
 use crate::given::{Given, printable};
 
-/// Most workers that are carried over.
 const MOST_WORKERS: usize = 4_096;
 
 /// Adds a worker by its url. A url that is there already gets the further models.
@@ -44,7 +43,6 @@ pub(crate) fn add(draft: &mut Draft, url: &str, models: &[&str], from: &str) {
     });
 }
 
-/// Adds each url of a list.
 pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
     for url in given.list() {
         add(draft, url, &[], &given.name);
@@ -54,7 +52,6 @@ pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
 
 /// Shortest key whose hash does not give it away.
 const SHORTEST_KEY: usize = 20;
-/// Longest name of a key.
 const LONGEST_NAME: usize = 64;
 
 /// Adds a key that clients send, by its hash.

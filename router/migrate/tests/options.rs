@@ -227,6 +227,10 @@ fn errors_name_the_flag_or_the_line() {
         ),
         ("kind: Deployment\nspec: [a\nb: c\n", "input:"),
         (
+            "kind: Deployment\nspec:\n  replicas: {{ .Values.replicas }}\n  a: [\n",
+            "input:3: not YAML: ",
+        ),
+        (
             "upstream a {\n  server b:1\n}\nserver { location / { proxy_pass http://a; } }",
             "input:2: server: expected `;` at its end",
         ),

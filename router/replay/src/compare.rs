@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use lab::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
+use lab::simulate::fleet::{FleetConfig, TurnRecord};
 use lab::simulate::stats::Sorted;
 use policy::ids::WorkerId;
-use policy::route::{Decision, Settings};
+use policy::route::Settings;
 use policy::units::Tokens;
 use serde::Serialize;
 
+use super::check::Check;
+use super::costs::{SimWorker, summary};
 use super::figures::Figures;
 use super::fleet::Fleet;
+use super::played::{Kept, Played};
 use super::verdict::{Scored, Verdict, scored, verdict};
 use lab::trace_source::Trace;
 
@@ -24,6 +27,12 @@ pub(super) struct Report {
     /// Turns that were not served in both plays.
     pub(super) unserved: u64,
     pub(super) workers: Vec<String>,
+    /// The simulated workers with their costs.
+    pub(super) fleet: Vec<SimWorker>,
+    /// Where the costs come from, in words.
+    pub(super) costs: String,
+    /// The simulation beside what was measured, under the policy in force; absent without enough measured turns.
+    pub(super) check: Option<Check>,
     pub(super) objective_ms: f64,
     pub(super) baseline: Side,
     pub(super) proposed: Side,
@@ -88,75 +97,6 @@ pub(super) struct Seen {
     pub(super) scores: Vec<Scored>,
 }
 
-/// A play, by turn.
-#[derive(Debug)]
-pub(super) struct Played {
-    config: FleetConfig,
-    report: FleetReport,
-    records: Vec<Option<TurnRecord>>,
-    warm_up: usize,
-}
-
-impl Played {
-    pub(super) fn new(report: &mut FleetReport, config: &FleetConfig, turns: usize) -> Self {
-        let mut records = vec![None; turns];
-        for record in report.per_turn.take().unwrap_or_default() {
-            if let Some(slot) = records.get_mut(record.turn as usize) {
-                *slot = Some(record);
-            }
-        }
-        Self {
-            config: config.clone(),
-            report: report.clone(),
-            records,
-            warm_up: (turns as f64 * config.warm_up) as usize,
-        }
-    }
-
-    /// Returns the settings that applied to turns of this class.
-    fn settings_of(&self, class: &str) -> Settings {
-        let everybodys = &self.config.settings;
-        let own = everybodys.for_turn(class, None);
-        own.map_or_else(|| everybodys.clone(), |(own, _)| own)
-    }
-
-    fn side(&self, figures: Figures) -> Side {
-        Side {
-            settings: self.config.settings.clone(),
-            utilisation_window_s: self.config.utilisation_window.0 / 1e3,
-            cache: self.report.cache.clone(),
-            figures,
-            utilisation: self.report.utilisation,
-            prediction_error_ms: self.report.prediction_error_ms,
-        }
-    }
-}
-
-/// Recorded decisions of some turns.
-#[derive(Debug)]
-pub(super) struct Kept(BTreeMap<u32, Option<Decision>>);
-
-impl Kept {
-    pub(super) fn none() -> Self {
-        Self(BTreeMap::new())
-    }
-
-    pub(super) fn of(changes: &[[TurnRecord; 2]]) -> Self {
-        Self(changes.iter().map(|[before, _]| (before.turn, None)).collect())
-    }
-
-    /// Records a decision. The last one of a turn is kept: a turn is sent again if its worker fails.
-    pub(super) fn see(&mut self, choice: Choice<'_>) {
-        if let Some(slot) = self.0.get_mut(&choice.turn) {
-            *slot = Some(choice.decision.clone());
-        }
-    }
-
-    fn decision(&self, turn: u32) -> Option<&Decision> {
-        self.0.get(&turn)?.as_ref()
-    }
-}
-
 /// Returns the counted turns that were served in both plays.
 fn pairs(played: &[Played; 2]) -> impl Iterator<Item = [TurnRecord; 2]> {
     let [before, after] = played;
@@ -176,12 +116,24 @@ pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     changes
 }
 
+fn side(played: &Played, figures: Figures) -> Side {
+    Side {
+        settings: played.config.settings.clone(),
+        utilisation_window_s: played.config.utilisation_window.0 / 1e3,
+        cache: played.report.cache.clone(),
+        figures,
+        utilisation: played.report.utilisation,
+        prediction_error_ms: played.report.prediction_error_ms,
+    }
+}
+
 pub(super) fn report(
     trace: &Trace,
     fleet: &Fleet,
     played: &[Played; 2],
     changes: &[[TurnRecord; 2]],
     kept: &[Kept; 2],
+    check: Option<Check>,
 ) -> Report {
     let mut all: [Vec<(TurnRecord, f64)>; 2] = Default::default();
     let mut by_class: BTreeMap<u16, [Vec<(TurnRecord, f64)>; 2]> = BTreeMap::new();
@@ -217,10 +169,13 @@ pub(super) fn report(
     Report {
         turns: all[0].len(),
         unserved: played[0].report.unserved.max(played[1].report.unserved),
-        workers: fleet.names.clone(),
+        workers: fleet.workers.iter().map(|worker| worker.name.clone()).collect(),
+        fleet: fleet.workers.clone(),
+        costs: summary(&fleet.workers),
+        check,
         objective_ms: fleet.target.ttft.0,
-        baseline: played[0].side(baseline),
-        proposed: played[1].side(proposed),
+        baseline: side(&played[0], baseline),
+        proposed: side(&played[1], proposed),
         moved,
         better,
         worse,
@@ -244,9 +199,9 @@ fn change(
         let settings = played[at].settings_of(&class);
         let scores = kept[at]
             .decision(turn)
-            .map(|d| scored(d, &settings, |at| name(fleet, at)));
+            .map(|d| scored(d, &settings, |at| fleet.name(at)));
         Seen {
-            worker: name(fleet, record.worker as usize),
+            worker: fleet.name(record.worker as usize),
             ttft_ms: record.ttft_ms,
             predicted_ms: record.predicted_ms,
             cached: record.cached,
@@ -264,13 +219,6 @@ fn change(
         proposed: seen(1),
         class,
     }
-}
-
-fn name(fleet: &Fleet, worker: usize) -> String {
-    fleet
-        .names
-        .get(worker)
-        .map_or_else(|| worker.to_string(), Clone::clone)
 }
 
 fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &[Kept; 2]) -> Verdict {

@@ -39,17 +39,4 @@ impl Figures {
             slo_share: 1.0 - turns.iter().filter(|turn| late(turn) > 0.0).count() as f64 / n,
         }
     }
-
-    /// Returns name, value, and whether it is a share, for the rows of a table.
-    pub(super) fn rows(&self) -> [(&'static str, f64, bool); 7] {
-        [
-            ("p50 ms", self.p50_ms, false),
-            ("p95 ms", self.p95_ms, false),
-            ("p99 ms", self.p99_ms, false),
-            ("mean ms", self.mean_ms, false),
-            ("TEL ms", self.tel_ms, false),
-            ("hits", self.hit_ratio, true),
-            ("in objective", self.slo_share, true),
-        ]
-    }
 }

@@ -1,20 +1,20 @@
-//! The workers that a capture is replayed on: those of the configuration, or identical ones.
+//! The workers that a capture is replayed on: those of the capture, of a configuration, of the running router, or
+//! identical ones.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use config::{Overrides, Routing};
-use lab::simulate::fleet::{CacheRule, Target, WorkerSpec};
-use policy::cost::PrefillCost;
-use policy::units::{Millis, Tokens};
-
-use config::OF_HEADER;
-use fleet::Worker;
-use fleet::dialect::trims;
+use config::{Config, OF_HEADER, Overrides, Routing};
 use lab::args::{non_negative, positive};
+use lab::simulate::fleet::{CacheRule, Target, WorkerSpec};
 use lab::trace::BLOCK_TOKENS;
 use lab::trace_source::Trace;
+use policy::cost::PrefillCost;
+use policy::fleet_record::FleetRecord;
+use policy::route::Settings;
+use policy::units::{Millis, Tokens};
 use state::State;
+
+use super::costs::{CostsFrom, SimWorker};
 
 /// Default number of workers.
 const WORKERS: u32 = 4;
@@ -24,134 +24,137 @@ const CAPACITY_BLOCKS: u64 = 8000;
 const ALPHA: f64 = 0.05;
 
 /// Options for the workers.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct FleetArgs {
-    /// The configuration that `serve` runs: its workers with their costs and caches, its objective, and its [routing]
-    /// section to compare with.
+    /// The configuration that `serve` runs: its workers, with their calibration and caches, and its objectives. Without
+    /// it, the workers are those that the capture recorded.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workers", "capacity_blocks", "alpha", "beta", "gamma"])]
     config: Option<PathBuf>,
-    /// Number of workers, without a configuration.
-    #[arg(long, default_value_t = WORKERS, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    workers: u32,
-    /// Blocks that each worker's cache holds, without a configuration.
-    #[arg(long, default_value_t = CAPACITY_BLOCKS)]
-    capacity_blocks: u64,
+    /// Number of identical workers to simulate in place of the captured ones; 4 by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: Option<u32>,
+    /// Blocks that the cache of an identical worker holds; 8000 by default.
+    #[arg(long)]
+    capacity_blocks: Option<u64>,
     /// Tokens per block; the default is the capture's own, else the configuration's, or 512.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     block_tokens: Option<u32>,
-    /// α without a configuration, in ms per uncached token.
-    #[arg(long, default_value_t = ALPHA, value_parser = positive)]
-    alpha: f64,
-    /// β without a configuration, in ms per turn.
-    #[arg(long, default_value = "0", value_parser = non_negative)]
-    beta: f64,
-    /// γ without a configuration, in ms per uncached token and token of context.
-    #[arg(long, default_value = "0", value_parser = non_negative)]
-    gamma: f64,
-    /// Time to first token of the objective, in ms; the default is the configuration's, or 1000 without one.
+    /// α of identical workers, in ms per uncached token; 0.05 by default.
+    #[arg(long, value_parser = positive)]
+    alpha: Option<f64>,
+    /// β of identical workers, in ms per turn; 0 by default.
+    #[arg(long, value_parser = non_negative)]
+    beta: Option<f64>,
+    /// γ of identical workers, in ms per uncached token and token of context; 0 by default.
+    #[arg(long, value_parser = non_negative)]
+    gamma: Option<f64>,
+    /// Time to first token of the objective, in ms; the default is the configuration's, else the captured one, or 1000.
     #[arg(long, value_parser = positive)]
     xi_ms: Option<f64>,
 }
 
-/// Simulated workers, and the objective.
+/// Simulated workers, the objective, and the policy that is compared with.
 #[derive(Debug)]
 pub struct Fleet {
-    /// Names of the workers.
-    pub names: Vec<String>,
-    pub(super) routing: Routing,
+    pub(super) workers: Vec<SimWorker>,
+    /// Policy and weights in force.
+    pub(super) settings: Settings,
+    pub(super) utilisation_window: Millis,
+    /// Time since which `settings` are in force, on the clock of the captured turns.
+    pub(super) settings_since_s: f64,
     /// Objective of turns without a class of their own.
     pub(super) target: Target,
-    /// Cost of the first worker, for values common to all.
-    pub(super) cost: PrefillCost,
-    workers: Workers,
+    /// Tokens per block of the workers' caches.
+    block_tokens: Option<u32>,
     asked_block_tokens: Option<u32>,
     /// Classes with an objective of their own.
     classes: Vec<config::Class>,
-    /// Whether turns keep the objective of their request.
-    own_objectives: bool,
+    own_objectives: OwnObjectives,
     /// Whether the workers follow hints.
     trims: bool,
 }
 
-#[derive(Debug)]
-enum Workers {
-    Configured(Vec<config::Worker>),
-    Alike { count: usize, blocks: u64 },
-}
-
-impl Default for FleetArgs {
-    /// Returns the defaults of the command line.
-    fn default() -> Self {
-        Self {
-            config: None,
-            workers: WORKERS,
-            capacity_blocks: CAPACITY_BLOCKS,
-            block_tokens: None,
-            alpha: ALPHA,
-            beta: 0.0,
-            gamma: 0.0,
-            xi_ms: None,
-        }
-    }
+/// Turns that keep their captured objective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnObjectives {
+    None,
+    /// Those whose request brought it along.
+    OfHeader,
+    All,
 }
 
 impl FleetArgs {
     /// Reads the configuration, if one is named, as `serve` does, including the environment.
-    pub(super) fn load(&self) -> anyhow::Result<Fleet> {
-        let Some(path) = &self.config else {
-            return Ok(self.alike());
+    pub(super) fn config(&self) -> anyhow::Result<Option<Config>> {
+        let path = self.config.as_ref();
+        let load = |path| config::load_file(Some(path), config::environment(), Overrides::default());
+        Ok(path.map(|path| load(path)).transpose()?)
+    }
+
+    /// Returns the workers to simulate for a trace.
+    pub(super) fn fleet(&self, config: Option<Config>, trace: &Trace) -> Fleet {
+        let mut fleet = match (config, &trace.fleet) {
+            (Some(config), captured) => Fleet::configured(config, captured.as_ref()),
+            (None, Some(captured)) if !self.are_alike() => Fleet {
+                own_objectives: OwnObjectives::All,
+                ..Fleet::recorded(captured, CostsFrom::Capture)
+            },
+            (None, captured) => self.alike(trace.block_tokens, captured.as_ref()),
         };
-        let config = config::load_file(Some(path), config::environment(), Overrides::default())?;
-        let objective = &config.objective;
-        Ok(Fleet {
-            names: config.workers.iter().map(|worker| worker.name.clone()).collect(),
-            target: Target {
-                ttft: self.xi_ms.map_or(objective.ttft, Millis),
-                share: objective.share,
-                next_prompt: objective.next_prompt,
-            },
-            cost: config.workers.first().map_or(self.cost(), |worker| worker.cost),
-            routing: config.routing,
-            workers: Workers::Configured(config.workers),
-            asked_block_tokens: self.block_tokens,
-            // A time on the command line applies to all classes.
-            classes: if self.xi_ms.is_some() {
-                Vec::new()
-            } else {
-                config.objective.classes
-            },
-            own_objectives: self.xi_ms.is_none(),
-            // Each worker's dialect is known only from probing it.
-            trims: config.hints.enabled,
-        })
-    }
-
-    fn cost(&self) -> PrefillCost {
-        PrefillCost {
-            gamma_ms_per_token2: self.gamma,
-            ..PrefillCost::linear(self.alpha, self.beta)
+        fleet.asked_block_tokens = self.block_tokens;
+        // A time on the command line applies to all classes.
+        if let Some(ms) = self.xi_ms {
+            fleet.target.ttft = Millis(ms);
+            fleet.classes = Vec::new();
+            fleet.own_objectives = OwnObjectives::None;
         }
+        fleet
     }
 
-    fn alike(&self) -> Fleet {
-        let count = self.workers as usize;
-        Fleet {
-            names: (0..count).map(|at| at.to_string()).collect(),
-            routing: Routing::default(),
+    /// Returns whether options ask for identical workers.
+    fn are_alike(&self) -> bool {
+        let numbers = [self.alpha, self.beta, self.gamma];
+        self.workers.is_some() || self.capacity_blocks.is_some() || numbers.iter().any(Option::is_some)
+    }
+
+    fn alike(&self, named: Option<u32>, captured: Option<&FleetRecord>) -> Fleet {
+        let block_tokens = self.block_tokens.or(named).unwrap_or(BLOCK_TOKENS);
+        let blocks = self.capacity_blocks.unwrap_or(CAPACITY_BLOCKS);
+        let worker = |at: u32| SimWorker {
+            name: at.to_string(),
+            cost: PrefillCost {
+                gamma_ms_per_token2: self.gamma.unwrap_or(0.0),
+                ..PrefillCost::linear(self.alpha.unwrap_or(ALPHA), self.beta.unwrap_or(0.0))
+            },
+            overhead_ms: Millis::ZERO,
+            capacity_tokens: Tokens(blocks.saturating_mul(u64::from(block_tokens))),
+            costs_from: if self.are_alike() {
+                CostsFrom::Options
+            } else {
+                CostsFrom::Assumed
+            },
+            cost_source: None,
+        };
+        let routing = Routing::default();
+        let fleet = Fleet {
+            workers: Vec::new(),
+            settings: routing.settings(),
+            utilisation_window: routing.utilisation_window,
+            settings_since_s: 0.0,
             target: Target {
-                ttft: Millis(self.xi_ms.unwrap_or(1000.0)),
+                ttft: Millis(1000.0),
                 share: 0.95,
                 next_prompt: Tokens(200),
             },
-            cost: self.cost(),
-            workers: Workers::Alike {
-                count,
-                blocks: self.capacity_blocks,
-            },
-            asked_block_tokens: self.block_tokens,
+            block_tokens: None,
+            asked_block_tokens: None,
             classes: Vec::new(),
-            own_objectives: self.xi_ms.is_none(),
+            own_objectives: OwnObjectives::OfHeader,
             trims: true,
+        };
+        Fleet {
+            workers: (0..self.workers.unwrap_or(WORKERS)).map(worker).collect(),
+            ..captured.map_or(fleet, |captured| Fleet::recorded(captured, CostsFrom::Capture))
         }
     }
 }
@@ -160,58 +163,113 @@ impl Fleet {
     /// Returns the ready workers with their costs in force; `None` if there is none.
     #[must_use]
     pub fn live(state: &State) -> Option<Self> {
-        let live = |worker: &Arc<Worker>| config::Worker {
-            cost: worker.cost(),
-            ..worker.spec.clone()
-        };
-        let ready: Vec<_> = state
-            .fleet
-            .workers()
-            .iter()
-            .filter(|worker| worker.is_ready())
-            .cloned()
-            .collect();
-        let hints = &state.config.hints;
-        let trim = ready
-            .iter()
-            .filter(|worker| trims(&*worker.dialect(), hints))
-            .count();
-        let workers: Vec<_> = ready.iter().map(live).collect();
-        let objective = &state.live().objective;
+        let record = state.ready_fleet()?;
         Some(Self {
-            names: workers.iter().map(|worker| worker.name.clone()).collect(),
-            routing: state.config.routing.clone(),
-            target: Target {
-                ttft: objective.ttft,
-                share: objective.share,
-                next_prompt: state.next_prompt(),
-            },
-            cost: workers.first()?.cost,
-            workers: Workers::Configured(workers),
-            asked_block_tokens: None,
-            classes: objective.classes.clone(),
-            own_objectives: true,
-            // The simulated workers all behave alike in this.
-            trims: 2 * trim > ready.len(),
+            classes: state.live().objective.classes.clone(),
+            ..Self::recorded(&record, CostsFrom::Router)
         })
     }
 
-    /// Returns the objective of a turn of this class: that of the class, or that of the request.
-    fn objective(&self, class: &str, captured: Option<Millis>) -> Millis {
-        let own = self.classes.iter().find(|known| known.name == class);
-        let brought = captured.filter(|_| self.own_objectives && class == OF_HEADER);
-        own.map(|class| class.ttft)
-            .or(brought)
-            .unwrap_or(self.target.ttft)
+    /// Returns the number of workers.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.workers.len()
     }
 
-    /// Returns the objective of the turn at this index of a trace.
+    fn recorded(record: &FleetRecord, costs_from: CostsFrom) -> Self {
+        let worker = |worker| SimWorker::of(worker, costs_from);
+        Self {
+            workers: record.workers.iter().map(worker).collect(),
+            settings: record.settings.clone(),
+            utilisation_window: record.utilisation_window_ms,
+            settings_since_s: record.settings_since_s,
+            target: Target {
+                ttft: record.objective_ms,
+                share: record.objective_share,
+                next_prompt: record.next_prompt_tokens,
+            },
+            block_tokens: None,
+            asked_block_tokens: None,
+            classes: Vec::new(),
+            own_objectives: OwnObjectives::OfHeader,
+            trims: record.follows_hints,
+        }
+    }
+
+    /// Returns the workers of a configuration. Costs and capacities that it does not set are the captured ones of the
+    /// worker of this name. Workers that it does not list, because it discovers them, are the captured ones.
+    fn configured(config: Config, captured: Option<&FleetRecord>) -> Self {
+        let objective = config.objective;
+        let worker = |worker: &config::Worker| {
+            let found = captured.and_then(|fleet| fleet.workers.iter().find(|one| one.name == worker.name));
+            let mut sim = found.map_or_else(
+                || SimWorker {
+                    name: worker.name.clone(),
+                    cost: worker.cost,
+                    overhead_ms: Millis::ZERO,
+                    capacity_tokens: worker.capacity,
+                    costs_from: CostsFrom::Assumed,
+                    cost_source: None,
+                },
+                |found| SimWorker::of(found, CostsFrom::Capture),
+            );
+            if worker.cost_is_known {
+                (sim.cost, sim.costs_from, sim.cost_source) = (worker.cost, CostsFrom::Configuration, None);
+            }
+            if worker.capacity_is_known {
+                sim.capacity_tokens = worker.capacity;
+            }
+            sim
+        };
+        let listed: Vec<_> = config.workers.iter().map(worker).collect();
+        let of_capture = captured.map(|captured| Self::recorded(captured, CostsFrom::Capture));
+        let mut fleet = Self {
+            workers: listed,
+            settings: config.routing.settings(),
+            utilisation_window: config.routing.utilisation_window,
+            settings_since_s: 0.0,
+            target: Target {
+                ttft: objective.ttft,
+                share: objective.share,
+                next_prompt: objective.next_prompt,
+            },
+            block_tokens: config.workers.first().map(|worker| worker.block_size),
+            asked_block_tokens: None,
+            classes: objective.classes,
+            own_objectives: OwnObjectives::OfHeader,
+            // Each worker's dialect is known only from probing it.
+            trims: config.hints.enabled,
+        };
+        if let Some(captured) = of_capture {
+            fleet.settings = captured.settings;
+            fleet.utilisation_window = captured.utilisation_window;
+            fleet.settings_since_s = captured.settings_since_s;
+            fleet.target.next_prompt = captured.target.next_prompt;
+            fleet.trims = captured.trims;
+            if fleet.workers.is_empty() {
+                fleet.workers = captured.workers;
+            }
+        }
+        fleet
+    }
+
+    /// Returns the objective of the turn at this index of a trace: that of its class, or its own.
     pub(super) fn objective_of(&self, trace: &Trace, at: usize) -> Millis {
         let Some(turn) = trace.turns.get(at) else {
             return self.target.ttft;
         };
         let class = trace.classes.get(usize::from(turn.class.0));
-        self.objective(class.map_or("", String::as_str), turn.captured.objective)
+        let class = class.map_or("", String::as_str);
+        let of_class = self.classes.iter().find(|known| known.name == class);
+        let brought = turn.captured.objective.filter(|_| match self.own_objectives {
+            OwnObjectives::None => false,
+            OwnObjectives::OfHeader => class == OF_HEADER,
+            OwnObjectives::All => true,
+        });
+        of_class
+            .map(|class| class.ttft)
+            .or(brought)
+            .unwrap_or(self.target.ttft)
     }
 
     /// Returns the default eviction order of the caches.
@@ -225,31 +283,26 @@ impl Fleet {
 
     /// Returns the tokens per block for a capture with blocks of `named` tokens.
     pub(super) fn block_tokens(&self, named: Option<u32>) -> u32 {
-        let configured = match &self.workers {
-            Workers::Configured(workers) => workers.first().map(|worker| worker.block_size),
-            Workers::Alike { .. } => None,
-        };
-        self.asked_block_tokens
-            .or(named)
-            .or(configured)
-            .unwrap_or(BLOCK_TOKENS)
+        let asked = self.asked_block_tokens.or(named).or(self.block_tokens);
+        asked.unwrap_or(BLOCK_TOKENS)
     }
 
     /// Returns the workers in the simulator's form.
-    pub(super) fn specs(&self, block_tokens: u32) -> Vec<WorkerSpec> {
-        match &self.workers {
-            Workers::Configured(workers) => workers
-                .iter()
-                .map(|worker| WorkerSpec {
-                    cost: worker.cost,
-                    capacity: worker.capacity,
-                })
-                .collect(),
-            Workers::Alike { count, blocks } => {
-                let capacity = Tokens(blocks.saturating_mul(u64::from(block_tokens)));
-                let cost = self.cost;
-                vec![WorkerSpec { cost, capacity }; *count]
-            }
-        }
+    pub(super) fn specs(&self) -> Vec<WorkerSpec> {
+        self.workers.iter().map(SimWorker::spec).collect()
+    }
+
+    /// Returns the name of a worker.
+    pub(super) fn name(&self, worker: usize) -> String {
+        let known = self.workers.get(worker);
+        known.map_or_else(|| worker.to_string(), |worker| worker.name.clone())
+    }
+
+    /// Returns whether the workers are to be those that served the captured turns.
+    pub(super) fn is_of_capture(&self) -> bool {
+        !self
+            .workers
+            .iter()
+            .any(|worker| worker.costs_from == CostsFrom::Options)
     }
 }

@@ -2,19 +2,22 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use lab::side_by_side::{header, rows};
+use serde_json::{Value, json};
 
 use super::compare::{Change, Report, Side};
-use super::figures::Figures;
+use super::costs::{SimWorker, any_assumed};
 
 /// Formats the report, on lines of about a hundred characters.
 pub(super) fn text(report: &Report) -> String {
     let (before, after) = (&report.baseline, &report.proposed);
     let mut out = format!(
-        "{} turns on {} workers, objective {} ms\nproposed: {}\n{} turns go elsewhere; {} become faster, {} slower",
+        "{} turns on {} workers, objective {} ms\ncosts: {}\n\n{}\n\nproposed: {}\n{} turns go elsewhere; {} become faster, {} slower",
         report.turns,
         report.workers.len(),
         report.objective_ms,
+        report.costs,
+        checked(report),
         proposal(before, after),
         report.moved,
         report.better,
@@ -25,25 +28,20 @@ pub(super) fn text(report: &Report) -> String {
     }
     let _ = write!(
         out,
-        "\n\n{:<34} {:>12} {:>12} {:>9}",
-        "", "before", "after", "change"
-    );
-    figures(&mut out, "", &before.figures, &after.figures);
-    row(
-        &mut out,
-        "workers busy",
-        before.utilisation,
-        after.utilisation,
-        true,
+        "\n\n{}{}",
+        header("before", "after"),
+        rows("", &json!(before), &json!(after))
     );
     if report.classes.len() > 1 || report.classes.iter().any(|class| class.class != "default") {
         for class in &report.classes {
             let _ = write!(
                 out,
-                "\n\nclass {}, {} turns, objective {} ms",
-                class.class, class.turns, class.objective_ms
+                "\n\nclass {}, {} turns, objective {} ms{}",
+                class.class,
+                class.turns,
+                class.objective_ms,
+                rows("  ", &json!(class.baseline), &json!(class.proposed))
             );
-            figures(&mut out, "  ", &class.baseline, &class.proposed);
         }
     }
     if report.changes.is_empty() {
@@ -57,6 +55,35 @@ pub(super) fn text(report: &Report) -> String {
     );
     report.changes.iter().for_each(|change| one(&mut out, change));
     out
+}
+
+/// Formats the comparison with what was measured.
+fn checked(report: &Report) -> String {
+    let Some(check) = &report.check else {
+        return "not compared with measured times: too few turns were measured under the policy in force"
+            .to_owned();
+    };
+    let mut out = format!(
+        "{} measured turns, under the policy in force\n{}",
+        check.turns,
+        check.table()
+    );
+    if !check.agrees() {
+        out.push_str("\nwarning: the simulation does not reproduce the measured times");
+    }
+    out
+}
+
+/// Says what to do about a simulation that does not reproduce what was measured.
+pub(super) fn remedy(workers: &[SimWorker]) -> &'static str {
+    if any_assumed(workers) {
+        "The costs of some workers are assumed: measure them with `gpu-bench worker URL --out FILE` and set \
+         `calibration = \"FILE\"` for each worker in the configuration, or take a new capture, which records the costs \
+         that the router has learned."
+    } else {
+        "The costs may be out of date, the workers may have served requests of others, or the fleet may have changed \
+         during the capture: measure the costs again with `gpu-bench worker URL --out FILE`, or take a new capture."
+    }
 }
 
 /// Lists the changed settings: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
@@ -87,30 +114,6 @@ fn differences(path: &str, before: &Value, after: &Value, changes: &mut Vec<Stri
     } else if before != after {
         changes.push(format!("{path} {before} → {after}").replace('"', ""));
     }
-}
-
-fn figures(out: &mut String, indent: &str, before: &Figures, after: &Figures) {
-    for ((name, before, is_share), (_, after, _)) in before.rows().into_iter().zip(after.rows()) {
-        row(out, &format!("{indent}{name}"), before, after, is_share);
-    }
-}
-
-/// Writes a row. Shares change by percentage points, times by per cent.
-fn row(out: &mut String, name: &str, before: f64, after: f64, is_share: bool) {
-    let _ = if is_share {
-        let points = (after - before) * 100.0;
-        write!(
-            out,
-            "\n{name:<34} {:>10.1} % {:>10.1} % {points:>+6.1} pp",
-            before * 100.0,
-            after * 100.0
-        )
-    } else if before > 0.0 {
-        let change = (after / before - 1.0) * 100.0;
-        write!(out, "\n{name:<34} {before:>12.1} {after:>12.1} {change:>+7.1} %")
-    } else {
-        write!(out, "\n{name:<34} {before:>12.1} {after:>12.1} {:>9}", "–")
-    };
 }
 
 fn one(out: &mut String, change: &Change) {

@@ -1,7 +1,8 @@
 //! Captures traffic as a trace for `tailroute replay`, to tune weights on real traffic.
 //!
 //! Each completed turn becomes a line of a turn trace of `lab::trace`, with additional fields for predictions and
-//! measurements. A capture has no text and no hash of text: blocks and conversations are numbered by first appearance
+//! measurements. Separate lines ([`mod@fleet`]) have the workers' costs and the policy in force; one is written whenever
+//! they change. A capture has no text and no hash of text: blocks and conversations are numbered by first appearance
 //! ([`numbers`]), so lines show shared prefixes but not their content.
 //!
 //! A trace is sorted by arrival, but a turn is recorded when it ends. The writer holds a line back while an earlier
@@ -13,6 +14,7 @@
 //! when read.
 
 pub mod file;
+mod fleet;
 pub mod memory;
 pub mod numbers;
 mod record;
@@ -29,11 +31,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use policy::fleet_record::FleetRecord;
 use policy::units::Millis;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use self::file::Ring;
+use self::fleet::FleetLines;
 use self::numbers::Numbers;
 pub use self::record::Record;
 use self::record::{Arrival, micros};
@@ -71,6 +75,8 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 enum Message {
     Turn(Arrival, Box<Record<'static>>),
+    /// A line with the fleet.
+    Fleet(Vec<u8>),
     End(oneshot::Sender<()>),
 }
 
@@ -86,6 +92,7 @@ struct Shared {
     open: Arc<Open>,
     sequence: AtomicU64,
     counters: Arc<dyn Counters>,
+    fleet: Mutex<FleetLines>,
 }
 
 impl Capture {
@@ -112,6 +119,7 @@ impl Capture {
             open,
             sequence,
             counters,
+            fleet: Mutex::default(),
         })))
     }
 
@@ -127,6 +135,20 @@ impl Capture {
         Slip {
             shared: Arc::clone(&self.0),
             arrival,
+        }
+    }
+
+    /// Writes a line with the fleet if it has changed. Looks at most every ten seconds, unless this is the `last` time.
+    pub fn look(&self, now: Millis, last: bool, fleet: impl FnOnce() -> Option<FleetRecord>) {
+        let mut lines = self.0.fleet.lock();
+        if !(last || lines.is_due(now)) {
+            return;
+        }
+        let Some(line) = fleet().and_then(|fleet| lines.look(now, fleet)) else {
+            return;
+        };
+        if self.0.queue.try_send(Message::Fleet(line)).is_err() {
+            lines.failed();
         }
     }
 

@@ -21,26 +21,22 @@ pub struct TraceId([u8; 32]);
 
 impl TraceId {
     /// Reads the trace of a `traceparent` that was [settled](settle).
-    #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::read(headers.get(&PARENT)?.as_bytes().get(3..35)?)
     }
 
     /// Parses 32 hexadecimal digits.
-    #[must_use]
     pub fn read(digits: &[u8]) -> Option<Self> {
         let digits: [u8; 32] = digits.try_into().ok()?;
         digits.iter().all(u8::is_ascii_hexdigit).then_some(Self(digits))
     }
 
     /// Formats a trace's number.
-    #[must_use]
     pub fn of_number(trace: u128) -> Self {
         Self(hex(trace))
     }
 
     /// Returns the digits.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()
     }
@@ -55,14 +51,13 @@ pub struct Ids {
 
 /// A generated id: 128 bits for the trace, 64 for the span, none of them zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct NewContext {
     trace: u128,
     span: u64,
 }
 
 impl Ids {
     /// Creates a generator that depends only on the seeds. Different seeds give different ids.
-    #[must_use]
     pub fn new(seeds: [u64; 2]) -> Self {
         Self {
             seeds,
@@ -71,7 +66,6 @@ impl Ids {
     }
 
     /// Creates a generator with random seeds.
-    #[must_use]
     pub fn of_this_process() -> Self {
         use std::hash::{BuildHasher, RandomState};
         // The standard library takes its hash keys from the operating system.
@@ -81,11 +75,11 @@ impl Ids {
 
     /// Returns the next id.
     #[must_use]
-    pub fn next(&self) -> Made {
+    pub fn next(&self) -> NewContext {
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let part = |seed: u64| xxh3_64_with_seed(&number, seed) | 1;
         let [high, low] = self.seeds.map(part);
-        Made {
+        NewContext {
             trace: u128::from(high) << 64 | u128::from(low),
             span: high.rotate_left(32) ^ low | 1,
         }
@@ -118,12 +112,11 @@ impl Context {
     };
 
     /// Returns the `traceparent` for children of one of this request's spans.
-    #[must_use]
     pub fn parent_of(&self, span: u64) -> HeaderValue {
         parent(self.trace, span, self.sampled)
     }
 
-    fn of(parent: &[u8], made: Made) -> Option<Self> {
+    fn of(parent: &[u8], made: NewContext) -> Option<Self> {
         let text = std::str::from_utf8(parent.get(..55)?).ok()?;
         let flags = u8::from_str_radix(&text[53..55], 16).ok()?;
         Some(Self {
@@ -136,9 +129,8 @@ impl Context {
     }
 }
 
-impl Made {
+impl NewContext {
     /// Returns 32 hexadecimal digits.
-    #[must_use]
     pub fn hex(self) -> HeaderValue {
         value(&hex(self.trace))
     }
@@ -165,7 +157,6 @@ fn hex(number: u128) -> [u8; 32] {
 }
 
 /// Formats a number as 16 hexadecimal digits, all at once: one half byte per byte, then digits.
-#[must_use]
 pub fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
     let mut halves = u128::from(number);
@@ -187,7 +178,7 @@ fn value(text: &[u8]) -> HeaderValue {
 }
 
 /// Keeps the client's trace context in a request's head if it is valid, or inserts the generated one.
-pub fn settle(headers: &mut HeaderMap, made: Made) -> Context {
+pub fn settle(headers: &mut HeaderMap, made: NewContext) -> Context {
     let mut given = headers.get_all(&PARENT).iter();
     if let (Some(parent), None) = (given.next(), given.next())
         && is_valid(parent.as_bytes())

@@ -135,7 +135,6 @@ fn panicked(info: &PanicHookInfo<'_>) {
 }
 
 /// Returns the current level; `None` if the log is not the router's.
-#[must_use]
 pub fn level() -> Option<String> {
     LOG.get().map(|log| log.levels.lock().now.clone())
 }
@@ -168,7 +167,6 @@ pub fn configure(level: &str) -> Result<(), LevelError> {
 }
 
 /// Formats the message of a panic.
-#[must_use]
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -80,9 +80,7 @@ pub struct Traces {
 
 impl Traces {
     /// Creates an exporter by these settings, in a Tokio runtime, which runs gRPC's connections.
-    ///
-    /// # Errors
-    /// If the collector uses TLS and there are no roots to verify it.
+    /// Fails if the collector uses TLS and there are no roots to verify it.
     pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
@@ -116,7 +114,6 @@ impl Traces {
     }
 
     /// Returns whether a trace is kept regardless of its outcome. Workers are told so.
-    #[must_use]
     pub fn is_drawn(&self, trace: u128) -> bool {
         self.sampler.is_drawn(trace)
     }

@@ -1,9 +1,8 @@
-// Where prefixes live: the hottest of the index, and the conversations of the last decisions, by what each worker held when they
-// were made.
+// The hottest prefixes of the index, and the conversations of recent decisions by the worker that answered their last turn.
 
 import { json } from '../api.js';
 import { meter } from '../chart.js';
-import { count, span, text, tokens } from '../format.js';
+import { count, share, span, text, tokens } from '../format.js';
 import { changed, Source } from '../live.js';
 import { empty, figure, figures, from, number, section, table } from '../parts.js';
 import { h } from '../view.js';
@@ -12,11 +11,10 @@ import { h } from '../view.js';
 const PAGE = 200;
 const PAGES = 5;
 const KEPT = 2000;
-const SHOWN = 50;
 
 const known = new Map();
 const seen = new Set();
-const state = { worker: '', all: false };
+const state = { worker: '' };
 
 function learn(decision) {
   const key = decision.conversation;
@@ -50,17 +48,19 @@ const recent = new Source(async () => {
   return known;
 }, { every: 4000 });
 
+const fleet = new Source('/admin/v1/workers?limit=200', { every: 10_000 });
+
 const hottest = new Source(async () => {
   const of = async (order, limit) => (await json(`/admin/v1/index?order=${order}&limit=${limit}`)).prefixes;
   return [...await of('shared', 5), ...await of('newest', 5)];
 }, { every: 4000 });
 
 const PREFIXES = [
-  { key: 'name', name: 'Prefix', head: true, title: 'The hash that names it; text is not kept' },
+  { key: 'name', name: 'Prefix', head: true, title: 'Its hash; the router keeps no text' },
   { key: 'size', name: 'Tokens', class: 'num', title: 'Of its longest copy' },
-  { key: 'forks', name: 'Goes on in', class: 'num', title: 'Ways in which known prompts go on from it' },
-  { key: 'holders', name: 'Workers', class: 'num', title: 'That hold any of its last part' },
-  { key: 'copies', name: 'Longest copies on' },
+  { key: 'forks', name: 'Continuations', class: 'num', title: 'Different continuations in known prompts' },
+  { key: 'holders', name: 'Workers', class: 'num', title: 'Workers that hold some of its last part' },
+  { key: 'copies', name: 'Longest copies on', class: 'whole' },
 ];
 
 /** The beginnings that most prompts share, then the conversations that were used last: as the index has them. */
@@ -71,13 +71,13 @@ function hot(prefixes) {
     cells: {
       name: h('code', {}, prefix),
       size: copies[0]?.tokens === undefined || copies[0].tokens === null ? h('span', { class: 'note' }, 'not known') : number(tokens(copies[0].tokens)),
-      forks: forks > 1 ? number(count(forks)) : h('span', { class: 'note' }, 'itself'),
+      forks: number(count(Math.max(1, forks))),
       holders: number(count(holders)),
       copies: copies.slice(0, 2).map(told).join(', '),
     },
   }));
-  return section('Hottest prefixes', { key: 'hottest', note: 'Of the index: the beginnings that most prompts share, then the conversations that were used last.' },
-    rows.length ? table({ caption: 'Prefixes of the index, the hottest first', columns: PREFIXES, rows }) : empty('The index is empty', 'It fills with the first answers.'));
+  return section('Hottest prefixes', { key: 'hottest', note: 'The beginnings that most prompts share, then the conversations that were used last.' },
+    rows.length ? table({ caption: 'Prefixes of the index, the hottest first', columns: PREFIXES, rows, more: 'prefixes', few: 4 }) : empty('The index is empty', 'It fills with the first responses.'));
 }
 
 /** What is where after the conversation's last turn: all of it where that was answered, and older copies elsewhere. */
@@ -96,10 +96,10 @@ function top(all) {
   const moved = all.filter(({ moved }) => moved > 0).length;
   return figures(
     figure('Conversations', count(all.length), { note: 'of the last decisions' }),
-    figure('Their tokens', tokens(held)),
+    figure('Sum of lengths', tokens(held), { note: 'not what is cached' }),
     figure('Longest', tokens(Math.max(0, ...all.map(({ size }) => size)))),
-    figure('Held elsewhere as well', tokens(twice)),
-    figure('Moved', count(moved), { note: `${all.length ? Math.round((moved / all.length) * 100) : 0} % of them` }),
+    figure('Older copies', tokens(twice), { note: 'on other workers' }),
+    figure('Moved', count(moved), { note: `${all.length ? Math.round((moved / all.length) * 100) : 0} % changed workers` }),
   );
 }
 
@@ -120,8 +120,9 @@ function byWorker(all) {
   const columns = [
     { key: 'name', name: 'Worker', head: true },
     { key: 'conversations', name: 'Conversations', class: 'num' },
-    { key: 'tokens', name: 'Their tokens', class: 'num' },
-    { key: 'copies', name: 'Older copies', class: 'num', title: 'Of conversations that live elsewhere by now' },
+    { key: 'tokens', name: 'Sum of lengths', class: 'num' },
+    { key: 'cache', name: 'In its cache', class: 'num' },
+    { key: 'copies', name: 'Older copies', class: 'num', title: 'Of conversations whose last turn was elsewhere' },
   ];
   const rows = [...workers]
     .toSorted(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
@@ -131,16 +132,25 @@ function byWorker(all) {
         name,
         conversations: number(count(own.conversations)),
         tokens: [meter(own.tokens / most, { label: `${text(tokens(own.tokens))}, the fullest has ${text(tokens(most))}`, warn: 2, bad: 2 }), number(tokens(own.tokens))],
+        cache: cached(fleet.data?.workers.find((worker) => worker.name === name)),
         copies: number(tokens(own.copies)),
       },
     }));
-  return section('By worker', { key: 'workers' }, table({ caption: 'Conversations by the worker they live on', columns, rows }));
+  return section('By worker', { key: 'workers', note: 'The sum of lengths counts conversations in full, also the parts that the worker has evicted since.' },
+    table({ caption: 'Conversations by the worker of their last turn', columns, rows, more: 'conversation workers', few: 4 }));
+}
+
+/** Tokens in a worker's cache, of its capacity. */
+function cached(worker) {
+  if (!worker) return '–';
+  const filled = worker.held_tokens / Math.max(1, worker.capacity_tokens);
+  return [meter(filled, { label: `${text(share(filled))} full`, warn: 2, bad: 2 }), number(tokens(worker.held_tokens)), ' of ', number(tokens(worker.capacity_tokens))];
 }
 
 const COLUMNS = [
-  { key: 'name', name: 'Conversation', head: true, title: 'Its name, hashed' },
+  { key: 'name', name: 'Conversation', head: true, title: 'Hash of its name' },
   { key: 'size', name: 'Tokens', class: 'num' },
-  { key: 'home', name: 'Lives on' },
+  { key: 'home', name: 'Worker' },
   { key: 'copies', name: 'Older copies on' },
   { key: 'turns', name: 'Turns seen', class: 'num' },
   { key: 'ago', name: 'Last turn', class: 'num' },
@@ -172,24 +182,21 @@ function draw() {
     state.worker = event.target.value;
     changed();
   };
-  const tools = h('label', { class: 'pick' }, 'Lives on',
+  const tools = h('label', { class: 'pick' }, 'Worker',
     h('select', { value: state.worker, onchange: choose }, h('option', { value: '' }, 'any worker'), workers.map((name) => h('option', { value: name, key: name }, name))));
-  const rows = wanted.slice(0, state.all ? wanted.length : SHOWN).map(row);
+  const rows = wanted.map(row);
   return [
     h('div', { key: 'top' }, top(all)),
     byWorker(all),
     h('div', { key: 'hot' }, from(hottest, 'the index', hot)),
-    section('The largest', { key: 'largest', note: 'By what each worker held at the conversation’s last turn.', tools },
-      rows.length ? table({ caption: 'Conversations, the largest first', columns: COLUMNS, rows }) : empty('None lives there', 'Choose another worker.'),
-      wanted.length > rows.length
-        ? h('p', { class: 'more', key: 'more' }, h('button', { type: 'button', onclick: () => { state.all = true; changed(); } }, `All ${wanted.length}`))
-        : null),
+    section('The largest', { key: 'largest', note: 'As of each conversation’s last turn.', tools },
+      rows.length ? table({ caption: 'Conversations, the largest first', columns: COLUMNS, rows, more: 'conversations' }) : empty('No conversation there', 'Choose another worker.')),
   ];
 }
 
 export const conversations = {
   path: 'conversations',
   title: 'Conversations',
-  sources: () => [recent, hottest],
+  sources: () => [recent, hottest, fleet],
   view: () => from(recent, 'conversations', draw),
 };

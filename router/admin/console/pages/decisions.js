@@ -1,21 +1,21 @@
-// Why turns went where they went: searched, and one taken apart.
+// Recent decisions by filter, and the explanation of one.
 
 import { json } from '../api.js';
 import { split } from '../chart.js';
-import { count, moment, plain, text, time, tokens } from '../format.js';
+import { clock, count, moment, text, time, tokens } from '../format.js';
 import { changed, Source } from '../live.js';
 import { chip, dialog, empty, failed, from, number, section, table } from '../parts.js';
 import { h } from '../view.js';
 
-const CAUSES = ['queue', 'miss', 'engine', 'network', 'prompt', 'whole'];
-const PART_NAMES = { queue: 'queue', miss: 'miss', prompt: 'prompt', engine: 'engine', network: 'network', whole: 'rest of the answer' };
-const FRESH = { worker: '', late: '', cause: '', class: '', request: '' };
+const CAUSES = ['queue', 'miss', 'slow_worker', 'engine', 'network', 'prompt', 'whole'];
+const PART_NAMES = { queue: 'queue', miss: 'miss', prompt: 'prompt', slow_worker: 'slow worker', engine: 'engine', network: 'network', whole: 'rest of the answer' };
+const FRESH = { worker: '', late: '', cause: '', class: '', from_unix_ms: '', until_unix_ms: '', request: '' };
 const state = { asked: { ...FRESH }, older: [], next: null, more: false, failure: null, open: null, held: false };
 
 function query() {
   const parameters = new URLSearchParams({ limit: '25' });
-  for (const key of ['worker', 'late', 'cause', 'class']) {
-    const value = state.asked[key].trim();
+  for (const [key, asked] of Object.entries(state.asked)) {
+    const value = key === 'request' ? '' : asked.trim();
     if (value) parameters.set(key, value);
   }
   return parameters;
@@ -30,7 +30,7 @@ function path(before) {
 }
 
 const recent = new Source(async () => {
-  // Somebody reads: what they read stays where it is.
+  // The list does not move while it is being read.
   if (state.held && recent.data) return recent.data;
   const page = await json(path());
   if (state.older.length === 0) state.next = page.next;
@@ -80,13 +80,25 @@ function tools() {
     select('worker', 'Worker', [['', 'any'], ...known.map((name) => [name, name])]),
     select('late', 'Objective', [['', 'any'], ['true', 'late'], ['false', 'met, or not known yet']]),
     select('cause', 'Cause', [['', 'any'], ...CAUSES.map((cause) => [cause, PART_NAMES[cause]])]),
-    h('button', { type: 'button', key: 'hold', 'aria-pressed': String(state.held), onclick: () => { state.held = !state.held; if (!state.held) search(); changed(); } }, state.held ? 'Go on' : 'Hold'),
-    any ? h('button', { type: 'button', class: 'quiet', key: 'all', onclick: () => { Object.assign(state.asked, FRESH); search(); } }, 'All') : null);
+    h('button', { type: 'button', key: 'hold', 'aria-pressed': String(state.held), onclick: () => { state.held = !state.held; if (!state.held) search(); changed(); } }, state.held ? 'Resume' : 'Pause'),
+    any ? h('button', { type: 'button', class: 'quiet', key: 'all', onclick: () => { Object.assign(state.asked, FRESH); search(); } }, 'Clear filters') : null);
+}
+
+/** The time of the first token that is asked for, with a button that ends this. */
+function period() {
+  const { from_unix_ms: from, until_unix_ms: until } = state.asked;
+  if (!from && !until) return null;
+  const words = `First token ${from ? `from ${clock(Number(from))} ` : ''}${until ? `until ${clock(Number(until))}` : 'until now'}`;
+  const clear = () => {
+    Object.assign(state.asked, { from_unix_ms: '', until_unix_ms: '' });
+    search();
+  };
+  return h('p', { class: 'period', key: 'period' }, words, ' ', h('button', { type: 'button', onclick: clear }, 'Any time'));
 }
 
 function standing(decision) {
   const { outcome } = decision;
-  if (!outcome) return chip('under way', 'off');
+  if (!outcome) return chip('running', 'quiet');
   if (outcome.met === false) return chip(outcome.cause ? `late: ${PART_NAMES[outcome.cause] ?? outcome.cause}` : 'late', 'bad');
   if (outcome.met) return chip('met', 'good');
   return chip(outcome.state, outcome.state === 'ok' ? 'quiet' : 'warn');
@@ -99,10 +111,15 @@ const COLUMNS = [
   { key: 'standing', name: 'Objective' },
   { key: 'ttft', name: 'TTFT', class: 'num' },
   { key: 'predicted', name: 'Predicted', class: 'num' },
-  { key: 'cached', name: 'Cached', class: 'num', title: 'Tokens of the prompt found in the cache, of all' },
-  { key: 'saved', name: 'Ahead by', class: 'num', title: 'How much dearer the second best would have been, by the policy’s own measure' },
+  { key: 'cached', name: 'Cached', class: 'num', title: 'Prompt tokens found in the cache, of all' },
+  { key: 'saved', term: 'Margin', class: 'num' },
   { key: 'more', name: 'Explain', hidden: true },
 ];
+
+function open(decision) {
+  state.open = decision;
+  changed();
+}
 
 function row(decision) {
   const [chosen] = decision.terms;
@@ -111,16 +128,17 @@ function row(decision) {
   return {
     key: `${decision.decision} ${decision.request} ${decision.worker}`,
     class: outcome?.met === false ? 'troubled' : '',
+    onclick: () => open(decision),
     cells: {
       when: h('time', {}, moment(decision.arrived_unix_ms)),
       request: h('code', { class: 'name', title: decision.request }, decision.request),
-      worker: decision.worker,
+      worker: h('span', { class: 'name', title: decision.worker }, decision.worker),
       standing: standing(decision),
       ttft: number(time(outcome?.ttft_ms ?? undefined)),
       predicted: number(time(chosen?.predicted_ttft_ms)),
       cached: [number(count(cached)), ' of ', number(count(outcome?.prompt_tokens ?? decision.prompt_tokens))],
-      saved: second ? number(time(second.score_more)) : '–',
-      more: h('button', { type: 'button', 'aria-label': `Explain ${decision.request}`, onclick: () => { state.open = decision; changed(); } }, 'Explain'),
+      saved: second ? number(decision.parts_of === 'score' ? time(second.score_more) : count(second.score_more)) : '–',
+      more: h('button', { type: 'button', 'aria-label': `Explain ${decision.request}`, onclick: () => open(decision) }, 'Explain'),
     },
   };
 }
@@ -134,81 +152,82 @@ function draw({ decisions, capacity }) {
   if (shown.size === 0) {
     const any = Object.values(state.asked).some((value) => value !== '');
     return any
-      ? empty('No decision matches', `The last ${text(count(capacity))} are kept (explain.max_bytes).`)
-      : empty('No decision has been made yet', 'Send a chat completion through the data port, and its decision stands here.');
+      ? empty('No decision matches', `The router keeps the last ${text(count(capacity))} (explain.max_bytes), and none of an earlier process.`)
+      : empty('No decision has been made yet', 'Send a chat completion through the data port.');
   }
   return [
-    table({ caption: 'Decisions, newest first', columns: COLUMNS, rows: [...shown.values()] }),
+    table({ caption: 'Decisions, newest first', columns: COLUMNS, rows: [...shown.values()], more: 'decisions' }),
     state.failure ? failed(state.failure, more) : null,
     state.next !== null && state.next !== undefined && !state.asked.request
-      ? h('p', { class: 'more', key: 'more' }, h('button', { type: 'button', disabled: state.more, onclick: more }, state.more ? 'Asking …' : 'Older ones'))
+      ? h('p', { class: 'more', key: 'more' }, h('button', { type: 'button', disabled: state.more, onclick: more }, state.more ? 'Asking …' : 'Older decisions'))
       : null,
   ];
 }
 
 function parts({ outcome, objective_ms: objective }) {
   if (!outcome?.parts) return null;
-  const named = ['queue', 'miss', 'prompt', 'engine', 'network', 'whole'].map((name) => [name, outcome.parts[`${name}_ms`] ?? 0]);
+  const named = ['queue', 'miss', 'prompt', 'slow_worker', 'engine', 'network', 'whole'].map((name) => [name, outcome.parts[`${name}_ms`] ?? 0]);
   const words = named.filter(([, ms]) => ms > 0);
   return [
-    h('h3', { key: 'parts title' }, 'Where its time to first token went'),
+    h('h3', { key: 'parts title' }, 'Parts of the time to first token'),
     split(named, { label: `Of ${text(time(outcome.ttft_ms))}: ${words.map(([name, ms]) => `${PART_NAMES[name]} ${text(time(ms))}`).join(', ')}; objective ${text(time(objective))}`, limit: objective }),
     h('ul', { class: 'legend', key: 'parts' }, words.map(([name, ms]) => h('li', { key: name }, h('span', { class: `swatch ${name}` }), `${PART_NAMES[name]} `, number(time(ms)))),
       h('li', { key: 'limit' }, h('span', { class: 'swatch limit-swatch' }), `objective ${text(time(objective))}`)),
   ];
 }
 
-/** Terms in columns of their own; all others in milliseconds are extras. */
-const SHOWN = new Set(['wait_ms', 'marginal_ms', 'fixed_ms', 'overhead_ms', 'predicted_ttft_ms']);
-
-function extras(term) {
-  const others = Object.entries(term).filter(([name]) => name.endsWith('_ms') && !SHOWN.has(name));
-  return others.reduce((sum, [, ms]) => sum + ms, 0);
-}
-
-const TERMS = [
-  ['cached', 'Cached', (t) => number(count(t.cached_tokens)), 'num'],
-  ['uncached', 'Uncached', (t) => number(count(t.uncached_tokens)), 'num'],
-  ['wait', 'Wait', (t) => number(time(t.wait_ms)), 'num'],
-  ['marginal', 'Prefill', (t) => number(time(t.marginal_ms + t.fixed_ms)), 'num'],
-  ['overhead', 'Overhead', (t) => number(time(t.overhead_ms)), 'num'],
-  ['kappa', 'κ', (t) => number(plain(t.kappa)), 'num'],
-  ['extra', 'Extras', (t) => number(time(extras(t))), 'num'],
-  ['ttft', 'TTFT', (t) => number(time(t.predicted_ttft_ms)), 'num'],
-  ['score', 'Score', (t) => (t.score === null ? 'never' : number(plain(t.score, 4))), 'num'],
-];
-
+/** Each worker's terms. The parts add up to the column behind the equals sign. */
 function terms(decision) {
-  const columns = [{ key: 'name', name: 'Worker', head: true }, ...TERMS.map(([key, name, , of]) => ({ key, name, class: of }))];
-  const rows = decision.terms.map((term, at) => ({
-    key: term.worker,
-    cells: {
-      name: [term.worker, at === 0 ? h('span', { class: 'note' }, 'chosen') : term.ready ? null : h('span', { class: 'note' }, 'not ready')],
-      ...Object.fromEntries(TERMS.map(([key, , draw]) => [key, draw(term)])),
-    },
-  }));
+  const isCost = decision.parts_of === 'score';
+  const [chosen] = decision.terms;
+  const parts = (chosen?.parts ?? []).map(({ name }) => ({ key: `part ${name}`, term: name, class: 'num' }));
+  const predicted = { key: 'ttft', name: isCost ? 'Predicted' : '= Predicted', class: 'num sum' };
+  const columns = [
+    { key: 'name', name: 'Worker', head: true },
+    { key: 'cached', name: 'Cached', class: 'num' },
+    { key: 'uncached', name: 'Computed', class: 'num' },
+    ...(isCost ? [predicted, ...parts] : [...parts, predicted]),
+    { key: 'score', name: isCost ? '= Score' : 'Score', class: 'num sum' },
+  ];
+  const rows = decision.terms.map((term, at) => {
+    const sum = term.parts.reduce((sum, { ms }) => sum + ms, 0).toFixed(1);
+    const score = term.score === null ? 'none' : isCost ? sum : String(Number(term.score.toPrecision(4)));
+    return {
+      key: term.worker,
+      class: at === 0 ? 'chosen' : '',
+      cells: {
+        name: [h('span', { class: 'name', title: term.worker }, term.worker), at === 0 ? h('span', { class: 'note' }, 'chosen') : null],
+        cached: number(count(term.cached_tokens)),
+        uncached: number(count(term.uncached_tokens)),
+        ttft: isCost ? term.predicted_ttft_ms.toFixed(1) : sum,
+        ...Object.fromEntries(term.parts.map(({ name, ms }) => [`part ${name}`, ms.toFixed(1)])),
+        score: term.ready ? score : 'not ready',
+      },
+    };
+  });
   const left = decision.left_out;
   return [
-    h('h3', { key: 'terms title' }, 'What the choice was between'),
+    h('h3', { key: 'terms title' }, 'Each worker’s terms'),
+    h('p', { class: 'note', key: 'terms note' }, isCost
+      ? `Milliseconds. The columns after Predicted add up to the score; the lowest score wins. κ is ${Number(chosen.kappa.toPrecision(3))} on ${chosen.worker}. Parts that are zero everywhere are left out.`
+      : `Milliseconds. ${decision.policy} does not minimise a cost: the parts add up to the predicted time to first token, and the score is the policy’s own measure.`),
     h('div', { class: 'wide-table', key: 'terms' }, table({ caption: 'Each worker’s terms', columns, rows })),
-    left ? h('p', { class: 'note', key: 'left' }, `${left.workers} others are not shown, ${left.ready} of them ready${left.holder ? `; ${left.holder} held ${left.holder_cached_tokens} tokens` : ''}.`) : null,
+    left ? h('p', { class: 'note', key: 'left' }, `${left.workers} others are not shown, ${left.ready} of them ready${left.holder ? `; ${left.holder} held ${text(count(left.holder_cached_tokens))} tokens of the prompt` : ''}.`) : null,
   ];
 }
 
-function story(decision) {
-  const { outcome, runner_up: second } = decision;
-  const said = [];
-  if (second) {
-    said.push(`Second best was ${second.worker}, at ${text(time(second.predicted_ttft_ms))} predicted.`);
-    if (typeof second.than_actual_ms === 'number') {
-      said.push(second.than_actual_ms < 0
-        ? `It might have been ${text(time(-second.than_actual_ms))} faster than what happened.`
-        : `That is ${text(time(second.than_actual_ms))} slower than what happened.`);
-    }
-  }
-  if (outcome?.avoidable_elsewhere_tokens) said.push(`${text(count(outcome.avoidable_elsewhere_tokens))} tokens were computed that a worker which was passed over held.`);
-  if (outcome?.avoidable_mistaken_tokens) said.push(`${text(count(outcome.avoidable_mistaken_tokens))} tokens were expected in this worker’s cache and were not there.`);
-  return said.length ? h('p', { class: 'prose' }, said.join(' ')) : null;
+/** When the first token came, against the objective and the prediction. */
+function came({ outcome, objective_ms: objective, runner_up: second }) {
+  const ttft = outcome?.ttft_ms;
+  if (!ttft) return outcome ? `It ended without a first token: ${outcome.state}.` : 'It has no first token yet.';
+  const limit = `the objective of ${text(time(objective))}`;
+  const late = outcome.met === false;
+  const cause = outcome.cause ? ` (cause: ${PART_NAMES[outcome.cause] ?? outcome.cause})` : '';
+  const said = [`First token after ${text(time(ttft))}, ${late ? `${text(time(ttft - objective))} late for ${limit}${cause}` : `within ${limit}`}.`];
+  if (second?.than_actual_ms <= -1) said.push(`${second.worker} was predicted ${text(time(-second.than_actual_ms))} sooner.`);
+  if (outcome.avoidable_elsewhere_tokens) said.push(`Another worker held ${text(count(outcome.avoidable_elsewhere_tokens))} of the tokens that were computed.`);
+  if (outcome.avoidable_mistaken_tokens) said.push(`${text(count(outcome.avoidable_mistaken_tokens))} tokens were predicted in this worker’s cache and were missing.`);
+  return said.join(' ');
 }
 
 function explained() {
@@ -226,14 +245,18 @@ function explained() {
     ['Conversation', h('code', {}, decision.conversation ?? '–')],
     ['Objective', `${text(time(decision.objective_ms))} (${decision.class})`],
     ['TTFT', outcome?.ttft_ms ? `${text(time(outcome.ttft_ms))}, predicted ${text(time(decision.terms[0]?.predicted_ttft_ms))}` : 'not known yet'],
-    ['Held here', text(time(decision.held_ms))],
+    ['In the router', text(time(decision.held_ms))],
     ['Ended', outcome ? outcome.state : 'not yet'],
     ['Prompt', `${text(tokens(outcome?.prompt_tokens ?? decision.prompt_tokens))}, cached ${text(count(outcome?.cached_tokens ?? undefined))}`],
     ['Decision', String(decision.decision)],
   ];
-  return dialog({ title: decision.request, onclose: close, wide: true },
-    h('dl', { class: 'facts', key: 'facts' }, facts.map(([name, value]) => h('div', { key: name }, h('dt', {}, name), h('dd', {}, value)))),
-    parts(decision), story(decision), terms(decision));
+  return dialog({ title: decision.request, onclose: close, wide: 'wide broad' },
+    h('p', { class: 'verdict', key: 'verdict' }, decision.verdict),
+    h('p', { class: 'prose', key: 'came' }, came(decision)),
+    parts(decision),
+    terms(decision),
+    h('h3', { key: 'facts title' }, 'The turn'),
+    h('dl', { class: 'facts', key: 'facts' }, facts.map(([name, value]) => h('div', { key: name }, h('dt', {}, name), h('dd', {}, value)))));
 }
 
 export const decisions = {
@@ -252,7 +275,8 @@ export const decisions = {
     state.open = null;
   },
   view: () => [
-    section('Recent decisions', { key: 'recent', tools: tools(), note: state.held ? 'Held: new ones are not added.' : undefined },
+    section('Recent decisions', { key: 'recent', tools: tools(), note: state.held ? 'Paused: new decisions are not added.' : undefined },
+      period(),
       state.asked.request && recent.failure?.kind === 'missing' ? empty('Not kept', recent.failure.message) : from(recent, 'decisions', draw)),
     explained(),
   ],

@@ -2,13 +2,13 @@
 
 import { WEIGHTS } from './tables.js';
 
-/** What can be edited, by the policies that go by it. */
+/** Settings by the policies that use them. */
 export const GROUPS = [
   {
     policies: ['tail', 'least_ttft'],
     items: [
       ...WEIGHTS,
-      { path: 'kappa_max', name: 'κ at most', meaning: 'Bound of the factor by which a busy worker is charged for a miss.' },
+      { path: 'kappa_max', name: 'Limit of κ', symbol: 'κ', meaning: 'Largest factor by which a miss on a busy fleet is weighted.' },
     ],
   },
   {
@@ -21,7 +21,7 @@ export const GROUPS = [
   },
 ];
 
-/** What a class of turns can have of its own. */
+/** Settings that a class of turns can override. */
 export const OVERRIDES = GROUPS[0].items;
 
 /** A path's keys. The name of a class may have dots in it. */

@@ -1,21 +1,23 @@
 // The fleet: each worker, what is done with it, and how busy it is.
 
-import { half, latest, recent } from '../history.js';
+import { changed as history, half, latest, recent, recentByWorker, waits } from '../history.js';
 import { changed, Source } from '../live.js';
 import { json } from '../api.js';
 import { meter, spark } from '../chart.js';
-import { count, plain, rate, share, text, time, tokens } from '../format.js';
+import { clock, count, plain, rate, share, text, time, tokens } from '../format.js';
+import { lateTurns, limitOf, slo } from '../objective.js';
 import { chip, empty, figure, figures, from, number, section, table } from '../parts.js';
 import { quantile } from '../metrics.js';
 import { h } from '../view.js';
+import { trend } from './trend.js';
 import { closeJoin, joinButton, joinDialog, joining } from './join.js';
-import { closeWorker, openWorker, shown, workerDialog } from './worker.js';
+import { closeWorker, openWorker, shown, slowness, workerDialog } from './worker.js';
 
 const PAGE = 200;
-const TRAIL = 150;
+const TRAIL_MS = 15 * 60_000;
 const WINDOW_S = 60;
 const LEVELS = { ready: 'good', unwell: 'bad', not_ready: 'warn', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
-const BREAKERS = { closed: 'quiet', half_open: 'warn', open: 'bad' };
+const BREAKERS = { half_open: 'warn', open: 'bad' };
 
 const state = { offset: 0, filter: '', troubled: false, sort: null };
 const trails = new Map();
@@ -28,10 +30,18 @@ const workers = new Source(async () => {
 });
 
 function remember(worker) {
+  const now = Date.now();
   const trail = trails.get(worker.name) ?? [];
-  trail.push(worker.wait_ms);
-  if (trail.length > TRAIL) trail.shift();
+  trail.push([now, worker.wait_ms]);
+  while (trail[0][0] < now - TRAIL_MS) trail.shift();
   trails.set(worker.name, trail);
+}
+
+/** Predicted waits of the last quarter of an hour: as the router has kept them, then as this page has seen them. */
+function trail(name) {
+  const own = trails.get(name) ?? [];
+  const first = own[0]?.[0] ?? Infinity;
+  return [...waits(name, Date.now() - TRAIL_MS).filter(([at]) => at < first), ...own];
 }
 
 function words(name) {
@@ -39,7 +49,7 @@ function words(name) {
 }
 
 function isTroubled(worker) {
-  return worker.state !== 'ready' || worker.breaker !== 'closed';
+  return worker.state !== 'ready' || worker.breaker !== 'closed' || Boolean(worker.slow);
 }
 
 function top(list) {
@@ -49,69 +59,94 @@ function top(list) {
   const inFlight = list.workers.reduce((sum, worker) => sum + worker.in_flight, 0);
   const busiest = Math.max(0, ...list.workers.map((worker) => worker.utilisation));
   const met = half(window?.turns, 'true');
-  const turns = met + half(window?.turns, 'false');
-  const prompt = half(window?.prompt, 'all');
+  const late = half(window?.turns, 'false');
+  const turns = met + late;
+  const promised = slo.data?.objective.share;
+  const limit = limitOf(slo.data);
+  const prompt = window?.prompt.get('all');
   const p95 = quantile(window?.ttft, 0.95);
   const requests = [...(window?.requests ?? [])].reduce((sum, [, value]) => sum + value, 0);
   return figures(
     figure('Ready', [`${ready} of ${all}`, ''], { level: ready < all ? (ready === 0 ? 'bad' : 'warn') : '' }),
     figure('Requests', rate(window ? requests / window.seconds : undefined)),
     figure('In flight', count(inFlight), { note: waiting() }),
-    figure('Busiest, ρ', share(all ? busiest : undefined)),
-    figure('TTFT, p95', time(p95 === undefined ? undefined : p95 * 1000)),
-    figure('Met objective', share(turns ? met / turns : undefined)),
-    figure('Cached prompt', share(prompt ? half(window.prompt, cachedKind(window.prompt)) / prompt : undefined)),
+    figure('Highest load', share(all ? busiest : undefined), { symbol: 'ρ' }),
+    figure('TTFT, p95', time(p95 === undefined ? undefined : p95 * 1000), { level: p95 * 1000 > limit ? 'bad' : '', note: limit ? `objective ${text(time(limit))}` : undefined }),
+    figure('Met objective', share(turns ? met / turns : undefined), {
+      level: isMissed() ? 'bad' : '',
+      note: turns ? h('a', { href: lateTurns({ from: window.from }) }, `${text(count(late))} of ${text(count(turns))} late`) : promised && `for ${text(share(promised))} of turns`,
+    }),
+    figure('Cached prompt', share(prompt ? window.prompt.get(cachedKind(window.prompt, '')) / prompt : undefined)),
   );
+}
+
+/** Whether fewer turns of the last minute met the objective than have to. */
+function isMissed() {
+  const window = recent(WINDOW_S);
+  const [met, late] = [half(window?.turns, 'true'), half(window?.turns, 'false')];
+  return met + late > 0 && slo.data !== null && met / (met + late) < slo.data.objective.share;
 }
 
 function waiting() {
   const held = latest()?.waiting;
-  return held ? `${text(count(held))} more wait in the router` : undefined;
+  return held ? `${text(count(held))} wait in the router` : undefined;
 }
 
-/** What workers report where they do, else what was predicted. */
-function cachedKind(prompt) {
-  return half(prompt, 'reported_cached') > 0 ? 'reported_cached' : 'predicted_cached';
+/** Cached tokens as workers report them, else as predicted. */
+function cachedKind(prompt, of) {
+  return prompt.get(`reported_cached${of}`) > 0 ? `reported_cached${of}` : `predicted_cached${of}`;
 }
 
 const COLUMNS = [
   { key: 'name', name: 'Worker', head: true, sort: (w) => w.name },
   { key: 'state', name: 'State', sort: (w) => w.state },
-  { key: 'load', name: 'Load ρ', class: 'num', sort: (w) => w.utilisation, title: 'Prefill work routed to the worker, as a share of its time' },
+  { key: 'load', name: 'Load', term: 'ρ', class: 'num', sort: (w) => w.utilisation },
   { key: 'wait', name: 'Wait', class: 'num', sort: (w) => w.wait_ms, title: 'Predicted time before a request sent now would start its prefill' },
-  { key: 'trail', name: 'Wait, 5 min', class: 'trail' },
+  { key: 'trail', name: 'Wait, 15 min', class: 'trail' },
   { key: 'flight', name: 'In flight', class: 'num', sort: (w) => w.in_flight },
-  { key: 'alpha', name: 'α', class: 'num', sort: (w) => w.cost.alpha_ms_per_token, title: 'Milliseconds per uncached prompt token' },
-  { key: 'xi', name: 'ξ', class: 'num', sort: (w) => w.xi_tokens, title: 'Uncached tokens that fit in the objective' },
+  { key: 'alpha', name: 'Cost', term: 'α', class: 'num', sort: (w) => w.cost.alpha_ms_per_token },
+  { key: 'xi', name: 'Headroom', term: 'ξ', class: 'num', sort: (w) => w.xi_tokens },
   { key: 'cache', name: 'Cache', class: 'num', sort: (w) => w.held_tokens / Math.max(1, w.capacity_tokens), title: 'Tokens believed to be in it, of its capacity' },
   { key: 'hits', name: 'Hits', class: 'num', title: 'Cached share of prompt tokens in the last minute' },
-  { key: 'breaker', name: 'Breaker', sort: (w) => w.breaker },
-  { key: 'hints', name: 'Hints', title: 'How it is told things, and how many wait for it' },
+  { key: 'hints', name: 'Hints', title: 'How the worker takes hints, and how many wait to be sent' },
   { key: 'manage', name: 'Manage', hidden: true },
 ];
 
 function hits(worker) {
-  const window = recent(WINDOW_S);
-  const all = window?.prompt.get(`all ${worker.name}`);
-  const cached = window?.prompt.get(`${cachedKind(window.prompt)} ${worker.name}`);
+  const prompt = recentByWorker(WINDOW_S)?.prompt;
+  const all = prompt?.get(`all ${worker.name}`);
+  const cached = prompt?.get(cachedKind(prompt, ` ${worker.name}`));
   return share(all > 0 && cached !== undefined ? cached / all : undefined);
 }
 
-function cells(worker) {
+/** The state, and since when and why a worker is unwell. The cause of an error comes last in it. */
+function standing(worker) {
+  const error = worker.last_error?.split(': ').at(-1);
+  const since = worker.since_unix_ms ? `since ${clock(worker.since_unix_ms)}` : '';
+  const why = [since, error].filter(Boolean).join(': ');
+  return [
+    chip(words(worker.state), LEVELS[worker.state] ?? 'warn'),
+    worker.breaker === 'closed' ? null : [' ', chip(`breaker ${words(worker.breaker)}`, BREAKERS[worker.breaker] ?? 'warn')],
+    why ? h('span', { class: 'why', title: worker.last_error }, why) : null,
+  ];
+}
+
+function cells(worker, { most, missed }) {
   const filled = worker.held_tokens / Math.max(1, worker.capacity_tokens);
-  const trail = trails.get(worker.name) ?? [];
+  const now = Date.now();
+  // A busy worker is no trouble while turns are in time.
+  const [warn, bad] = missed ? [0.7, 0.9] : [2, 2];
   return {
     name: h('span', { class: 'name', title: worker.url }, worker.name),
-    state: chip(words(worker.state), LEVELS[worker.state] ?? 'warn'),
-    load: [meter(worker.utilisation, { label: `load ${text(share(worker.utilisation))}`, warn: 0.7, bad: 0.9 }), number(share(worker.utilisation))],
+    state: [standing(worker), worker.slow ? h('span', { class: 'note' }, slowness(worker)) : null],
+    load: [meter(worker.utilisation, { label: `load ${text(share(worker.utilisation))}`, warn, bad }), number(share(worker.utilisation))],
     wait: number(time(worker.wait_ms)),
-    trail: spark(trail, { label: `predicted wait over the last minutes, now ${text(time(worker.wait_ms))}`, top: 20 }),
+    trail: spark(trail(worker.name), { label: `predicted wait over the last 15 minutes, now ${text(time(worker.wait_ms))}, at most ${text(time(most))} on any worker`, from: now - TRAIL_MS, to: now, most }),
     flight: number(count(worker.in_flight)),
-    alpha: [number(plain(worker.cost.alpha_ms_per_token)), alphaNote(worker)],
+    alpha: [number([plain(worker.cost.alpha_ms_per_token)[0], 'ms/tok']), alphaNote(worker)],
     xi: number(tokens(worker.xi_tokens)),
     cache: [meter(filled, { label: `cache ${text(share(filled))} full`, warn: 2, bad: 2 }), number(tokens(worker.held_tokens))],
     hits: number(hits(worker)),
-    breaker: chip(words(worker.breaker), BREAKERS[worker.breaker] ?? 'warn'),
     hints: worker.hears_hints || worker.dialect !== 'none'
       ? h('span', {}, worker.dialect, worker.hints_waiting ? h('span', { class: 'note' }, `${worker.hints_waiting} waiting`) : null)
       : h('span', { class: 'note' }, 'none'),
@@ -121,7 +156,7 @@ function cells(worker) {
 
 function alphaNote(worker) {
   if (worker.alpha_set) return h('span', { class: 'note' }, 'set');
-  return worker.calibrated ? h('span', { class: 'note', title: 'Measured with gpu-bench, and learned on from there' }, 'measured') : null;
+  return worker.calibrated ? h('span', { class: 'note', title: 'Measured with gpu-bench; learning starts from it' }, 'measured') : null;
 }
 
 function ordered(list) {
@@ -173,18 +208,20 @@ function pager(list) {
 function draw(list) {
   if (list.total === 0) {
     return [
-      empty('No workers yet', 'Add one here until the router ends, or for good: a [[workers]] section of the configuration, or --worker http://HOST:PORT.', joinButton()),
+      empty('No workers yet', 'Add one here, which lasts until the router ends, or in the configuration ([[workers]] or --worker http://HOST:PORT).', joinButton()),
       joining.open ? joinDialog(() => workers.refresh(), tell) : null,
     ];
   }
-  const rows = ordered(list.workers).map((worker) => ({ key: worker.name, class: isTroubled(worker) ? 'troubled' : '', cells: cells(worker) }));
+  const sight = { most: Math.max(20, ...list.workers.flatMap(({ name }) => trail(name).map(([, wait]) => wait))), missed: isMissed() };
+  const rows = ordered(list.workers).map((worker) => ({ key: worker.name, class: isTroubled(worker) ? 'troubled' : '', cells: cells(worker, sight), onclick: () => openWorker(worker.name) }));
   const open = shown.name && list.workers.find((worker) => worker.name === shown.name);
   return [
     h('div', { key: 'top' }, top(list)),
     section('Workers', { key: 'workers', tools: tools(list) },
       rows.length
-        ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, load, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy }))
+        ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, load, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy, more: 'workers' }))
         : empty('No worker matches', state.troubled ? 'None of these is in trouble.' : 'No name contains this.')),
+    slo.data && latest() ? trend(slo.data) : null,
     open ? workerDialog(open, () => workers.refresh(), tell) : null,
     joining.open ? joinDialog(() => workers.refresh(), tell) : null,
   ];
@@ -193,7 +230,7 @@ function draw(list) {
 export const fleet = {
   path: 'fleet',
   title: 'Fleet',
-  sources: () => [workers],
+  sources: () => [workers, slo, history],
   enter(_, say) {
     tell = say;
   },

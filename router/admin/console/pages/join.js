@@ -28,9 +28,9 @@ export function joinButton() {
 
 const FIELDS = [
   { key: 'url', label: 'Address', note: 'As in http://10.0.0.7:8000, without /v1.' },
-  { key: 'name', label: 'Name', note: 'Empty: the address’s host and port.' },
-  { key: 'capacity_tokens', label: 'Cache, tokens', note: 'Its number of blocks times their size. Empty: 500,000.', number: true },
-  { key: 'alpha_ms_per_token', label: 'α, ms per token', note: 'Empty: what the others cost, until it has been learned.', number: true },
+  { key: 'name', label: 'Name', note: 'Empty: host and port of the address.' },
+  { key: 'capacity_tokens', label: 'Cache, tokens', note: 'Number of blocks times their size. Empty: 500,000.', number: true },
+  { key: 'alpha_ms_per_token', label: 'α, ms per token', note: 'Empty: the median of the others, until it is learned.', number: true },
 ];
 
 function wrong({ key, number }) {
@@ -54,7 +54,7 @@ async function join(refresh, tell) {
   try {
     const { name } = await json('/admin/v1/workers', { method: 'POST', body: body() });
     set({ open: false, ...FRESH });
-    tell(`${name} has joined; it is given work when it is well.`);
+    tell(`${name} has joined; it gets work once its probes succeed.`);
     await refresh();
   } catch (failure) {
     set({ failure, asking: false });
@@ -66,7 +66,7 @@ export function joinDialog(refresh, tell) {
   const ready = joining.url.trim() !== '' && joining.reason.trim() !== '' && sound && !joining.asking;
   const input = (key, more) => h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: joining[key], oninput: (event) => set({ [key]: event.target.value, failure: null }), ...more });
   return dialog({ title: 'Add a worker', onclose: closeJoin },
-    h('p', { class: 'note', key: 'what' }, 'It stays until it is removed or the router ends; the configuration’s file is not changed.'),
+    h('p', { class: 'note', key: 'what' }, 'It stays until it is removed or the router ends. The configuration file is not changed.'),
     h('form', { key: 'join', class: 'apply', onsubmit: (event) => { event.preventDefault(); if (ready) join(refresh, tell); } },
       FIELDS.map((one) => field(`join ${one.key}`, { label: one.label, note: one.note, error: wrong(one), control: input(one.key, one.number ? { inputmode: 'decimal' } : {}) })),
       field('join reason', { label: 'Reason', note: 'Goes to the audit log.', control: input('reason', { maxlength: 500 }) }),

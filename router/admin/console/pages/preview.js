@@ -23,15 +23,15 @@ export function forgetPreview() {
   Object.assign(previewed, { state: 'none', result: null, failure: null, asked: null });
 }
 
-/** Scores the captured turns under these settings. */
-export async function preview(settings, tell) {
+/** Scores the captured turns under these settings; with `anyway` also if the simulation is unlike what was measured. */
+export async function preview(settings, tell, anyway = false) {
   Object.assign(previewed, { state: 'asking', result: null, failure: null, asked: settings });
   capture.refresh();
   changed();
   let found;
   try {
     const signal = AbortSignal.timeout(PATIENCE_MS);
-    const result = await json('/admin/v1/policy/preview', { method: 'POST', body: { settings }, signal });
+    const result = await json('/admin/v1/policy/preview', { method: 'POST', body: { settings, anyway }, signal });
     found = { state: 'there', result };
     tell(`Preview: ${sentence(result)}`);
   } catch (failure) {
@@ -72,9 +72,16 @@ export function captured(tell) {
     refusal(starting.failure));
 }
 
-export function view() {
+/** A preview that failed. One that was refused as unlike the measurement can be asked for regardless. */
+function unpreviewed({ failure, asked }, tell) {
+  const unlike = failure.type === 'urn:tailroute:problem:unlike';
+  return h('div', { key: 'preview', class: 'preview' }, failed(failure),
+    unlike ? h('button', { type: 'button', onclick: () => preview(asked, tell, true) }, 'Preview anyway') : null);
+}
+
+export function view(tell) {
   if (previewed.state === 'asking') return h('p', { class: 'note', role: 'status', key: 'preview' }, 'The captured turns are played under both policies …');
-  if (previewed.state === 'failed') return h('div', { key: 'preview', class: 'preview' }, failed(previewed.failure));
+  if (previewed.state === 'failed') return unpreviewed(previewed, tell);
   if (previewed.state === 'there') return h('div', { key: 'preview', class: 'preview' }, drawn(previewed.result));
   return null;
 }
@@ -92,11 +99,10 @@ function change(key, now, then) {
   if (isShare(key)) {
     const points = (then - now) * 100;
     if (Math.abs(points) < 0.05) return ['same', 'the same'];
-    return [points > 0 ? 'better' : 'worse', `${points > 0 ? '+' : '−'}${Math.abs(points).toFixed(1)} points`];
+    return [points > 0 ? 'better' : 'worse', `${points > 0 ? '+' : '−'}${Math.abs(points).toFixed(1)} pp`];
   }
   const relative = now > 0 ? then / now - 1 : 0;
   if (Math.abs(relative) < SAME) return ['same', 'the same'];
-  if (relative > 1) return ['worse', `${(relative + 1).toFixed(1)} times`];
   return [relative < 0 ? 'better' : 'worse', `${relative > 0 ? '+' : '−'}${Math.abs(relative * 100).toFixed(1)} %`];
 }
 
@@ -123,6 +129,14 @@ function row([key, name, format], { baseline, proposed, objective_ms: objective 
   };
 }
 
+/** The simulation beside what was measured. */
+function checked({ check }) {
+  if (!check) return h('p', { class: 'note', key: 'check' }, 'Too few turns were measured under the policy in force to compare the simulation with them.');
+  const sides = (key, format) => `${text(format(check.measured[key]))} measured, ${text(format(check.simulated[key]))} simulated`;
+  return h('p', { class: 'note', key: 'check' },
+    `In force, over ${text(count(check.turns))} turns: p50 ${sides('p50_ms', time)}; p95 ${sides('p95_ms', time)}; met objective ${sides('slo_share', share)}.`);
+}
+
 function drawn(result) {
   const { turns, moved, better, worse, baseline, proposed } = result;
   const longest = Math.max(...[baseline, proposed].flatMap((side) => [side.p50_ms, side.p95_ms, side.p99_ms, side.mean_ms])) * 1.05;
@@ -135,8 +149,9 @@ function drawn(result) {
   ];
   return [
     h('h3', { key: 'title' }, 'Predicted effect'),
+    checked(result),
     table({ caption: 'Predicted effect of the change on the captured turns', columns, rows: ROWS.map((one) => row(one, result, longest)) }),
     h('p', { class: 'note', key: 'turns' },
-      `Over ${text(count(turns))} captured turns: ${text(count(moved))} go to another worker, ${text(count(better))} start sooner, ${text(count(worse))} later. A simulation of this fleet at its learned costs.`),
+      `Over ${text(count(turns))} captured turns: ${text(count(moved))} go to another worker, ${text(count(better))} start sooner, ${text(count(worse))} later. Simulated; costs ${result.costs}.`),
   ];
 }

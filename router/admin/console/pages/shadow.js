@@ -46,7 +46,7 @@ function seen({ tally }) {
     figure('Turns seen', count(tally.turns)),
     figure('Would go elsewhere', of(tally.elsewhere, tally.turns)),
     figure('Of these sooner', of(tally.faster, tally.elsewhere)),
-    figure('TTFT, predicted', [change < 0 ? `−${value}` : change > 0 ? `+${value}` : value, unit], { note: 'in the mean of all turns' }),
+    figure('TTFT, predicted', [change < 0 ? `−${value}` : change > 0 ? `+${value}` : value, unit], { note: 'mean of all turns' }),
   );
 }
 
@@ -58,10 +58,10 @@ function apart(settings, now) {
 
 function running(data, now) {
   return h('div', { key: 'running', class: 'following' },
-    h('p', {}, h('strong', {}, data.settings.policy), ` since ${moment(data.since_unix_ms)} `, chip('steers nothing', 'quiet')),
+    h('p', {}, h('strong', {}, data.settings.policy), ` since ${moment(data.since_unix_ms)} `, chip('routes nothing', 'quiet')),
     apart(data.settings, now),
     seen(data),
-    h('p', { class: 'note' }, 'It sees the state that the policy in force has made: this says where the two disagree, not what the fleet would become.'));
+    h('p', { class: 'note' }, 'It sees the state that results from the policy in force: the figures show where the two disagree, not how the fleet would behave under it.'));
 }
 
 function controls(data, draft, tell) {
@@ -86,7 +86,7 @@ function controls(data, draft, tell) {
 
 export function shadowSection(now, draft, tell) {
   const draw = (data) => [
-    data.running ? running(data, now) : h('p', { key: 'none' }, 'No policy follows the live traffic. One that does is asked about each turn, and its answer counted; no turn goes another way.'),
+    data.running ? running(data, now) : h('p', { key: 'none' }, 'No policy follows the live traffic. A shadow policy scores each turn and counts its choices; it does not route any turn.'),
     controls(data, draft, tell),
   ];
   return section('Shadow', { key: 'shadow' }, from(shadow, 'the shadow policy', draw));

@@ -1,47 +1,27 @@
 // Time to first token: against what was promised, and why turns were late.
 
-import { changed as history, half, known, latest, marks, metrics, recent, steps } from '../history.js';
-import { lines, stacks } from '../chart.js';
+import { changed as history, half, latest, metrics, recent, recentByWorker, steps } from '../history.js';
+import { stacks } from '../chart.js';
 import { clock, count, rate, share, span, text, time } from '../format.js';
+import { lateTurns, limitOf, slo } from '../objective.js';
 import { empty, figure, figures, from, loading, number, section, table } from '../parts.js';
-import { changed, Source } from '../live.js';
-import { quantile, total } from '../metrics.js';
+import { total } from '../metrics.js';
 import { h } from '../view.js';
+import { columns, marksSince, quantiles, shown, trend } from './trend.js';
 
-/** Windows to choose from: seconds, name, seconds between points, seconds that a point covers. */
-const WINDOWS = [
-  { seconds: 300, name: '5 min', step: 10, width: 30 },
-  { seconds: 3_600, name: '1 h', step: 60, width: 60 },
-  { seconds: 21_600, name: '6 h', step: 300, width: 300 },
-  { seconds: 86_400, name: '24 h', step: 900, width: 900 },
-];
-let shown = WINDOWS[0];
-const slo = new Source('/admin/v1/slo', { every: 5000 });
-
-/** Causes, and what to look at. */
+/** Causes, and what to look at, given the names of the workers that are slow now. */
 const CAUSES = [
-  ['queue', 'Queue', 'Waited, in the router or for others’ prefills.', 'More workers, or a higher weight on load.'],
+  ['queue', 'Queue', 'Waited, in the router or for others’ prefills.', (slow) => (slow ? `The slow worker first: ${slow}.` : 'More workers, or a higher weight on load.')],
   ['miss', 'Miss', 'Computed tokens that some worker had cached.', 'Locality, cache sizes, hints.'],
+  ['slow_worker', 'Slow worker', 'A worker that became slow delayed the turn, or left its load to others.', (slow) => (slow ? `Cordon ${slow}, and look at its GPU: clock, throttling, neighbours.` : 'The worker that was slow: see Events.')],
   ['engine', 'Engine', 'Slower than the worker’s fitted cost.', 'That worker: throttling, neighbours, a wrong α.'],
   ['network', 'Network', 'Time that the engine knows nothing of.', 'The way to the worker.'],
   ['prompt', 'Prompt', 'Its own new tokens alone take longer than that.', 'The objective of this traffic.'],
-  ['whole', 'Whole answer', 'Not streamed: the first token came with the last.', 'An objective of its own for such clients.'],
+  ['whole', 'Whole answer', 'Not streamed: the first token came with the last.', 'Give such clients a separate objective.'],
 ];
 
 function byClass(turns, name) {
   return [turns?.get(`true ${name}`) ?? 0, turns?.get(`false ${name}`) ?? 0];
-}
-
-function quantiles(buckets) {
-  return [0.5, 0.95, 0.99].map((q) => {
-    const value = quantile(buckets, q);
-    return value === undefined ? undefined : value * 1000;
-  });
-}
-
-function limitOf(data) {
-  const classes = data.objective.classes;
-  return classes.find(({ class: name }) => name === 'default')?.ttft_ms ?? classes.find(({ ttft_ms: ms }) => ms)?.ttft_ms;
 }
 
 function top(data, window) {
@@ -55,7 +35,7 @@ function top(data, window) {
   const level = kept === undefined ? '' : kept < promised ? 'bad' : '';
   return figures(
     figure('Objective', time(limit), { note: `for ${text(share(promised))} of turns` }),
-    figure('Met', share(kept), { level, note: turns ? `${text(count(missed))} of ${text(count(turns))} late` : undefined }),
+    figure('Met', share(kept), { level, note: turns ? h('a', { href: lateTurns({ from: window.from }) }, `${text(count(missed))} of ${text(count(turns))} late`) : undefined }),
     figure('Budget burn', burn === undefined ? ['–', ''] : [burn.toFixed(burn < 10 ? 2 : 0), '×'], { level: burn > 1 ? 'bad' : '' }),
     figure('p50', time(p50)),
     figure('p95', time(p95), { level: limit && p95 > limit && promised >= 0.95 ? 'bad' : '' }),
@@ -64,51 +44,13 @@ function top(data, window) {
   );
 }
 
-function legend(entries) {
-  return h('ul', { class: 'legend' }, entries.map(([name, words]) => h('li', {}, h('span', { class: `swatch ${name}` }), words)));
-}
-
-function choice() {
-  const pick = (window) => () => {
-    shown = window;
-    changed();
-  };
-  return h('div', { class: 'tools', role: 'group', 'aria-label': 'Time shown' }, WINDOWS.map((window) =>
-    h('button', { type: 'button', 'aria-pressed': String(window === shown), onclick: pick(window) }, window.name)));
-}
-
-function drawn(now) {
-  return marks(now - shown.seconds * 1000).map(({ at_unix_ms: at, kind, subject, text }) => ({ at, kind, text: `${clock(at)} ${subject}: ${text}` }));
-}
-
-function trend(data) {
-  const now = latest().at;
-  const points = steps(shown.step, shown.width, shown.seconds);
-  const series = ['p50', 'p95', 'p99'].map((name, at) => ({
-    name,
-    points: points.map(({ to, ttft }) => [to, quantiles(ttft)[at]]),
-  }));
-  const limit = limitOf(data);
-  const seen = Math.min(shown.seconds, known());
-  const each = `Each point covers ${span(shown.width)}.`;
-  const note = seen < shown.seconds - shown.step ? `The router has kept ${span(seen)} so far. ${each}` : each;
-  const last = quantiles(points.at(-1)?.ttft).map((value) => text(time(value)));
-  return section('Time to first token', { key: 'trend', note, tools: [choice(), legend([['p50', 'p50'], ['p95', 'p95'], ['p99', 'p99']])] },
-    lines({
-      label: `Time to first token over the last ${shown.name}; now p50 ${last[0]}, p95 ${last[1]}, p99 ${last[2]}, objective ${text(time(limit))}`,
-      series, from: now - shown.seconds * 1000, to: now, clock,
-      marks: drawn(now),
-      limit: limit ? { value: limit, name: `objective ${text(time(limit))}` } : undefined,
-      text: (value) => text(time(value)),
-    }));
-}
-
 function causes(window) {
   const sample = latest();
   if (!sample.tellsCauses) {
-    return section('Why turns were late', { key: 'causes' }, empty('Not told by this version', 'This router counts late turns, and not why they were.'));
+    return section('Why turns were late', { key: 'causes' }, empty('Not available in this version', 'This router counts late turns without their causes.'));
   }
   const all = [...(window?.causes ?? [])].reduce((sum, [, value]) => sum + value, 0);
+  const slow = sample.slow.join(', ');
   const rows = CAUSES.map(([key, name, meaning, look]) => {
     const here = window?.causes.get(key) ?? 0;
     return {
@@ -117,42 +59,52 @@ function causes(window) {
         name: [h('span', { class: `swatch ${key}` }), name],
         recent: number(count(here)),
         share: number(share(all ? here / all : undefined)),
-        ever: number(count(sample.causes.get(key) ?? 0)),
+        ever: number(count(sample.sinceStart.get(key) ?? 0)),
         meaning,
-        look: [look, ' ', h('a', { href: `#/decisions?late=true&cause=${key}`, 'aria-label': `Decisions late for ${name.toLowerCase()}` }, 'Decisions')],
+        look: typeof look === 'function' ? look(slow) : look,
+        turns: h('a', { href: lateTurns({ cause: key, from: here ? window.from : undefined }), 'aria-label': `Turns late for ${name.toLowerCase()}` }, 'Turns'),
       },
     };
   });
-  const columns = [
+  const heads = [
     { key: 'name', name: 'Cause', head: true },
-    { key: 'recent', name: shown.name, class: 'num' },
+    { key: 'recent', name: shown().name, class: 'num' },
     { key: 'share', name: 'Share', class: 'num' },
     { key: 'ever', name: 'Since start', class: 'num' },
-    { key: 'meaning', name: 'Means' },
-    { key: 'look', name: 'Look at' },
+    { key: 'meaning', name: 'Meaning', class: 'whole' },
+    { key: 'look', name: 'Look at', class: 'whole' },
+    { key: 'turns', name: 'Late turns', hidden: true },
   ];
-  return section('Why turns were late', { key: 'causes', note: all ? undefined : 'None in this time.' }, causeTrend(), table({ caption: 'Late turns by cause', columns, rows }));
+  // Causes that occurred come first.
+  rows.sort((a, b) => (window?.causes.get(b.key) ?? 0) - (window?.causes.get(a.key) ?? 0));
+  return section('Why turns were late', { key: 'causes', note: all ? undefined : 'None in this time.' }, causeTrend(),
+    table({ caption: 'Late turns by cause', columns: heads, rows, more: 'causes', few: 2 }));
 }
 
 function causeTrend() {
+  const { name, seconds, step: fine } = shown();
   const now = latest().at;
-  const step = Math.max(15, shown.step);
-  const bars = steps(step, step, shown.seconds).map(({ to, causes }) => ({ at: to, parts: CAUSES.map(([key]) => [key, causes.get(key) ?? 0]) }));
+  const from = now - seconds * 1000;
+  const step = Math.max(15, fine);
+  const points = steps(step, step, seconds);
+  const parts = ({ from, to, causes }) => CAUSES.map(([key]) => [key, causes.get(key) ?? 0, lateTurns({ cause: key, from, until: to })]);
+  const bars = points.map((point) => ({ at: point.to, parts: parts(point) }));
   const all = bars.reduce((sum, { parts }) => sum + parts.reduce((sum, [, value]) => sum + value, 0), 0);
   return stacks({
-    label: `Late turns by cause over the last ${shown.name}, ${all} in all`,
-    bars, step: step * 1000, from: now - shown.seconds * 1000, to: now, clock, height: 120,
-    marks: drawn(now),
+    label: `Late turns by cause over the last ${name}, ${all} in all`,
+    bars, step: step * 1000, from, to: now, clock, height: 120,
+    marks: marksSince(from),
+    spots: columns(points, step * 1000),
     text: (value) => text(count(value)),
   });
 }
 
 function classes(data, window) {
-  const columns = [
+  const heads = [
     { key: 'name', name: 'Class', head: true },
     { key: 'objective', name: 'Objective', class: 'num' },
-    { key: 'met', name: `Met, ${shown.name}`, class: 'num' },
-    { key: 'late', name: `Late, ${shown.name}`, class: 'num' },
+    { key: 'met', name: `Met, ${shown().name}`, class: 'num' },
+    { key: 'late', name: `Late, ${shown().name}`, class: 'num' },
     { key: 'ever', name: 'Met since start', class: 'num' },
     { key: 'all', name: 'Turns since start', class: 'num' },
   ];
@@ -170,20 +122,23 @@ function classes(data, window) {
       },
     };
   });
-  return section('By class of objective', { key: 'classes' }, table({ caption: 'Objectives by class', columns, rows }));
+  return section('By class of objective', { key: 'classes' }, table({ caption: 'Objectives by class', columns: heads, rows, more: 'classes', few: 3 }));
 }
 
-function workers(window) {
+function workers() {
+  const window = recentByWorker(300);
   const errors = latest().errors;
-  const columns = [
+  const heads = [
     { key: 'name', name: 'Worker', head: true },
     { key: 'p50', name: 'p50', class: 'num' },
     { key: 'p95', name: 'p95', class: 'num' },
     { key: 'p99', name: 'p99', class: 'num' },
     { key: 'turns', name: 'Turns', class: 'num' },
-    { key: 'off', name: 'Prediction off by', class: 'num', title: 'Actual less predicted: the 0.1, 0.5 and 0.9 quantiles of the last 256' },
+    { key: 'off', name: 'Median error', class: 'num', title: 'Actual minus predicted time to first token, over the last 256' },
+    { key: 'range', name: '80 % of errors within', class: 'num' },
+    { key: 'late', name: 'Late turns', hidden: true },
   ];
-  const rows = [...(window?.byWorker ?? [])]
+  const rows = [...(window?.ttft ?? [])]
     .toSorted(([a], [b]) => a.localeCompare(b, 'en', { numeric: true }))
     .map(([name, buckets]) => {
       const [p50, p95, p99] = quantiles(buckets).map((value) => number(time(value)));
@@ -191,14 +146,17 @@ function workers(window) {
       return {
         key: name,
         cells: {
-          name, p50, p95, p99,
+          name: h('span', { class: 'name', title: name }, name), p50, p95, p99,
           turns: number(count(total(buckets))),
-          off: off ? `${signed(off['0.1'])} · ${signed(off['0.5'])} · ${signed(off['0.9'])}` : '–',
+          off: off ? signed(off['50']) : '–',
+          range: off ? `${signed(off['10'])} to ${signed(off['90'])}` : '–',
+          late: h('a', { href: lateTurns({ worker: name }), 'aria-label': `Late turns of ${name}` }, 'Late turns'),
         },
       };
     });
   if (rows.length === 0) return null;
-  return section('By worker', { key: 'workers', note: 'The last five minutes.' }, table({ caption: 'Time to first token by worker', columns, rows }));
+  const note = window.seconds < 290 ? `The ${span(window.seconds)} since this page was opened. Errors: actual minus predicted.` : 'The last five minutes. Errors: actual minus predicted.';
+  return section('By worker', { key: 'workers', note }, table({ caption: 'Time to first token by worker', columns: heads, rows, more: 'ttft workers', few: 3 }));
 }
 
 function signed(ms) {
@@ -207,9 +165,11 @@ function signed(ms) {
 }
 
 function tail(data) {
-  const { why } = data.tail;
-  return section('Eviction hints', { key: 'tail' },
-    h('p', { class: 'prose' }, 'When a worker needs room, the router tells it which ends of silent conversations to evict first. ', why.charAt(0).toUpperCase(), why.slice(1), why.endsWith('.') ? '' : '.'));
+  const takers = data.workers.filter(({ dialect }) => dialect !== 'none').length;
+  const none = data.workers.length && takers === 0 ? ' No worker takes such hints, so nothing is evicted early.' : '';
+  return section('Early eviction', { key: 'tail' },
+    h('p', { class: 'prose' }, 'A worker whose cache is full drops the least recently used tokens. The router can hint at better ones: the ends of conversations that are unlikely to continue soon. A conversation that continues after all computes its end again. ',
+      h('strong', {}, data.tail.why), none));
 }
 
 function draw(data) {
@@ -221,13 +181,13 @@ function draw(data) {
       empty('No turn has had its first token yet', 'Send a streamed chat completion through the data port, and this page fills.'),
     ];
   }
-  const window = recent(shown.seconds);
+  const window = recent(shown().seconds);
   return [
     h('div', { key: 'top' }, top(data, window)),
     trend(data),
     causes(window),
     classes(data, window),
-    workers(recent(Math.min(300, shown.seconds))),
+    workers(),
     tail(data),
   ];
 }

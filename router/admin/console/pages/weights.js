@@ -1,4 +1,4 @@
-// The policy in force: edited on what was seen, tried on recorded turns, applied with a reason, and undone.
+// The policy in force: edit, preview on captured turns, apply with a reason, undo.
 
 import { json } from '../api.js';
 import { moment, span } from '../format.js';
@@ -68,13 +68,13 @@ function taken(now, sentence) {
 }
 
 function standing(now) {
-  const words = { start: 'configuration', put: 'console or API', rollback: 'undo', revert: 'end of a passing change', reload: 'reload' };
+  const words = { start: 'configuration', put: 'console or API', rollback: 'undo', revert: 'end of a temporary change', reload: 'reload' };
   const before = now.revision > 1;
   return section('In force', { key: 'now', tools: before ? undo(now) : null },
     h('p', {}, h('strong', {}, `Revision ${now.revision}`), ` · ${now.settings.policy} · since ${moment(now.since_unix_ms)} · by ${now.by} (${words[now.source] ?? now.source}) `,
       now.as_configured ? chip('as configured', 'quiet') : chip('differs from the configuration', 'warn')),
     now.reason ? h('p', { class: 'note' }, `“${now.reason}”`) : null,
-    now.reverts ? h('p', { class: 'note' }, `Ends by itself in ${span(now.reverts.in_s)}: revision ${now.reverts.to_revision} comes back.`) : null,
+    now.reverts ? h('p', { class: 'note' }, `Ends in ${span(now.reverts.in_s)}: then revision ${now.reverts.to_revision} is restored.`) : null,
     state.done ? h('p', { class: 'done', role: 'status' }, state.done) : null);
 }
 
@@ -84,7 +84,7 @@ function undo(now) {
 }
 
 function control(item) {
-  const { path, name, unit, meaning } = item;
+  const { path, name, unit, meaning, symbol } = item;
   const { draft } = state;
   const base = draft.baseOf(path);
   const moved = draft.isChanged(path);
@@ -92,8 +92,8 @@ function control(item) {
     'div',
     { key: path, class: `weight ${moved ? 'changed' : ''}` },
     field(`weight ${path}`, {
-      label: [name, unit ? h('span', { class: 'unit' }, ` ${unit}`) : null, moved ? h('span', { class: 'was' }, ` was ${base ?? 'as everybody'}`) : null],
-      note: meaning, error: errorOf(path),
+      label: [name, unit ? h('span', { class: 'unit' }, ` ${unit}`) : null, moved ? h('span', { class: 'was' }, ` was ${base ?? 'the default'}`) : null],
+      symbol, note: meaning, error: errorOf(path),
       control: h('input', {
         type: 'text', inputmode: 'decimal', autocomplete: 'off', spellcheck: 'false', readonly: !may('operate'),
         value: draft.text(path), oninput: (event) => edit(path, event.target.value),
@@ -120,13 +120,13 @@ function form(now) {
   const policy = draft.text('policy');
   const groups = GROUPS.filter(({ policies }) => policies.includes(policy));
   const chosen = POLICIES.find(({ name }) => name === policy);
-  return section('Weights', { key: 'weights', note: `Changes are made to revision ${draft.base.revision}.` },
+  return section('Weights', { key: 'weights', note: `Based on revision ${draft.base.revision}.` },
     field('weight policy', {
       label: 'Policy', note: chosen?.meaning, error: state.failure?.errors?.find(({ field }) => field === 'settings.policy')?.detail,
       control: h('select', { value: policy, disabled: !may('operate'), onchange: (event) => edit('policy', event.target.value) }, POLICIES.map(({ name }) => h('option', { value: name, key: name }, name))),
     }),
     groups.map(({ items }) => h('div', { class: 'weights', key: items[0].path }, items.map(control))),
-    groups.length ? null : h('p', { class: 'note', key: 'none' }, `${policy} goes by no weight. The weights of tail stay as they are.`),
+    groups.length ? null : h('p', { class: 'note', key: 'none' }, `${policy} uses no weights. The weights of tail stay as they are.`),
     overtaken(now));
 }
 
@@ -140,19 +140,19 @@ function overrides(of, name) {
   const toggle = () => { if (!state.open.delete(prefix)) state.open.add(prefix); changed(); };
   return h('div', { key: prefix },
     h('p', {}, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(isOpen), onclick: toggle }, `${of === 'named' ? 'Asked for as' : 'Class'} ${name}`), ' ',
-      own.length ? chip(`${own.length} of its own`, 'warn') : chip('as everybody', 'quiet')),
+      own.length ? chip(`${own.length} overridden`, 'warn') : chip('default', 'quiet')),
     isOpen ? field(`weight ${policy}`, {
       label: `Policy of ${name}`, error: errorOf(policy),
       control: h('select', { value: draft.text(policy), disabled: !may('operate'), onchange: (event) => edit(policy, event.target.value) },
-        h('option', { value: '', key: '' }, 'as everybody'), POLICIES.map((one) => h('option', { value: one.name, key: one.name }, one.name))),
+        h('option', { value: '', key: '' }, 'default'), POLICIES.map((one) => h('option', { value: one.name, key: one.name }, one.name))),
     }) : null,
-    isOpen ? h('div', { class: 'weights', key: 'weights' }, OVERRIDES.map((item) => control({ ...item, path: prefix + item.path, name: `${item.name} of ${name}`, meaning: `Empty: ${draft.text(item.path)}, as everybody.` }))) : null);
+    isOpen ? h('div', { class: 'weights', key: 'weights' }, OVERRIDES.map((item) => control({ ...item, path: prefix + item.path, name: `${item.name} of ${name}`, meaning: `Empty: ${draft.text(item.path)}, the default.` }))) : null);
 }
 
 function overridden(now) {
   const classes = new Set([...(now.turn_classes ?? []), ...Object.keys(now.settings.classes ?? {})]);
   const named = Object.keys(now.settings.named ?? {});
-  return section('Classes of turns', { key: 'classes', note: 'Turns of a class, and turns that ask by a name (x-tailroute-policy), may be placed by other weights.' },
+  return section('Classes of turns', { key: 'classes', note: 'Other weights for the turns of a class, and for turns that ask for a name (x-tailroute-policy).' },
     [...classes].map((name) => overrides('classes', name)),
     named.map((name) => overrides('named', name)));
 }
@@ -168,7 +168,7 @@ function overtaken(now) {
 
 function summary() {
   const moved = state.draft.changes();
-  if (moved.length === 0) return h('p', { class: 'note', key: 'summary' }, 'Nothing is changed yet. Type, or press the arrow keys in a field.');
+  if (moved.length === 0) return h('p', { class: 'note', key: 'summary' }, 'No changes yet. Type, or press the arrow keys in a field.');
   return h('ul', { class: 'moved', key: 'summary' }, moved.map(({ path, was, will }) => h('li', { key: path }, h('code', {}, path), ` ${was} → `, h('strong', {}, will))));
 }
 
@@ -188,10 +188,10 @@ function review(now) {
         h('button', { type: 'button', disabled: !moved || !sound || previewed.state === 'asking' || Boolean(mayNot('operate')), title: mayNot('operate'), onclick: () => preview(draft.settings(), tell) }, previewed.state === 'asking' ? 'Scoring …' : 'Preview'),
         h('button', { type: 'button', class: 'quiet', disabled: !moved, onclick: () => { begin(now); changed(); } }, 'Discard'))),
     captured(tell),
-    previewView(),
+    previewView(tell),
     h('form', { key: 'apply', class: 'apply', onsubmit: (event) => { event.preventDefault(); if (ready) apply(); } },
-      field('apply reason', { label: 'Reason', note: 'Goes to the audit log, with who and when.', control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: state.reason, oninput: text('reason') }) }),
-      field('apply minutes', { label: 'For minutes', note: 'Empty: until somebody changes it.', error: wrongTime ? 'Above 0, at most 10,080: a week.' : undefined, control: h('input', { type: 'text', inputmode: 'decimal', disabled: Boolean(why), value: state.minutes, oninput: text('minutes') }) }),
+      field('apply reason', { label: 'Reason', note: 'Goes to the audit log.', control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: state.reason, oninput: text('reason') }) }),
+      field('apply minutes', { label: 'For minutes', note: 'Empty: until the next change.', error: wrongTime ? 'Above 0, at most 10,080: a week.' : undefined, control: h('input', { type: 'text', inputmode: 'decimal', disabled: Boolean(why), value: state.minutes, oninput: text('minutes') }) }),
       h('button', { type: 'submit', class: 'primary', disabled: !ready }, state.applying ? 'Applying …' : 'Apply'),
       why ? h('p', { class: 'note' }, why) : null),
     state.failure?.errors?.some(({ field }) => draft.has(field.replace(/^settings\./, ''))) ? refusal({ message: 'Nothing was changed: see the fields.', errors: [] }) : refusal(state.failure));
@@ -243,9 +243,9 @@ function past(now) {
     { key: 'back', name: 'Restore', hidden: true },
   ];
   const draw = ({ revisions }) => {
-    if (revisions.length < 2) return empty('Nothing has been changed since the start', 'Each change stands here, with who made it and why, and can be put back.');
+    if (revisions.length < 2) return empty('No changes since the start', 'Each change is listed here with its author and reason, and can be restored.');
     const rows = revisions.map((one, at) => ({ key: one.revision, cells: entry(one, revisions[at + 1], now) }));
-    return table({ caption: 'Revisions, newest first', columns, rows });
+    return table({ caption: 'Revisions, newest first', columns, rows, more: 'revisions' });
   };
   return section('History', { key: 'history' }, from(history, 'the history', draw));
 }

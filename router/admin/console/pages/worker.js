@@ -1,10 +1,12 @@
-// One worker: everything that is known of it, and what may be done with it.
+// One worker: its state, and the changes that can be made to it.
 
 import { json } from '../api.js';
-import { count, plain, share, span, text, time, tokens } from '../format.js';
+import { count, moment, plain, share, span, text, time, tokens } from '../format.js';
 import { changed } from '../live.js';
+import { lateTurns } from '../objective.js';
 import { dialog, field, number, refusal } from '../parts.js';
 import { mayNot } from '../session.js';
+import { term } from '../terms.js';
 import { h } from '../view.js';
 
 /** Which worker is open, and what somebody is about to do with it. */
@@ -25,10 +27,10 @@ export function closeWorker() {
 }
 
 const ACTIONS = {
-  cordon: { name: 'Cordon', done: 'is cordoned', meaning: 'No new turns, but those that only it can answer.' },
-  drain: { name: 'Drain', done: 'drains', meaning: 'No new turns at all; drained when it has ended what it has.' },
-  uncordon: { name: 'Return to work', done: 'is given work again', meaning: 'Ends a cordon or a drain.' },
-  remove: { name: 'Remove', done: 'leaves', role: 'admin', meaning: 'It ends what it has and is forgotten, with its cache and its cost. The configuration’s file is not changed.' },
+  cordon: { name: 'Cordon', done: 'is cordoned', meaning: 'No new turns, except those that no other worker can serve.' },
+  drain: { name: 'Drain', done: 'drains', meaning: 'No new turns at all. Drained once its running turns have ended.' },
+  uncordon: { name: 'Return to work', done: 'is back in service', meaning: 'Ends a cordon or a drain.' },
+  remove: { name: 'Remove', done: 'leaves', role: 'admin', meaning: 'Its running turns end, then the router forgets it, its cache and its cost. The configuration file is not changed.' },
 };
 
 function possible(worker) {
@@ -52,24 +54,32 @@ async function act(worker, { path, method = 'POST', body = {}, done }, refresh, 
   changed();
 }
 
+/** How slow a worker is. */
+export function slowness({ slow }) {
+  const baseline = slow.against === 'fleet' ? 'the fleet’s median' : 'its baseline';
+  return `slow: α ${text(plain(slow.alpha_ms_per_token))} ms/token, ${slow.factor.toFixed(1)} times ${baseline}`;
+}
+
 function facts(worker) {
   const { cost } = worker;
   const rows = [
     ['Address', worker.url],
-    ['State', `${worker.state}${worker.well ? '' : `; its probes fail${worker.last_error ? `: ${worker.last_error}` : ''}`}`],
-    ['α', [number(plain(cost.alpha_ms_per_token, 4)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
-    ['β', number(time(cost.beta_ms))],
-    ['γ', [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
-    ['floor', [number(plain(cost.floor_ms, 3)), ' ms']],
+    ['State', `${worker.state.replaceAll('_', ' ')}${worker.breaker === 'closed' ? '' : `, breaker ${worker.breaker.replaceAll('_', ' ')}`}`],
+    ...(worker.well ? [] : [['Probes', `fail${worker.since_unix_ms ? ` since ${moment(worker.since_unix_ms)}` : ''}${worker.last_error ? `: ${worker.last_error}` : ''}`]]),
+    ...(worker.slow ? [['Speed', `${slowness(worker)}, for ${span(worker.slow.since_s)}`]] : []),
+    [['Cost ', term('α')], [number(plain(cost.alpha_ms_per_token)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
+    [['Fixed ', term('β')], number(time(cost.beta_ms))],
+    [['Quadratic ', term('γ')], [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
+    ['Floor', [number(plain(cost.floor_ms, 3)), ' ms']],
     ['Overhead', [number(time(cost.overhead_ms)), ' beside queue and prefill']],
-    ['Off by, in the mean', number(time(cost.error_ms))],
-    ['Measured', worker.calibrated ? measuredNote(worker.calibrated) : 'not since the router began'],
-    ['ξ', number(tokens(worker.xi_tokens))],
-    ['Free tail', [number(tokens(worker.tail_tokens)), `, gate ${text(share(worker.gate))}`]],
-    ['Cache', [number(tokens(worker.held_tokens)), ' of ', number(tokens(worker.capacity_tokens)), worker.events_live ? ', by its events' : ', by a mirror of it']],
-    ['Hints', worker.hears_hints ? `${worker.dialect}; ${text(count(worker.hints_waiting))} wait` : `${worker.dialect}; takes none beside its requests`],
-    ['Was told', worker.told ? `ξ ${text(tokens(worker.told.xi_tokens))}, next prompt ${text(tokens(worker.told.next_prompt_tokens))}` : 'nothing'],
+    ['Mean error', number(time(cost.error_ms))],
+    ['Measured', worker.calibrated ? measuredNote(worker.calibrated) : 'not since the start'],
+    [['Headroom ', term('ξ')], number(tokens(worker.xi_tokens))],
+    ['Cache', [number(tokens(worker.held_tokens)), ' of ', number(tokens(worker.capacity_tokens)), worker.events_live ? ', by its cache events' : ', estimated by the router']],
+    ['Hints', worker.hears_hints ? `${worker.dialect}; ${text(count(worker.hints_waiting))} waiting` : `${worker.dialect}; none outside its requests`],
+    ['Last hint', worker.told ? `ξ ${text(tokens(worker.told.xi_tokens))}, next prompt ${text(tokens(worker.told.next_prompt_tokens))}` : 'nothing'],
     ['Models', worker.models.join(', ') || 'not known yet'],
+    ['Decisions', h('a', { href: lateTurns({ worker: worker.name }) }, 'Late turns of this worker')],
   ];
   return h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 }
@@ -79,7 +89,7 @@ function measuredNote({ alpha_ms_per_token: alpha, measured_at_unix_s: at, r_squ
 }
 
 function setNote({ learned_alpha_ms_per_token: learned, reverts_in_s: left }) {
-  const end = left === null || left === undefined ? 'until somebody ends it' : `for another ${span(left)}`;
+  const end = left === null || left === undefined ? 'until it is unset' : `for another ${span(left)}`;
   return h('span', { class: 'note' }, `; set by hand ${end}; learned: ${text(plain(learned, 4))}`);
 }
 
@@ -121,12 +131,12 @@ function alpha(worker, off, refresh, tell) {
   const input = (key) => ({ type: 'text', inputmode: 'decimal', value: shown[key], oninput: (event) => { shown[key] = event.target.value; changed(); } });
   return h(
     'form',
-    { class: 'line', key: 'alpha', onsubmit: (event) => { event.preventDefault(); act(worker, { path: 'alpha', method: 'PUT', body, done: 'has another α' }, refresh, tell); } },
+    { class: 'line', key: 'alpha', onsubmit: (event) => { event.preventDefault(); act(worker, { path: 'alpha', method: 'PUT', body, done: 'has a new α' }, refresh, tell); } },
     field('worker alpha', { label: 'α, ms per token', error: wrong ? 'Above 0, at most 1,000,000.' : undefined, control: h('input', input('alpha')) }),
-    field('worker minutes', { label: 'For minutes (empty: until ended)', error: wrongTime ? 'Above 0, at most a week.' : undefined, control: h('input', input('minutes')) }),
+    field('worker minutes', { label: 'For minutes (empty: until unset)', error: wrongTime ? 'Above 0, at most a week.' : undefined, control: h('input', input('minutes')) }),
     h('button', { type: 'submit', disabled: off || wrong || wrongTime || shown.alpha.trim() === '' }, 'Set α'),
     worker.alpha_set
-      ? h('button', { type: 'button', disabled: off, onclick: () => act(worker, { path: 'alpha/revert', done: 'goes by the α that is learned' }, refresh, tell) }, 'Back to learned')
+      ? h('button', { type: 'button', disabled: off, onclick: () => act(worker, { path: 'alpha/revert', done: 'uses the learned α' }, refresh, tell) }, 'Back to learned')
       : null,
   );
 }

@@ -13,7 +13,6 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Time limit for reading or writing.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Returns the path beside a snapshot.
 fn beside(snapshot: &Path) -> PathBuf {
     let mut path = snapshot.as_os_str().to_owned();
     path.push(".history");

@@ -11,7 +11,6 @@ const RETENTION: [(u64, u64); 3] = [
     (180 * MINUTE_MS, MINUTE_MS),
     (24 * 60 * MINUTE_MS, 5 * MINUTE_MS),
 ];
-/// Marks kept.
 const MOST_MARKS: usize = 1_000;
 
 /// Samples and marks, the oldest first.

@@ -6,14 +6,12 @@ use serde_json::Value;
 /// A response, as received and as text for people.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// The JSON of `--json`.
     pub(super) json: Value,
     /// The text that is printed otherwise.
     pub(super) text: String,
 }
 
 impl Answer {
-    /// Formats a response.
     pub(super) fn new(json: Value, text: impl FnOnce(&Value) -> String) -> Self {
         let text = text(&json);
         Self { json, text }

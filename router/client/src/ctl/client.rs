@@ -11,7 +11,6 @@ use http_body_util::{BodyDataStream, BodyExt as _, Limited};
 use reqwest::{Body, Response};
 use serde_json::Value;
 
-/// Longest response body that is read.
 const MAX_ANSWER_BYTES: usize = 512 << 20;
 
 /// The address and the credentials of a router.
@@ -23,9 +22,7 @@ pub struct Target {
 
 impl Target {
     /// Parses a URL or `host:port`, and reads the token from a file.
-    ///
-    /// # Errors
-    /// If the address is invalid, or the file cannot be read.
+    /// Fails if the address is invalid, or the file cannot be read.
     pub fn new(admin: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let address = if admin.contains("://") {
             admin.to_owned()
@@ -51,7 +48,6 @@ impl Target {
     }
 
     /// Returns the host and port.
-    #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
@@ -66,9 +62,7 @@ pub struct Client {
 
 impl Client {
     /// Returns a client of this router.
-    ///
-    /// # Errors
-    /// If the HTTP client cannot be built.
+    /// Fails if the HTTP client cannot be built.
     pub fn new(target: Target) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -81,34 +75,26 @@ impl Client {
     }
 
     /// Sends a GET and parses the JSON response.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects the request.
+    /// Fails if the router cannot be reached, or rejects the request.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.text(path).await?)?)
     }
 
     /// Sends a GET and returns the response as text.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects the request.
+    /// Fails if the router cannot be reached, or rejects the request.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
         let response = self.request(Method::GET, path, None, None).await?;
         whole(response).await
     }
 
     /// Sends a change.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects the request.
+    /// Fails if the router cannot be reached, or rejects the request.
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send_matching(method, path, body, None).await
     }
 
     /// Sends a change, conditional on this entity tag.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects the request.
+    /// Fails if the router cannot be reached, or rejects the request.
     pub async fn send_matching(
         &self,
         method: Method,
@@ -121,9 +107,7 @@ impl Client {
     }
 
     /// Streams changes as they happen.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects the request.
+    /// Fails if the router cannot be reached, or rejects the request.
     pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
         let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
         let events = BodyDataStream::new(Body::from(response)).eventsource();

@@ -1,7 +1,6 @@
 //! `tailroute ctl decisions`, `explain` and `trace`.
 
 mod explain;
-mod verdict;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -20,7 +19,7 @@ pub(super) struct Filters {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     late: Option<bool>,
     /// Only turns that missed their objective for this reason.
-    #[arg(long, value_parser = ["queue", "miss", "engine", "network", "prompt", "whole"])]
+    #[arg(long, value_parser = ["queue", "miss", "slow_worker", "engine", "network", "prompt", "whole"])]
     cause: Option<String>,
     /// Only decisions that chose this worker.
     #[arg(long, value_name = "NAME")]
@@ -85,6 +84,8 @@ struct Decision {
     prompt_tokens: u64,
     policy: String,
     reason: String,
+    verdict: String,
+    parts_of: String,
     worker: String,
     terms: Vec<Terms>,
     left_out: Option<LeftOut>,
@@ -99,17 +100,17 @@ struct Terms {
     ready: bool,
     cached_tokens: u64,
     uncached_tokens: u64,
-    wait_ms: f64,
-    marginal_ms: f64,
-    fixed_ms: f64,
-    overhead_ms: f64,
-    kappa: f64,
-    slo_ms: f64,
-    home_ms: f64,
-    affinity_ms: f64,
-    spread_ms: f64,
     score: Option<f64>,
     predicted_ttft_ms: f64,
+    parts: Vec<Part>,
+}
+
+/// A part of a score or of a prediction.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Part {
+    name: String,
+    ms: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -153,21 +154,13 @@ impl Decision {
     fn chosen(&self) -> Option<&Terms> {
         self.terms.first()
     }
-
-    /// Returns the terms of the second best worker.
-    fn runner_up(&self) -> Option<&Terms> {
-        let name = &self.runner_up.as_ref()?.worker;
-        self.terms.iter().skip(1).find(|terms| terms.worker == *name)
-    }
 }
 
-/// Lists decisions.
 pub(super) async fn list(client: &Client, filters: &Filters) -> anyhow::Result<Answer> {
     let json = client.get(&format!("{DECISIONS}?{}", filters.query())).await?;
     Ok(Answer::parsed(json, |page| listed(&page)))
 }
 
-/// Lists the decisions of a trace.
 pub(super) async fn trace(client: &Client, id: &str) -> anyhow::Result<Answer> {
     let path = format!("{DECISIONS}?limit=200&trace={}", escaped(id));
     let json = client.get(&path).await?;

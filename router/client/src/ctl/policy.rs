@@ -62,6 +62,9 @@ pub(super) enum Policy {
         /// Number of newest turns to replay; 5,000 unless given.
         #[arg(long)]
         turns: Option<u32>,
+        /// Report even if the simulation does not reproduce the measured times within a factor of 1.5.
+        #[arg(long)]
+        anyway: bool,
     },
     /// What the shadow policy would have done.
     Shadow,
@@ -90,12 +93,12 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
             reason,
             revert_after_s,
         } => {
-            let (before, settings, tag) = changed(client, &changes).await?;
+            let (shown, settings, tag) = changed(client, &changes).await?;
             let body = json!({ "settings": settings, "reason": reason, "revert_after_s": revert_after_s });
             let answer = client
                 .send_matching(Method::PUT, POLICY, &body, Some(&tag))
                 .await?;
-            Ok(Answer::new(answer, |after| show::changed(&before, after)))
+            Ok(Answer::new(answer, |after| show::set(&shown, after)))
         }
         Policy::History { limit } => history(client, limit as usize).await,
         Policy::Rollback { to, reason } => {
@@ -106,9 +109,13 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
                 .await?;
             Ok(Answer::new(answer, |after| show::changed(&before, after)))
         }
-        Policy::Preview { changes, turns } => {
+        Policy::Preview {
+            changes,
+            turns,
+            anyway,
+        } => {
             let (_, settings, _) = changed(client, &changes).await?;
-            let body = json!({ "settings": settings, "turns": turns });
+            let body = json!({ "settings": settings, "turns": turns, "anyway": anyway });
             let answer = client
                 .send(Method::POST, "/admin/v1/policy/preview", &body)
                 .await?;
@@ -147,17 +154,16 @@ async fn shadow(client: &Client, answer: Value) -> anyhow::Result<Answer> {
     Ok(Answer::new(answer, |shadow| show::shadow(shadow, &in_force)))
 }
 
-/// Returns the current settings, the same with these changes, and the current entity tag.
+/// Returns the current policy, its settings with these changes, and its entity tag.
 async fn changed(client: &Client, changes: &[String]) -> anyhow::Result<(Value, Value, String)> {
-    let mut shown = client.get(POLICY).await?;
+    let shown = client.get(POLICY).await?;
     let tag = shown["etag"]
         .as_str()
         .context("the router reported no revision")?
         .to_owned();
-    let before = shown["settings"].take();
-    let mut settings = before.clone();
+    let mut settings = shown["settings"].clone();
     for change in changes {
         apply(&mut settings, change)?;
     }
-    Ok((before, settings, tag))
+    Ok((shown, settings, tag))
 }

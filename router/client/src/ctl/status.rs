@@ -51,7 +51,7 @@ pub(super) fn slo(answer: &Value) -> String {
     };
     let _ = write!(out, "\n\n{}\n\n{}", table.text(), slo_workers(answer));
     let tail = &answer["tail"];
-    let _ = write!(out, "\n\nearly eviction: {}", text(tail, "why"));
+    let _ = write!(out, "\n\n{}", text(tail, "why"));
     if let Some(ratio) = tail["late_ratio"].as_f64() {
         let _ = write!(
             out,
@@ -188,7 +188,7 @@ mod tests {
                     "name": "gpu-0", "dialect": "sglang", "wait_ms": 1.5, "utilisation": 0.25, "alpha_ms_per_token": 0.05,
                     "beta_ms": 3.0, "xi_tokens": 7600.0, "silent": 4,
                 }],
-                "tail": { "why": "few turns", "late_ratio": 1.25, "pause_turns": 300 },
+                "tail": { "why": "Early eviction is paused.", "late_ratio": 1.25, "pause_turns": 300 },
             })
         };
         let shown = slo(&answer(json!([
@@ -206,7 +206,7 @@ mod tests {
              worker  wait ms    busy       α    β     ξ  silent  dialect\n\
              gpu-0       1.5  25.0 %  0.0500  3.0  7600       4  sglang\n\
              \n\
-             early eviction: few turns\n\
+             Early eviction is paused.\n\
              late turns, relative to plain LRU (tail.late_ratio): 1.25\n\
              turns until hints resume (tail.pause_turns): 300"
         );

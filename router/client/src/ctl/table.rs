@@ -23,7 +23,6 @@ enum Line {
 }
 
 impl Table {
-    /// Creates a table with these columns.
     pub(super) fn new(columns: &[(&str, Align)]) -> Self {
         let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align));
         Self {
@@ -32,7 +31,6 @@ impl Table {
         }
     }
 
-    /// Adds a row.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.lines.push(Line::Row(cells.into_iter().collect()));
     }
@@ -42,7 +40,6 @@ impl Table {
         self.lines.push(Line::Note(text.into()));
     }
 
-    /// Returns whether the table has no rows.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }

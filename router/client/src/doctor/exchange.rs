@@ -9,7 +9,6 @@ use super::facts::Offset;
 
 /// Timeout of a request that an idle program answers at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Timeout of a prompt.
 pub(super) const PROMPT_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends a GET. Returns the response, and the server's clock if it shows it.

@@ -22,7 +22,6 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// Returns the samples of a metric.
 pub(super) fn samples<'a>(page: &'a str, metric: &'a str) -> impl Iterator<Item = Sample<'a>> {
     page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(metric)?;

@@ -36,6 +36,7 @@ pub(super) struct Worker {
     pub(super) wait_ms: f64,
     pub(super) cost: Cost,
     pub(super) alpha_set: Option<Value>,
+    pub(super) slow: Option<Slow>,
     pub(super) capacity_tokens: u64,
     pub(super) events_live: bool,
     pub(super) dialect: String,
@@ -50,7 +51,6 @@ pub(super) struct Worker {
     pub(super) events_source: Option<String>,
     pub(super) events_stored: Option<u64>,
     pub(super) ready_since_unix_ms: Option<f64>,
-    /// The fewest foreign requests of all readings.
     pub(super) foreign_requests: Option<u32>,
     /// What the worker itself says.
     #[serde(skip)]
@@ -58,10 +58,16 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Returns whether its probes succeed.
     pub(super) fn is_up(&self) -> bool {
         self.state != "unwell"
     }
+}
+
+/// How slow a worker is.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Slow {
+    pub(super) factor: f64,
+    pub(super) against: String,
 }
 
 /// Prefill cost in force.
@@ -74,7 +80,6 @@ pub(super) struct Cost {
     pub(super) overhead_ms: f64,
 }
 
-/// A turn that was answered.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) worker: String,
@@ -99,7 +104,6 @@ impl Turn {
     }
 }
 
-/// The configuration in force.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Configuration {
     pub(super) refused: Option<String>,
@@ -110,7 +114,6 @@ pub(super) struct Configuration {
     pub(super) keys_required: Option<bool>,
 }
 
-/// The other replicas.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Replicas {
     #[serde(default)]
@@ -122,7 +125,6 @@ pub(super) struct Replicas {
     pub(super) peers: Vec<Value>,
 }
 
-/// A source of workers.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Source {
     pub(super) source: String,
@@ -165,13 +167,22 @@ pub(super) struct Direct {
     pub(super) capacity_tokens: Option<u64>,
     /// Whether its own settings switch prefix caching on.
     pub(super) caches_prefixes: Option<bool>,
+    /// Whether its own settings switch reports of cached tokens on.
+    pub(super) reports_cached_tokens: Option<bool>,
     /// Whether it names a publisher of cache events.
     pub(super) names_publisher: Option<bool>,
     /// Outcome of the two prompts; `None` if they were not sent.
     pub(super) prompts: Option<Result<[Prompt; 2], String>>,
 }
 
-/// Outcome of a prompt.
+impl Direct {
+    /// Keeps the latest of several readings: a busy server repeats an old `Date`, and shows none of the future.
+    pub(super) fn see_clock(&mut self, reading: Option<Offset>) {
+        let later = |reading: &Offset| self.clock.is_none_or(|clock| reading.ms > clock.ms);
+        self.clock = reading.filter(later).or(self.clock);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Prompt {
     pub(super) took_ms: f64,
@@ -183,13 +194,11 @@ pub(super) struct Prompt {
 /// How the pieces of a streamed response arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stream {
-    /// Pieces of content.
     pub(super) pieces: usize,
     /// Moments at which content arrived.
     pub(super) moments: usize,
     /// From the first piece to the last.
     pub(super) spread_ms: f64,
-    /// From the request to the end.
     pub(super) took_ms: f64,
     /// The server and the proxies that the response names.
     pub(super) named: Option<String>,

@@ -16,13 +16,10 @@ use crate::ctl::workers;
 
 /// Readings of the workers' queues: a request in transit is counted by one side only for a moment.
 const READINGS: usize = 3;
-/// Workers that are asked at once.
 const AT_ONCE: usize = 16;
 
 /// Collects all facts about a router.
-///
-/// # Errors
-/// If the router cannot be reached, or does not list its workers.
+/// Fails if the router cannot be reached, or does not list its workers.
 pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow::Result<Facts> {
     let http = reqwest::Client::builder()
         .no_proxy()
@@ -54,15 +51,17 @@ async fn list(client: &Client) -> anyhow::Result<Vec<Worker>> {
         .context("the router's list of workers is not understood")
 }
 
-/// Keeps the smallest number of foreign requests seen at each worker.
+/// Keeps the smallest number of foreign requests seen at each worker. One reading of none suffices; any other number
+/// counts only if no reading is missing.
 fn fewest_foreign(workers: &mut [Worker], later: &[Worker]) {
     for worker in workers {
         let now = later.iter().find(|now| now.name == worker.name);
         let now = now.and_then(|now| now.foreign_requests);
-        worker.foreign_requests = worker
-            .foreign_requests
-            .zip(now)
-            .map(|(before, now)| before.min(now));
+        worker.foreign_requests = match (worker.foreign_requests, now) {
+            (Some(0), _) | (_, Some(0)) => Some(0),
+            (Some(before), Some(now)) => Some(before.min(now)),
+            _ => None,
+        };
     }
 }
 

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::verdict::{Finding, Status, counted};
 use super::{CHECKS, Scope};
 
-/// Width of the report.
 const WIDTH: usize = 100;
 /// Width of a worker's name in the table.
 const NAME: usize = 16;
@@ -42,13 +41,11 @@ impl Report {
     }
 
     /// Returns whether there is no problem, and if `strict` no warning.
-    #[must_use]
     pub fn is_good(&self, strict: bool) -> bool {
         self.problems == 0 && (!strict || self.warnings == 0)
     }
 
     /// Returns the report for a terminal of 100 columns.
-    #[must_use]
     pub fn text(&self, colour: bool) -> String {
         let paint = Paint { colour };
         let mut lines = vec![self.summary(), String::new()];

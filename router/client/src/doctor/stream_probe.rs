@@ -9,10 +9,8 @@ use super::exchange::{PROMPT_PATIENCE, explain, get};
 use super::facts::Stream;
 use crate::drive::answer::Answer;
 
-/// Tokens that are asked for.
 const TOKENS: u32 = 32;
 
-/// Streams a completion through `base`.
 pub(super) async fn run(http: &reqwest::Client, base: &str, key: Option<&str>) -> Result<Stream, String> {
     let base = base.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);

@@ -7,6 +7,10 @@ use super::facts::{Direct, Engine, Prompt};
 use super::facts::{Failure, Offset, Source, Turn};
 use super::*;
 
+mod broken;
+
+use broken::*;
+
 const NOW: f64 = 1_795_000_000_000.0;
 
 fn worker(name: &str) -> Worker {
@@ -38,6 +42,7 @@ fn worker(name: &str) -> Worker {
         started_unix_ms: Some(NOW - 90_000_000.0),
         capacity_tokens: Some(131_072),
         caches_prefixes: Some(true),
+        reports_cached_tokens: None,
         names_publisher: Some(true),
         prompts: Some(Ok([prompt(120.0, 0), prompt(20.0, 992)])),
         unreachable: None,
@@ -105,202 +110,6 @@ fn a_healthy_fleet_has_no_findings() {
     let report = diagnose(&healthy());
     assert!(report.is_good(true));
     assert_eq!(report.findings.len(), 10 * 2 + 5);
-}
-
-/// A fleet that is broken in one way: its name, how it is broken, and the one finding.
-type Broken = (&'static str, fn(&mut Facts), &'static str);
-
-const BROKEN: &[Broken] = &[
-    (
-        "prefix caching is off",
-        |facts| prompts(facts)[1].cached_tokens = Some(0),
-        "gpu-1 prefix caching problem",
-    ),
-    (
-        "the engine's settings say so",
-        |facts| one(facts).direct.caches_prefixes = Some(false),
-        "gpu-1 prefix caching problem",
-    ),
-    (
-        "a figure of zero is omitted",
-        |facts| prompts(facts)[1].cached_tokens = None,
-        "gpu-1 prefix caching problem",
-    ),
-    (
-        "cached tokens are not reported",
-        |facts| {
-            prompts(facts)
-                .iter_mut()
-                .for_each(|prompt| prompt.cached_tokens = None);
-            one(facts).cached_tokens_reported = Some(false);
-        },
-        "gpu-1 cached tokens warning",
-    ),
-    (
-        "no plugin",
-        |facts| one(facts).dialect = "none".to_owned(),
-        "gpu-1 hints warning",
-    ),
-    (
-        "the capacity is assumed",
-        |facts| one(facts).capacity_source = Some("assumed".to_owned()),
-        "gpu-1 capacity warning",
-    ),
-    (
-        "the configured capacity is wrong",
-        |facts| {
-            one(facts).capacity_source = Some("configured".to_owned());
-            one(facts).capacity_tokens = 500_000;
-        },
-        "gpu-1 capacity problem",
-    ),
-    (
-        "α is overridden",
-        |facts| one(facts).alpha_set = Some(json!({})),
-        "gpu-1 cost warning",
-    ),
-    (
-        "a publisher is not reached",
-        |facts| one(facts).events_live = false,
-        "gpu-1 cache events problem",
-    ),
-    (
-        "a configured publisher is silent",
-        |facts| {
-            one(facts).events_live = false;
-            one(facts).events_source = Some("configured".to_owned());
-        },
-        "gpu-1 cache events problem",
-    ),
-    (
-        "the events are empty",
-        |facts| one(facts).events_stored = Some(0),
-        "gpu-1 cache events warning",
-    ),
-    (
-        "there are no events",
-        |facts| {
-            one(facts).events_live = false;
-            one(facts).direct.names_publisher = Some(false);
-        },
-        "gpu-1 cache events note",
-    ),
-    (
-        "a clock is ahead",
-        |facts| {
-            one(facts).direct.clock = Some(Offset {
-                ms: 4_000.0,
-                error_ms: 501.0,
-            })
-        },
-        "gpu-1 clock warning",
-    ),
-    (
-        "a worker was restarted",
-        |facts| one(facts).direct.started_unix_ms = Some(NOW - 60_000.0),
-        "gpu-1 health warning",
-    ),
-    (
-        "a worker came back",
-        |facts| one(facts).ready_since_unix_ms = Some(NOW - 60_000.0),
-        "gpu-1 health warning",
-    ),
-    (
-        "a breaker is open",
-        |facts| one(facts).breaker = "open".to_owned(),
-        "gpu-1 health problem",
-    ),
-    (
-        "a worker is drained",
-        |facts| one(facts).state = "drained".to_owned(),
-        "gpu-1 health warning",
-    ),
-    (
-        "the objective is too strict",
-        |facts| one(facts).cost.alpha_ms_per_token = 2.0,
-        "gpu-1 objective problem",
-    ),
-    (
-        "a worker is overloaded",
-        |facts| one(facts).wait_ms = 900.0,
-        "gpu-1 objective warning",
-    ),
-    (
-        "another router uses a worker",
-        |facts| one(facts).foreign_requests = Some(3),
-        "gpu-1 sharing problem",
-    ),
-    (
-        "clients bypass the replicas",
-        |facts| {
-            one(facts).foreign_requests = Some(3);
-            (facts.replicas.configured, facts.replicas.connected) = (true, true);
-            facts.replicas.peers = vec![json!({})];
-        },
-        "gpu-1 sharing warning",
-    ),
-    (
-        "NATS is away",
-        |facts| facts.replicas.configured = true,
-        "replicas problem",
-    ),
-    (
-        "discovery fails",
-        |facts| {
-            let failure = Some(Failure {
-                what: "403: may not list pods".to_owned(),
-            });
-            facts.discovery = vec![Source {
-                source: "kubernetes".to_owned(),
-                of: "app=llm".to_owned(),
-                failure,
-                named: 2,
-            }];
-        },
-        "workers warning",
-    ),
-    (
-        "the configuration is refused",
-        |facts| facts.configuration.refused = Some("t.toml:1:1".to_owned()),
-        "configuration problem",
-    ),
-    (
-        "a restart is needed",
-        |facts| facts.configuration.needs_restart = vec!["server".to_owned()],
-        "configuration warning",
-    ),
-    (
-        "a proxy buffers streams",
-        |facts| {
-            let named = Some("nginx".to_owned());
-            facts.stream = Some(Ok(Stream {
-                pieces: 32,
-                moments: 1,
-                spread_ms: 0.0,
-                took_ms: 760.0,
-                named,
-            }));
-        },
-        "streams problem",
-    ),
-    (
-        "streams were not examined",
-        |facts| facts.stream = None,
-        "streams unknown",
-    ),
-    (
-        "anyone may connect",
-        |facts| facts.configuration.listen = Some("0.0.0.0:8080".to_owned()),
-        "access note",
-    ),
-];
-
-fn one(facts: &mut Facts) -> &mut Worker {
-    &mut facts.workers[1]
-}
-
-fn prompts(facts: &mut Facts) -> &mut [Prompt; 2] {
-    one(facts).direct.prompts.as_mut().unwrap().as_mut().unwrap()
 }
 
 #[test]
@@ -475,4 +284,20 @@ fn a_large_fleet_shows_only_workers_with_findings() {
             && text.contains("\n59 workers not shown\n"),
         "{text}"
     );
+}
+
+#[test]
+fn the_latest_reading_of_a_clock_counts() {
+    let offset = |ms| Some(Offset { ms, error_ms: 501.0 });
+    let mut direct = Direct::default();
+    for (reading, expected) in [
+        (None, None),
+        (offset(-2_600.0), offset(-2_600.0)),
+        (offset(-300.0), offset(-300.0)),
+        (offset(-900.0), offset(-300.0)),
+        (None, offset(-300.0)),
+    ] {
+        direct.see_clock(reading);
+        assert_eq!(direct.clock, expected);
+    }
 }

@@ -22,7 +22,6 @@ pub(super) struct Verdict {
     pub(super) status: Status,
     /// What was found, as a sentence without its full stop.
     pub(super) found: String,
-    /// What to do.
     pub(super) action: Option<String>,
 }
 
@@ -101,7 +100,6 @@ impl Finding {
     }
 
     /// Returns whether nothing is wrong, but there is something to consider.
-    #[must_use]
     pub fn is_note(&self) -> bool {
         self.status == Status::Ok && self.action.is_some()
     }

@@ -3,14 +3,14 @@
 use std::process;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use reqwest::Url;
+use reqwest::{Response, Url};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Options;
 use super::exchange::{PROMPT_PATIENCE, explain, get};
 use super::exposition::samples;
-use super::facts::{Direct, Engine, Prompt, Worker};
+use super::facts::{Direct, Engine, Offset, Prompt, Worker};
 use crate::drive::text::{Words, mix};
 
 /// Words of the prompt. Random words are one to three tokens each.
@@ -30,6 +30,9 @@ pub(super) async fn run(http: &reqwest::Client, worker: &Worker, number: u64, op
     }
     if options.probes && worker.is_up() {
         direct.prompts = Some(link.prompts(number).await);
+        if let Ok((_, clock)) = link.get("/health").await {
+            direct.see_clock(clock);
+        }
     }
     direct
 }
@@ -53,8 +56,8 @@ impl Link<'_> {
     }
 
     async fn introduce(&self, direct: &mut Direct) -> Result<(), String> {
-        let (response, clock) = get(self.http, self.url("/metrics")?, self.key).await?;
-        direct.clock = clock;
+        let (response, clock) = self.get("/metrics").await?;
+        direct.see_clock(clock);
         if response.status().is_success() {
             let page = response.text().await.map_err(|error| explain(&error))?;
             read_metrics(direct, &page, self.worker.rank);
@@ -70,8 +73,12 @@ impl Link<'_> {
         Ok(())
     }
 
+    async fn get(&self, path: &str) -> Result<(Response, Option<Offset>), String> {
+        get(self.http, self.url(path)?, self.key).await
+    }
+
     async fn document(&self, path: &str) -> Option<Value> {
-        let (response, _) = get(self.http, self.url(path).ok()?, self.key).await.ok()?;
+        let (response, _) = self.get(path).await.ok()?;
         response.status().is_success().then_some(())?;
         response.json().await.ok()
     }
@@ -174,6 +181,7 @@ fn read_metrics(direct: &mut Direct, page: &str, rank: Option<u32>) {
 fn read_server_info(direct: &mut Direct, info: &Value, rank: Option<u32>) {
     direct.engine = Engine::Sglang;
     direct.caches_prefixes = info["disable_radix_cache"].as_bool().map(|disabled| !disabled);
+    direct.reports_cached_tokens = info["enable_cache_report"].as_bool();
     direct.names_publisher = Some(info["kv_events"]["publisher"] == "zmq");
     let ranks = match rank {
         Some(_) => 1,
@@ -221,12 +229,17 @@ mod tests {
     fn sglangs_server_info_says_the_same() {
         let mut direct = Direct::default();
         let info = json!({
-            "disable_radix_cache": false, "dp_size": 2, "max_total_num_tokens": 1000, "kv_events": { "publisher": "zmq" },
+            "disable_radix_cache": false, "enable_cache_report": true, "dp_size": 2, "max_total_num_tokens": 1000,
+            "kv_events": { "publisher": "zmq" },
         });
         read_server_info(&mut direct, &info, None);
         assert_eq!(
-            (direct.engine, direct.caches_prefixes),
-            (Engine::Sglang, Some(true))
+            (
+                direct.engine,
+                direct.caches_prefixes,
+                direct.reports_cached_tokens
+            ),
+            (Engine::Sglang, Some(true), Some(true))
         );
         assert_eq!(
             (direct.capacity_tokens, direct.names_publisher),

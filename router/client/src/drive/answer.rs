@@ -96,7 +96,6 @@ impl Answer {
     }
 
     /// Returns whether the stream ended properly and without a fault.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.done && self.finished && self.fault.is_none() && self.first_token.is_some()
     }

@@ -24,7 +24,6 @@ struct Message {
 
 impl Chat {
     /// Returns an empty conversation.
-    #[must_use]
     pub fn new(id: u64, block_size: u64, words: Words) -> Self {
         Self {
             id,
@@ -68,7 +67,6 @@ impl Chat {
     }
 
     /// Returns the request body of the latest turn.
-    #[must_use]
     pub fn body(&self, model: &str, step: &Step) -> Bytes {
         let length: usize = self.messages.iter().map(|message| message.text.len() + 48).sum();
         let mut body = String::with_capacity(length + model.len() + 192);

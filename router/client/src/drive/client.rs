@@ -38,7 +38,6 @@ pub enum Failure {
 
 impl Failure {
     /// Returns the name used in reports.
-    #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::Connection => "connection".to_owned(),
@@ -52,7 +51,6 @@ impl Failure {
     }
 
     /// Returns whether a response began but did not complete.
-    #[must_use]
     pub fn is_incomplete(&self) -> bool {
         matches!(self, Self::Reset | Self::Unfinished)
     }
@@ -80,9 +78,7 @@ pub struct Client {
 
 impl Client {
     /// Returns a client with `timeout` per turn.
-    ///
-    /// # Errors
-    /// If the HTTP client cannot be built.
+    /// Fails if the HTTP client cannot be built.
     pub fn new(timeout: Duration) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -167,9 +163,7 @@ impl Client {
     }
 
     /// Returns the first model that `target` lists.
-    ///
-    /// # Errors
-    /// If the target cannot be reached, or lists no model.
+    /// Fails if the target cannot be reached, or lists no model.
     pub async fn first_model(&self, target: &Target) -> anyhow::Result<String> {
         #[derive(Deserialize)]
         struct List {

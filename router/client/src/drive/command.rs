@@ -1,12 +1,10 @@
 //! `tailroute drive`: replays a trace against endpoints and reports the latency that users would see.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::trace::Format;
 
 use super::client::Client;
 use super::plan::Plan;
@@ -15,7 +13,7 @@ use super::run::{Settings, replay};
 use super::stats::{Run, cpu_time};
 use super::target::Target;
 use super::text::mix;
-use lab::trace_file::TraceFile;
+use lab::trace_source::{Trace, TraceSource, named};
 
 /// Replay a turn trace as streamed chat completions and report time to first token
 ///
@@ -25,13 +23,14 @@ use lab::trace_file::TraceFile;
 /// complete response.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tailroute drive --trace conv.jsonl.gz --target http://127.0.0.1:8080 --speed 10\n  \
+    tailroute drive --trace gen:wildchat:1 --turns 200 --target http://127.0.0.1:8080 --speed 10\n  \
     tailroute drive --trace conv.jsonl.gz --turns 600 --speed 20 --rounds 3 \\\n    \
     --target round_robin=http://127.0.0.1:8081 --target tail=http://127.0.0.1:8082")]
 pub struct Args {
-    /// Turn trace, plain or gzip; Mooncake's and Bailian's published formats are read too.
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    /// Turn trace or capture, plain or gzip, also in Mooncake's or Bailian's format; or a generator: gen:wildchat:SEED,
+    /// gen:sharegpt:SEED, agents:SEED or hot:SEED.
+    #[arg(long, value_name = "FILE", value_parser = named)]
+    trace: (String, TraceSource),
     /// Endpoint, without /v1; give it several times to compare. With several URLs, separated by commas, each turn
     /// goes to any of them, as behind a load balancer without session affinity.
     #[arg(long = "target", value_name = "[NAME=]URL[,URL]", required = true)]
@@ -39,7 +38,7 @@ pub struct Args {
     /// Speed-up over the trace's pace.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     speed: f64,
-    /// Replay only the first N turns.
+    /// Replay only the first N turns; the default is all of a file, 2000 of a generator.
     #[arg(long, value_name = "N")]
     turns: Option<usize>,
     /// Share of turns, from the start, that are sent but not counted.
@@ -72,9 +71,7 @@ pub struct Args {
 }
 
 /// Replays and reports.
-///
-/// # Errors
-/// If the trace cannot be read, or a target cannot be asked for its model.
+/// Fails if the trace cannot be read, or a target cannot be asked for its model.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -95,14 +92,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn plan(args: &Args) -> anyhow::Result<Plan> {
-    let mut file = TraceFile::open(&args.trace, Format::Auto)?;
-    let turns: Vec<_> = file
-        .by_ref()
-        .take(args.turns.unwrap_or(usize::MAX))
-        .collect::<Result<_, _>>()?;
-    anyhow::ensure!(!turns.is_empty(), "{}: no turns", args.trace.display());
-    let block_size = file.reader().meta().block_size;
-    Ok(Plan::new(turns, block_size, args.speed, args.warmup_share))
+    let Trace {
+        turns, block_tokens, ..
+    } = args.trace.1.read(args.turns)?;
+    Ok(Plan::new(turns, block_tokens, args.speed, args.warmup_share))
 }
 
 async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
@@ -155,7 +148,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
         .map(|(target, runs)| TargetReport::new(target, runs))
         .collect();
     Ok(Report {
-        trace: args.trace.display().to_string(),
+        trace: args.trace.0.clone(),
         speed: args.speed,
         turns: plan.turns,
         counted: plan.counted,
@@ -192,5 +185,32 @@ fn share(text: &str) -> Result<f64, String> {
         Ok(number)
     } else {
         Err("expected a share from 0 up to, not including, 1".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_generated_trace_is_planned_like_a_file() {
+        let of = |trace: &str| {
+            Cli::try_parse_from(["drive", "--target", "http://a", "--turns", "30", "--trace", trace])
+        };
+        for trace in ["gen:wildchat:1", "hot:1"] {
+            let args = of(trace).unwrap().args;
+            assert_eq!((plan(&args).unwrap().turns, &*args.trace.0), (30, trace));
+        }
+        assert!(of("gen:mars:1").is_err());
+        let missing = plan(&of("nowhere.jsonl").unwrap().args).unwrap_err();
+        assert_eq!(missing.to_string(), "cannot open trace nowhere.jsonl");
     }
 }

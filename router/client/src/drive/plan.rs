@@ -49,7 +49,6 @@ pub struct Step {
 impl Plan {
     /// Plans `turns`, which are in order of time, at `speed` times the trace's pace. The first `warmup_share` of them
     /// are sent but not counted. Time begins with the first turn.
-    #[must_use]
     pub fn new(turns: Vec<Turn>, block_size: Option<u32>, speed: f64, warmup_share: f64) -> Self {
         let total = turns.len();
         let warmup = (total as f64 * warmup_share).floor() as usize;

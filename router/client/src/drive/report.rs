@@ -47,7 +47,6 @@ pub struct TargetReport {
 
 impl TargetReport {
     /// Summarises the runs of one target.
-    #[must_use]
     pub fn new(target: &Target, rounds: Vec<Run>) -> Self {
         let all: Vec<_> = rounds.iter().map(Run::figures).collect();
         let mut median = Map::new();
@@ -72,14 +71,12 @@ impl TargetReport {
 
 impl Report {
     /// Returns whether every turn of every run was sent and completely answered.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         let clean = |run: &Run| run.turns == self.turns && run.errors + run.incomplete == 0;
         self.targets.iter().flat_map(|target| &target.rounds).all(clean)
     }
 
     /// Formats the report as a table with a row per figure and a column per target.
-    #[must_use]
     pub fn table(&self) -> String {
         let names: Vec<_> = Run::default()
             .figures()

@@ -28,7 +28,6 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises `values`.
-    #[must_use]
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let count = values.len();
@@ -48,7 +47,6 @@ impl Summary {
 }
 
 /// Returns the `share` quantile of sorted values, by linear interpolation; 0 if there are none.
-#[must_use]
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;
@@ -108,7 +106,6 @@ pub struct Run {
 
 impl Run {
     /// Computes the statistics of a run.
-    #[must_use]
     pub fn of(samples: &Samples, slo_ttft_ms: Option<f64>, cpu: Option<Duration>) -> Self {
         let mut run = Self {
             turns: samples.turns.len(),
@@ -178,7 +175,6 @@ impl Run {
     }
 
     /// Returns the compared figures by name; `None` for those not measured.
-    #[must_use]
     pub fn figures(&self) -> Vec<(&'static str, Option<f64>)> {
         let measured = |summary: &Summary, value: f64| (summary.count > 0).then_some(value);
         let (ttft, whole, gap) = (&self.ttft_ms, &self.end_to_end_ms, &self.inter_token_ms);
@@ -217,7 +213,6 @@ impl Run {
 }
 
 /// Returns the processor time used by this process; `None` on platforms other than Linux.
-#[must_use]
 pub fn cpu_time() -> Option<Duration> {
     // Fields 14 and 15 of /proc/self/stat, after the name in parentheses, in hundredths of a second.
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;

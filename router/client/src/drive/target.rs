@@ -24,9 +24,7 @@ pub struct BadTarget(String);
 
 impl Target {
     /// Returns the URL of `path` for each base. `path` begins with a slash.
-    ///
-    /// # Errors
-    /// If path and base form no valid URL.
+    /// Fails if path and base form no valid URL.
     pub fn urls(&self, path: &str) -> Result<Vec<Url>, <Url as FromStr>::Err> {
         self.bases
             .iter()

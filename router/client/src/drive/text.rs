@@ -12,7 +12,6 @@ pub struct Words {
 
 impl Words {
     /// Returns a generator whose words depend only on `seed`.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
@@ -34,7 +33,6 @@ impl Words {
 }
 
 /// SplitMix64's finaliser: every bit of the input moves every bit of the output.
-#[must_use]
 pub fn mix(bits: u64) -> u64 {
     let mut z = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -43,7 +41,6 @@ pub fn mix(bits: u64) -> u64 {
 }
 
 /// Returns the first `count` words of `text`.
-#[must_use]
 pub fn first_words(text: &str, count: u64) -> &str {
     let mut words = 0;
     let mut inside = false;

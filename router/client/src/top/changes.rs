@@ -2,13 +2,11 @@
 
 use serde_json::Value;
 
-/// Changes shown.
 const CHANGES: usize = 5;
 
 /// A change, or refusals of the same operation by the same caller.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Change {
-    /// The newest entry.
     pub(super) entry: Value,
     /// Number of entries.
     pub(super) count: u64,

@@ -135,7 +135,10 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 
 fn row(worker: &Value) -> Row<'static> {
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
-    let state = text(&worker["state"]);
+    let mut state = text(&worker["state"]);
+    if let (true, Some(factor)) = (state == "ready", worker["slow"]["factor"].as_f64()) {
+        state = format!("slow {factor:.1}×");
+    }
     let colour = match state.as_str() {
         "ready" => Color::Reset,
         "unwell" => Color::Red,
@@ -202,7 +205,7 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
                 ms(&outcome["ttft_ms"]),
                 ms(&decision["objective_ms"])
             ),
-            text(&outcome["cause"]),
+            text(&outcome["cause"]).replace("_worker", ""),
             text(&decision["worker"]),
             // Its beginning is enough for `ctl explain`.
             text(&decision["request"]),

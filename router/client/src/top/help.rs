@@ -9,6 +9,7 @@ const TEXT: &str = "\
 ?  this help        q, Esc, Control-C  end
 
 workers
+  state    slow 7.9×: takes 7.9 times as long as its baseline
   wait ms  predicted wait before a new turn's prefill
   busy     share of its time spent on prefill
   α        milliseconds per uncached token
@@ -18,13 +19,12 @@ workers
 hottest prefixes
   tokens   of the longest copy; forks: known continuations
 late turns
-  cause    queue, miss, engine, network, prompt, or whole
+  cause    queue, miss, slow, engine, network, prompt, or whole
   request  tailroute ctl explain takes the beginning of an id
 changes
   ×12      refusals of one operation and caller, counted in one line";
 const WIDTH: u16 = 70;
 
-/// Draws the help in the middle of the screen.
 pub(super) fn draw(frame: &mut Frame<'_>) {
     let lines: Vec<Line<'_>> = TEXT.lines().map(Line::raw).collect();
     let height = lines.len() as u16 + 2;

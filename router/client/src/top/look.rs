@@ -19,7 +19,6 @@ const SHARED: usize = 3;
 const LATE: usize = 10;
 const TTFT_BUCKET: &str = "tailroute_time_to_first_token_seconds_bucket";
 
-/// The data on the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
     pub(super) router: String,
@@ -31,7 +30,6 @@ pub(super) struct Screen {
     pub(super) hottest: Vec<Hot>,
     /// The latest decisions with a late first token, newest first; `None` if the router keeps no decisions.
     pub(super) late: Option<Vec<Value>>,
-    /// Time of the latest poll.
     pub(super) now_unix_ms: f64,
     /// 95th percentile of TTFT between two polls, in ms; 0 if no turn ended.
     pub(super) p95_ms: VecDeque<u64>,
@@ -48,7 +46,6 @@ pub(super) struct Screen {
 type Buckets = BTreeMap<u64, f64>;
 
 impl Screen {
-    /// Returns an empty screen of a router.
     pub(super) fn new(router: &str) -> Self {
         Self {
             router: router.to_owned(),
@@ -68,9 +65,7 @@ impl Screen {
     }
 
     /// Polls the router.
-    ///
-    /// # Errors
-    /// If the router cannot be reached, or rejects a request.
+    /// Fails if the router cannot be reached, or rejects a request.
     pub(super) async fn look(&mut self, client: &Client) -> anyhow::Result<()> {
         let listed = workers::all(client).await?;
         self.workers = listed["workers"].as_array().cloned().unwrap_or_default();

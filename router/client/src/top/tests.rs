@@ -123,6 +123,21 @@ fn decisions_that_are_not_kept_and_absent_late_turns_are_shown_differently() {
 }
 
 #[test]
+fn a_slow_worker_is_named_in_its_state() {
+    let mut screen = screen();
+    screen.workers[0]["slow"] = json!({ "factor": 7.91 });
+    screen.found(
+        &prefixes(),
+        json!({ "decisions": [decision("r", "gpu-0", [900.0, 1.0], json!("slow_worker"))], "capacity": 1 }),
+    );
+    let drawn = text(&screen, Size::new(80, 24)).unwrap();
+    assert!(
+        drawn.contains("gpu-0        slow 7.9× ") && drawn.contains(" slow    gpu-0"),
+        "{drawn}"
+    );
+}
+
+#[test]
 fn a_failed_poll_keeps_the_screen_and_shows_the_error() {
     let mut screen = screen();
     screen.note(Err(anyhow::anyhow!("no answer from 127.0.0.1:9090")));

@@ -2,12 +2,10 @@
 
 use crate::error::Error;
 
-/// A directive, with its block if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Directive {
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
-    /// Line, from 1.
     pub(crate) line: usize,
     pub(crate) block: Option<Vec<Directive>>,
 }
@@ -23,7 +21,6 @@ enum Token {
     Close,
 }
 
-/// Reads all directives of a file.
 pub(crate) fn directives(name: &str, text: &str) -> Result<Vec<Directive>, Error> {
     let wrong = |line: usize, what: &str| Error::wrong(format!("{name}:{line}"), what);
     // The blocks that are open, each with the directive that opened it; the first is the file itself.

@@ -24,7 +24,6 @@ struct Pass<'a> {
     directive: &'a Directive,
     /// Line of the `server` block.
     server: usize,
-    /// Path of the `location`.
     path: &'a str,
     /// Order of preference.
     rank: usize,

@@ -19,6 +19,8 @@ pub struct Ring {
     file: File,
     /// Length of the complete lines.
     length: u64,
+    /// The last line with the fleet, which also begins every new file.
+    fleet: Vec<u8>,
 }
 
 impl Ring {
@@ -30,6 +32,7 @@ impl Ring {
             max_bytes,
             file,
             length: 0,
+            fleet: Vec::new(),
         };
         ring.append(&first_line())?;
         Ok(ring)
@@ -40,9 +43,17 @@ impl Ring {
         if self.length + lines.len() as u64 > self.max_bytes {
             let file = begin(&self.path)?;
             (self.file, self.length) = (file, 0);
-            self.append(&first_line())?;
+            let head = [&first_line()[..], &self.fleet].concat();
+            self.append(&head)?;
         }
         self.append(lines)
+    }
+
+    /// Writes a line with the fleet, and keeps it for the next file.
+    pub fn write_fleet(&mut self, line: Vec<u8>) -> io::Result<()> {
+        let written = self.write(&line);
+        self.fleet = line;
+        written
     }
 
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -69,11 +80,15 @@ fn begin(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Returns the file's metadata line. `lab::trace` reads its first two fields.
+/// Version of the format. Version 2 has lines with the fleet.
+const VERSION: u32 = 2;
+
+/// Returns the file's metadata line. `lab::trace` reads its first three fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({
         "capture": true,
+        "version": VERSION,
         "bs": BLOCK_TOKENS,
         "source": concat!("tailroute ", env!("CARGO_PKG_VERSION")),
         "begun_unix_s": since.map_or(0, |since| since.as_secs()),

@@ -9,9 +9,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use policy::fleet_record::FleetRecord;
 use policy::units::Millis;
 
 use super::file::first_line;
+use super::fleet;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
 use super::record::{Arrival, Record, micros};
 
@@ -37,6 +39,8 @@ struct Held {
     bytes: usize,
     max_bytes: usize,
     chunk_bytes: usize,
+    /// The line with the fleet.
+    fleet: Vec<u8>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,6 +64,7 @@ impl Memory {
             bytes: 0,
             max_bytes,
             chunk_bytes: (max_bytes / CHUNKS).clamp(least, most),
+            fleet: Vec::new(),
         })))
     }
 
@@ -89,6 +94,12 @@ impl Memory {
         true
     }
 
+    /// Sets the fleet that serves the turns, in place of an earlier one.
+    pub fn fleet(&self, record: &FleetRecord) {
+        let line = fleet::line(record);
+        self.0.lock().fleet = line;
+    }
+
     /// Returns the number of turns held, and their bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
@@ -105,14 +116,15 @@ impl Memory {
     /// Returns the newest turns as a trace. Too slow for threads that serve requests.
     #[must_use]
     pub fn newest(&self, turns: usize) -> Vec<u8> {
-        let chunks: Vec<Arc<Chunk>> = {
+        let (chunks, fleet): (Vec<Arc<Chunk>>, _) = {
             let held = self.0.lock();
             let open = Arc::new(held.open.clone());
-            held.full.iter().cloned().chain([open]).collect()
+            let chunks = held.full.iter().cloned().chain([open]).collect();
+            (chunks, held.fleet.clone())
         };
         let (order, mut numbers) = in_order(&chunks);
         let skip = order.len().saturating_sub(turns);
-        let mut trace = first_line();
+        let mut trace = [first_line(), fleet].concat();
         for (at, &(arrival, chunk, start)) in order.iter().enumerate() {
             let Some((_, record)) = Record::read(&mut &chunks[chunk].bytes[start..]) else {
                 continue;

@@ -68,6 +68,9 @@ pub struct Line {
     pub worker: String,
     /// Time to first token.
     pub ttft_ms: f64,
+    /// Whether the response came in one piece, so that `ttft_ms` is the time of all of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
     /// Time from arrival to the end of the response.
     pub took_ms: f64,
     /// Predicted time to first token.
@@ -156,6 +159,7 @@ impl Numbers {
             model: self.model(&record.model),
             worker: record.worker.clone().into_owned(),
             ttft_ms: round(record.ttft.0, 1e3),
+            whole: record.whole,
             took_ms: round(record.took.0, 1e3),
             predicted_ttft_ms: round(record.predicted_ttft.0, 1e3),
             cached_tokens: record.reported_cached,

@@ -49,6 +49,8 @@ pub struct Record<'a> {
     pub worker: Cow<'a, str>,
     /// Time from the request's last byte to its first token.
     pub ttft: Millis,
+    /// Whether the response came in one piece, so that `ttft` is the time of all of it.
+    pub whole: bool,
     /// Time from the request's last byte to the end of the response.
     pub took: Millis,
     /// Predicted time to first token.
@@ -79,6 +81,7 @@ impl Record<'_> {
             counted: self.counted,
             worker: text(self.worker),
             ttft: self.ttft,
+            whole: self.whole,
             took: self.took,
             predicted_ttft: self.predicted_ttft,
             predicted_cached: self.predicted_cached,
@@ -131,6 +134,7 @@ impl Record<'_> {
             self.reply.is_some(),
             self.counted,
             self.reported_cached.is_some(),
+            self.whole,
         ];
         for number in numbers {
             to.put_u64_le(number);
@@ -152,7 +156,7 @@ impl Record<'_> {
             *number = from.try_get_u64_le().ok()?;
         }
         let flags = from.try_get_u8().ok()?;
-        let [conversation, reply, counted, reported] = [0, 1, 2, 3].map(|at| flags & 1 << at != 0);
+        let [conversation, reply, counted, reported, whole] = [0, 1, 2, 3, 4].map(|at| flags & 1 << at != 0);
         let mut text = || read_text(from);
         let (class, model, worker, outcome) = (text()?, text()?, text()?, text()?);
         let record = Record {
@@ -171,6 +175,7 @@ impl Record<'_> {
             counted,
             worker,
             ttft: Millis(f64::from_bits(numbers[7])),
+            whole,
             took: Millis(f64::from_bits(numbers[8])),
             predicted_ttft: Millis(f64::from_bits(numbers[9])),
             predicted_cached: Tokens(numbers[10]),

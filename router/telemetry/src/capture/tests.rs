@@ -13,6 +13,8 @@ use super::numbers::{BLOCK_TOKENS, Line, Numbers};
 use super::*;
 use lab::trace_file::TraceFile;
 
+mod fleet_lines;
+
 /// A chat, fingerprinted as on the request path, with four bytes per token.
 struct Chat(Vec<(&'static str, String)>);
 
@@ -47,6 +49,7 @@ fn record(conversation: Option<u64>, prompt: Chain, units: u64, tokens: [u64; 2]
         counted: true,
         worker: "w".into(),
         ttft: Millis(12.345_678),
+        whole: false,
         took: Millis(34.5),
         predicted_ttft: Millis(10.0),
         predicted_cached: Tokens(0),
@@ -95,6 +98,13 @@ fn start(path: &Path, max_bytes: usize) -> (Capture, Arc<Counted>) {
         Capture::start(&settings(path, max_bytes), counters).unwrap(),
         counted,
     )
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap()
 }
 
 fn settings(path: &Path, max_bytes: usize) -> config::Capture {
@@ -208,10 +218,7 @@ fn models_that_clients_invent_end_in_one() {
 fn a_capture_is_a_trace_sorted_by_arrival_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let (capture, turns) = start(&path, 1 << 20);
     let slips: Vec<_> = (0..5)
         .map(|at| capture.begin(Millis(f64::from(at) * 100.0)))
@@ -233,10 +240,7 @@ fn a_file_that_is_full_makes_room_and_both_are_whole_traces() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
     std::fs::write(&path, "what an earlier run left").unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let (capture, _) = start(&path, 4000);
     let before = folder.path().join("capture.jsonl.1");
     assert_eq!(
@@ -277,6 +281,7 @@ fn a_full_queue_drops_and_counts_and_never_waits() {
         open: Arc::default(),
         sequence: AtomicU64::new(0),
         counters: Arc::<Counted>::clone(&turns),
+        fleet: Mutex::default(),
     }));
     for _ in 0..3 {
         let slip = capture.begin(Millis(0.0));
@@ -290,10 +295,7 @@ fn a_full_queue_drops_and_counts_and_never_waits() {
 fn a_turn_that_is_very_late_is_counted_and_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let (capture, turns) = start(&path, 1 << 20);
     let chat = Chat(vec![("user", text(1, 100))]);
     for arrived in [9000.0, 8000.0, 1000.0] {
@@ -315,10 +317,7 @@ fn turns_of(trace: &[u8]) -> Vec<Turn> {
 fn a_memory_is_the_trace_that_a_file_would_be_whenever_its_turns_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.jsonl");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let runtime = runtime();
     let ((file, _), memory) = (start(&path, 1 << 20), Memory::new(1 << 20));
     let times = (0..40u64).map(|at| Millis(at as f64 * 10.0));
     let slips: Vec<_> = times.map(|arrived| (arrived, file.begin(arrived))).collect();
@@ -354,6 +353,7 @@ fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
     let (said, _) = Chat(vec![("assistant", text(2, 600))]).chain();
     full.reply = Some(Cow::Owned(said));
     (full.class, full.model, full.reported_cached) = ("batch".into(), "m".into(), Some(64));
+    full.whole = true;
     let mut bare = record(None, Chain::new(), 0, [0, 0]);
     bare.counted = false;
     let arrival = |at_us| Arrival { at_us, sequence: 9 };

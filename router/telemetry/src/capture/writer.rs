@@ -84,6 +84,7 @@ impl Writer {
             let is_over = loop {
                 match next.map_or_else(|| messages.try_recv(), Ok) {
                     Ok(Message::Turn(arrival, record)) => self.hold(arrival, record),
+                    Ok(Message::Fleet(line)) => self.write_fleet(line),
                     Ok(Message::End(done)) => waiting.push(done),
                     Err(TryRecvError::Empty) => break false,
                     Err(TryRecvError::Disconnected) => break true,
@@ -147,6 +148,11 @@ impl Writer {
         }
     }
 
+    fn write_fleet(&mut self, line: Vec<u8>) {
+        // A failure is reported with the next turns, and the line begins the next file.
+        let _ = self.ring.write_fleet(line);
+    }
+
     fn line(&mut self, arrival: Arrival, record: &Record<'_>) -> Option<Line> {
         let arrived_us = arrival.at_us;
         if arrived_us + TOLERANCE_US < self.last_us {
@@ -160,7 +166,7 @@ impl Writer {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own, which nobody waits for"
+    reason = "a separate thread that no request waits for"
 )]
 fn rest() {
     std::thread::sleep(REST);

@@ -31,7 +31,6 @@ struct Ids {
 
 impl RequestIdentity {
     /// Creates the identity of a request.
-    #[must_use]
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
         Self(Arc::new(Ids {
             trace,
@@ -40,7 +39,6 @@ impl RequestIdentity {
     }
 
     /// Returns the request that this task is processing.
-    #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }

@@ -177,7 +177,7 @@ fn write_some(out: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own, which nobody waits for"
+    reason = "a separate thread that no request waits for"
 )]
 fn rest() {
     std::thread::sleep(AGAIN);

@@ -32,7 +32,6 @@ pub enum Stage {
 
 impl Stage {
     /// Returns the span's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Receive => "receive",

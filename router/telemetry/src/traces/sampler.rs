@@ -22,7 +22,6 @@ use crate::context::Context;
 const MEMORY: f32 = 8192.0;
 /// Minimum number of turns before any is slow.
 const ENOUGH: f32 = 100.0;
-/// Turns between updates of the threshold.
 const LOOK_EVERY: u32 = 32;
 const BINS: usize = 256;
 /// Upper end of the first bin, in milliseconds.
@@ -47,7 +46,6 @@ pub enum KeepReason {
 
 impl KeepReason {
     /// Returns the name in metrics and traces.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",

@@ -83,7 +83,6 @@ impl Trace {
     }
 
     /// Returns whether the request is traced.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
@@ -178,7 +177,6 @@ pub struct Note {
 
 impl Note {
     /// Returns the trace for an exemplar: with tracing enabled, only if it is already certain to be kept.
-    #[must_use]
     pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
         let is_kept = match &self.trace.0 {
             None => true,
@@ -221,7 +219,6 @@ impl AttemptSpan {
     }
 
     /// Returns a handle that outlives the attempt.
-    #[must_use]
     pub fn note(&self) -> Note {
         Note {
             trace: self.trace.clone(),

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::format::{count, counted, ms, time};
-use super::{Decision, Outcome, verdict};
+use super::super::table::{Align, Table};
+use super::{Decision, Outcome};
 
 /// Formats the decisions of a request, one for each attempted worker, the first attempt first.
 pub(super) fn text(decisions: &[Decision]) -> String {
@@ -22,8 +23,11 @@ pub(super) fn text(decisions: &[Decision]) -> String {
 }
 
 fn one(decision: &Decision) -> String {
-    let mut out = verdict::sentence(decision);
-    let _ = write!(out, "\n{}\n\n{}", came(decision), verdict::table(decision));
+    let mut out = match decision.verdict.as_str() {
+        "" => format!("{} chosen.", decision.worker),
+        verdict => verdict.to_owned(),
+    };
+    let _ = write!(out, "\n{}\n\n{}", came(decision), table(decision));
     if let Some(left) = &decision.left_out {
         let _ = write!(
             out,
@@ -42,6 +46,50 @@ fn one(decision: &Decision) -> String {
     }
     let _ = write!(out, "\n\n{}", facts(decision));
     out
+}
+
+/// Returns the terms of each worker. The columns after `predicted` add up to `score` where it is a cost; otherwise those
+/// before `predicted` add up to it.
+fn table(decision: &Decision) -> String {
+    let is_cost = decision.parts_of == "score";
+    let parts = decision.chosen().map_or(&[][..], |chosen| &chosen.parts);
+    let mut header = vec![
+        ("worker", Align::Left),
+        ("cached", Align::Right),
+        ("computed", Align::Right),
+    ];
+    if is_cost {
+        header.push(("predicted", Align::Right));
+    }
+    header.extend(parts.iter().map(|part| (part.name.as_str(), Align::Right)));
+    if !is_cost {
+        header.push(("= predicted", Align::Right));
+    }
+    header.push((if is_cost { "= score" } else { "score" }, Align::Right));
+    let mut table = Table::new(&header);
+    for terms in &decision.terms {
+        let sum: f64 = terms.parts.iter().map(|part| part.ms).sum();
+        let mut cells = vec![
+            terms.worker.clone(),
+            terms.cached_tokens.to_string(),
+            terms.uncached_tokens.to_string(),
+        ];
+        if is_cost {
+            cells.push(format!("{:.1}", terms.predicted_ttft_ms));
+        }
+        cells.extend(terms.parts.iter().map(|part| format!("{:.1}", part.ms)));
+        if !is_cost {
+            cells.push(format!("{sum:.1}"));
+        }
+        cells.push(match (terms.ready, terms.score) {
+            (false, _) => "not ready".to_owned(),
+            (true, None) => "-".to_owned(),
+            (true, Some(_)) if is_cost => format!("{sum:.1}"),
+            (true, Some(score)) => format!("{score:.3}"),
+        });
+        table.row(cells);
+    }
+    table.text()
 }
 
 /// Says when the first token came, against the objective and the prediction.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use lab::side_by_side::{header, rows};
 use serde_json::{Map, Value};
 
 use super::super::format::{count, list, ms, number, plain, share, text, time};
@@ -41,6 +42,19 @@ pub(super) fn changed(before: &Value, answer: &Value) -> String {
     }
     if changes.is_empty() {
         out.push_str("\nno setting has changed");
+    }
+    out
+}
+
+/// Formats a change of the policy in force, which may have been temporary.
+pub(super) fn set(shown: &Value, answer: &Value) -> String {
+    let mut out = changed(&shown["settings"], answer);
+    if shown["reverts"].is_object() {
+        let revision = &shown["revision"];
+        let _ = write!(
+            out,
+            "\nrevision {revision} was temporary; its other values stay in force"
+        );
     }
     out
 }
@@ -113,30 +127,31 @@ pub(super) fn history(answer: &Value, limit: usize) -> String {
     table.text()
 }
 
-/// Formats the results of a preview.
+/// Formats the results of a preview, as `tailroute replay` does.
 pub(super) fn preview(report: &Value) -> String {
     let mut out = format!(
-        "{} turns on {} workers\n",
+        "{} turns on {} workers, objective {} ms\ncosts: {}",
         report["turns"],
-        report["workers"].as_array().map_or(0, Vec::len)
+        report["workers"].as_array().map_or(0, Vec::len),
+        number(report, "objective_ms"),
+        text(report, "costs"),
     );
-    let _ = write!(out, "\n{:<14} {:>12} {:>12} {:>9}", "", "now", "then", "change");
-    for (name, key) in [
-        ("p50 ms", "p50_ms"),
-        ("p95 ms", "p95_ms"),
-        ("p99 ms", "p99_ms"),
-        ("mean ms", "mean_ms"),
-        ("hits", "hit_ratio"),
-        ("in objective", "slo_share"),
-    ] {
-        let (now, then) = (number(&report["baseline"], key), number(&report["proposed"], key));
-        let change = if now > 0.0 {
-            (then / now - 1.0) * 100.0
-        } else {
-            0.0
-        };
-        let _ = write!(out, "\n{name:<14} {now:>12.3} {then:>12.3} {change:>+7.1} %");
+    let check = &report["check"];
+    if let Some(turns) = check["turns"].as_u64() {
+        let (header, rows) = (
+            header("measured", "simulated"),
+            rows("", &check["measured"], &check["simulated"]),
+        );
+        let _ = write!(
+            out,
+            "\n\n{turns} measured turns, under the policy in force\n{header}{rows}"
+        );
     }
+    let (header, rows) = (
+        header("before", "after"),
+        rows("", &report["baseline"], &report["proposed"]),
+    );
+    let _ = write!(out, "\n\n{header}{rows}");
     let _ = write!(
         out,
         "\n\n{} turns go elsewhere; {} become faster, {} slower",
@@ -222,6 +237,11 @@ mod tests {
             "revision 4 since 1970-01-01 00:00:00Z by alice (rollback)\nrestores revision 1\n\nweights.load: 1.0 → 1.2"
         );
         assert!(changed(&after["settings"], &after).ends_with("\nno setting has changed"));
+        let temporary =
+            json!({ "revision": 3, "settings": before, "reverts": { "in_s": 9.0, "to_revision": 2 } });
+        assert!(
+            set(&temporary, &after).ends_with("\nrevision 3 was temporary; its other values stay in force")
+        );
     }
 
     #[test]
@@ -240,6 +260,33 @@ mod tests {
              weights.load: 1.2 → 1.0\n\
              \u{20}      2  1970-01-01 00:00:00Z  alice  put, temporary  tail    noon\n    \
              weights.load: 1.0 → 1.2"
+        );
+    }
+
+    #[test]
+    fn a_preview_has_the_units_of_a_replay() {
+        let shown = preview(&json!({
+            "turns": 400, "workers": ["a", "b"], "objective_ms": 500.0, "costs": "from the router, learned",
+            "check": {
+                "turns": 390,
+                "measured": { "p50_ms": 100.0, "p95_ms": 200.0, "slo_share": 1.0 },
+                "simulated": { "p50_ms": 90.0, "p95_ms": 210.0, "slo_share": 0.99 },
+            },
+            "baseline": { "p50_ms": 90.0, "hit_ratio": 0.734 }, "proposed": { "p50_ms": 99.0, "hit_ratio": 0.7 },
+            "moved": 3, "better": 1, "worse": 2,
+        }));
+        assert_eq!(
+            shown,
+            "400 turns on 2 workers, objective 500 ms\ncosts: from the router, learned\n\n\
+             390 measured turns, under the policy in force\n\
+             \u{20}                    measured    simulated    change\n\
+             p50 ms                  100.0         90.0   -10.0 %\n\
+             p95 ms                  200.0        210.0    +5.0 %\n\
+             in objective          100.0 %       99.0 %   -1.0 pp\n\n\
+             \u{20}                      before        after    change\n\
+             p50 ms                   90.0         99.0   +10.0 %\n\
+             hits                   73.4 %       70.0 %   -3.4 pp\n\n\
+             3 turns go elsewhere; 1 become faster, 2 slower"
         );
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::format::{count, list, number, text, time};
+use super::super::format::{count, list, ms, number, text, time};
 use super::super::table::{Align, Table};
 
 fn table() -> Table {
@@ -39,13 +39,13 @@ fn cells(worker: &Value) -> [String; 10] {
     ]
 }
 
-/// Formats all workers. A worker whose probes fail has a line with its last error.
+/// Formats all workers. A worker whose probes fail has a line with its last error, and a slow one with its factor.
 pub(super) fn workers(answer: &Value) -> String {
     let mut table = table();
     for worker in list(answer, "workers") {
         table.row(cells(worker));
-        if let Some(failure) = failure(worker) {
-            table.note(failure);
+        for note in [failure(worker), slow(worker)].into_iter().flatten() {
+            table.note(note);
         }
     }
     table.text()
@@ -58,6 +58,13 @@ pub(super) fn worker(worker: &Value) -> String {
     let mut out = table.text();
     if let Some(why) = why(worker) {
         let _ = write!(out, "\n\n{why}");
+    }
+    if let Some(slow) = slow(worker) {
+        let _ = write!(
+            out,
+            "\n\n{slow}\nCordon it and look at its GPU: clock, throttling, other processes. If this is its normal \
+             speed, measure it with gpu-bench."
+        );
     }
     let models: Vec<&str> = list(worker, "models").filter_map(Value::as_str).collect();
     let cost = &worker["cost"];
@@ -126,6 +133,22 @@ fn failure(worker: &Value) -> Option<String> {
     ))
 }
 
+/// Says how slow the worker is, if it has become slow.
+fn slow(worker: &Value) -> Option<String> {
+    let slow = worker["slow"].as_object().map(|_| &worker["slow"])?;
+    Some(format!(
+        "slow for {}: {:.1} times its {}, α {:.4} ms per token instead of {:.4}",
+        ms(number(slow, "since_s") * 1e3),
+        number(slow, "factor"),
+        match text(slow, "against") {
+            "fleet" => "fleet's median",
+            past => past,
+        },
+        number(slow, "alpha_ms_per_token"),
+        number(slow, "baseline_alpha_ms_per_token"),
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -157,6 +180,22 @@ mod tests {
              cache   300,000 of 500,000 tokens\n\
              cost    α 0.0500 ms per token, β 3.0 ms, off by 1.2 ms on average"
         );
+    }
+
+    #[test]
+    fn a_slow_worker_is_shown_with_its_factor() {
+        let mut slow = unwell();
+        slow["state"] = json!("ready");
+        slow["last_error"] = Value::Null;
+        slow["slow"] = json!({
+            "factor": 7.91, "against": "own past", "since_s": 12.25, "alpha_ms_per_token": 0.394,
+            "baseline_alpha_ms_per_token": 0.0498,
+        });
+        let said = "slow for 12.2 s: 7.9 times its own past, α 0.3940 ms per token instead of 0.0498";
+        let listed = workers(&json!({ "workers": [slow] }));
+        assert_eq!(listed.lines().nth(2), Some(&*format!("    {said}")), "{listed}");
+        let shown = worker(&slow);
+        assert!(shown.contains(&format!("\n\n{said}\nCordon it")), "{shown}");
     }
 
     #[test]

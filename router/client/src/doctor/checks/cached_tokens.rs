@@ -9,15 +9,12 @@ use super::{unreached, untold};
 const TURNS: usize = 20;
 
 pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
-    match &worker.direct.prompts {
-        Some(Ok(prompts)) if prompts.iter().any(|prompt| prompt.cached_tokens.is_some()) => {
-            return Verdict::ok("its responses report cached tokens");
-        }
-        _ if worker.cached_tokens_reported == Some(true) => {
-            return Verdict::ok("its responses report cached tokens");
-        }
-        Some(Ok(_)) => return missing(worker, "its responses do not report cached tokens".to_owned()),
-        _ => {}
+    if is_reported(worker) {
+        return Verdict::ok("its responses report cached tokens");
+    }
+    let is_off = worker.direct.reports_cached_tokens == Some(false);
+    if is_off || matches!(worker.direct.prompts, Some(Ok(_))) {
+        return missing(worker, "its responses do not report cached tokens".to_owned());
     }
     let turns = facts
         .turns
@@ -33,6 +30,15 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         ),
         Some(_) => unreached(worker),
     }
+}
+
+/// SGLang's settings are asked as well, because its responses omit a figure of zero.
+fn is_reported(worker: &Worker) -> bool {
+    let seen = match &worker.direct.prompts {
+        Some(Ok(prompts)) => prompts.iter().any(|prompt| prompt.cached_tokens.is_some()),
+        _ => false,
+    };
+    seen || worker.cached_tokens_reported == Some(true) || worker.direct.reports_cached_tokens == Some(true)
 }
 
 fn missing(worker: &Worker, found: String) -> Verdict {

@@ -4,7 +4,6 @@ use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
 use super::unreached;
 
-/// Largest difference.
 const MOST_MS: f64 = 2_000.0;
 
 pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {

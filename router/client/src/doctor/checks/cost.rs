@@ -12,6 +12,18 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     let answers = worker.cost_answers.unwrap_or(0);
     let seen = counted(answers as usize, "response");
     let measure = format!("gpu-bench worker WORKER_URL --push http://{}", facts.router);
+    if let Some(slow) = &worker.slow {
+        return Verdict::warning(
+            format!(
+                "a prefill takes {:.1} times as long as at its baseline ({})",
+                slow.factor, slow.against
+            ),
+            format!(
+                "tailroute ctl workers cordon {} --reason …, and look at its GPU; if that is its speed: {measure}",
+                worker.name
+            ),
+        );
+    }
     if worker.alpha_set.is_some() {
         return Verdict::warning(
             format!("α is overridden: {alpha:.4} ms per token, whatever responses show"),

@@ -4,7 +4,6 @@ use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
 use super::duration;
 
-/// Age of a restart that is reported.
 const RECENT_MS: f64 = 300_000.0;
 /// Time within which all workers become ready after the router's start.
 const START_MS: f64 = 60_000.0;

@@ -17,7 +17,7 @@ pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
     match (&worker.direct.prompts, worker.direct.caches_prefixes) {
         (_, Some(false)) => off(worker, "its settings switch prefix caching off".to_owned()),
         (Some(Ok(prompts)), _) => judge(worker, prompts),
-        (_, Some(true)) => Verdict::ok("its settings switch prefix caching on"),
+        (_, Some(true)) => on(),
         (Some(Err(error)), None) => Verdict::unknown(
             format!("the test prompt failed: {error}"),
             "401: give --worker-key-file; otherwise see the worker's log",
@@ -29,7 +29,9 @@ pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
 fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
     let (tokens, before, after) = (second.prompt_tokens, first.took_ms, second.took_ms);
     // SGLang, and older vLLM, omit a figure of zero.
-    let reports = first.cached_tokens.is_some() || worker.cached_tokens_reported == Some(true);
+    let reports = first.cached_tokens.is_some()
+        || worker.cached_tokens_reported == Some(true)
+        || worker.direct.reports_cached_tokens == Some(true);
     if let Some(cached) = second.cached_tokens.or(reports.then_some(0)) {
         return match cached as f64 >= FOUND * tokens as f64 {
             true => Verdict::ok(format!(
@@ -41,6 +43,9 @@ fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
             ),
         };
     }
+    if worker.direct.caches_prefixes == Some(true) {
+        return on();
+    }
     let times =
         format!("a repeated prompt took {after:.0} ms after {before:.0} ms; cached tokens are not reported");
     if before >= MEASURABLE_MS && after <= FASTER * before {
@@ -50,6 +55,10 @@ fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
         return off(worker, times);
     }
     Verdict::unknown(times, "let the worker report cached tokens, and run doctor again")
+}
+
+fn on() -> Verdict {
+    Verdict::ok("its settings switch prefix caching on")
 }
 
 fn off(worker: &Worker, found: String) -> Verdict {

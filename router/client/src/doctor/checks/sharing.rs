@@ -15,7 +15,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         Some(0) => Verdict::ok("all of its requests came through this router or its replicas"),
         Some(_) if facts.replicas.configured => Verdict::warning(
             format!("{requests} at the worker came neither through this router ({own}) nor its replicas"),
-            "send all clients through the router, or give other clients workers of their own",
+            "send all clients through the router, or give other clients separate workers",
         ),
         Some(_) => Verdict::problem(
             format!("{requests} at the worker did not come through this router ({own} did)"),

@@ -8,7 +8,6 @@ use super::super::verdict::Verdict;
 const PIECES: usize = 8;
 /// Spread of the pieces, as a share of the whole time, below which they arrived at once.
 const AT_ONCE: f64 = 0.1;
-/// Shortest response in which a buffer shows.
 const MEASURABLE_MS: f64 = 100.0;
 
 pub(in super::super) fn check(facts: &Facts) -> Verdict {

@@ -1,0 +1,141 @@
+//! Comparison of the simulation with what was measured, under the policy that was in force.
+
+use lab::side_by_side::{header, rows};
+use lab::simulate::stats::Sorted;
+use lab::trace_source::Trace;
+use serde::Serialize;
+use serde_json::json;
+
+use super::fleet::Fleet;
+use super::played::Played;
+
+/// Largest ratio of a simulated percentile to the measured one, either way.
+const FACTOR: f64 = 1.5;
+/// Difference in ms that is never too large: what HTTP and timers of a busy machine add.
+const SLACK_MS: f64 = 5.0;
+/// Fewest measured turns that can be compared.
+const FEWEST: usize = 20;
+
+/// The measured turns, as measured and as simulated.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Check {
+    /// Turns that are compared: after the warm-up, with a measured TTFT, under the policy in force.
+    pub(super) turns: usize,
+    pub(super) measured: Summary,
+    pub(super) simulated: Summary,
+}
+
+/// Statistics of the compared turns on one side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Summary {
+    pub(super) p50_ms: f64,
+    pub(super) p95_ms: f64,
+    /// Share of turns that met their objective.
+    pub(super) slo_share: f64,
+    /// Share of prompt tokens that were cached, of turns whose worker reported them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hit_ratio: Option<f64>,
+}
+
+/// One side of the turns.
+#[derive(Default)]
+struct Side {
+    ttft_ms: Vec<f64>,
+    late: usize,
+    cached: u64,
+    prompt: u64,
+}
+
+impl Side {
+    fn add(&mut self, ttft_ms: f64, objective_ms: f64) {
+        self.ttft_ms.push(ttft_ms);
+        self.late += usize::from(ttft_ms > objective_ms);
+    }
+
+    fn add_hit(&mut self, cached: u64, prompt: u64) {
+        self.cached += cached.min(prompt);
+        self.prompt += prompt;
+    }
+
+    fn summary(self) -> Summary {
+        let turns = self.ttft_ms.len().max(1) as f64;
+        let sorted = Sorted::new(self.ttft_ms);
+        Summary {
+            p50_ms: sorted.percentile(50.0),
+            p95_ms: sorted.percentile(95.0),
+            slo_share: 1.0 - self.late as f64 / turns,
+            hit_ratio: (self.prompt > 0).then(|| self.cached as f64 / self.prompt as f64),
+        }
+    }
+}
+
+impl Check {
+    /// Compares a play under the policy in force with what was measured. Returns the number of measured turns if they
+    /// are too few.
+    pub(super) fn of(trace: &Trace, fleet: &Fleet, played: &Played) -> Result<Self, usize> {
+        let (mut measured, mut simulated) = (Side::default(), Side::default());
+        for record in played.counted() {
+            let Some(turn) = trace.turns.get(record.turn as usize) else {
+                continue;
+            };
+            let Some(ttft) = turn.captured.ttft.filter(|_| turn.ts_s >= fleet.settings_since_s) else {
+                continue;
+            };
+            let objective = fleet.objective_of(trace, record.turn as usize).0;
+            measured.add(ttft.0, objective);
+            simulated.add(record.ttft_ms, objective);
+            if let Some(cached) = turn.captured.cached {
+                let prompt = turn.input_tokens().0;
+                measured.add_hit(cached.0, prompt);
+                simulated.add_hit(record.cached.0, prompt);
+            }
+        }
+        let turns = measured.ttft_ms.len();
+        if turns < FEWEST {
+            return Err(turns);
+        }
+        Ok(Self {
+            turns,
+            measured: measured.summary(),
+            simulated: simulated.summary(),
+        })
+    }
+
+    /// Returns whether the simulation reproduces the measured p50 and p95.
+    pub(super) fn agrees(&self) -> bool {
+        near(self.measured.p50_ms, self.simulated.p50_ms) && near(self.measured.p95_ms, self.simulated.p95_ms)
+    }
+
+    /// Formats both sides as a table.
+    pub(super) fn table(&self) -> String {
+        let table = rows("", &json!(self.measured), &json!(self.simulated));
+        format!("{}{table}", header("measured", "simulated"))
+    }
+
+    /// Says how the sides differ.
+    pub(super) fn difference(&self) -> String {
+        let (measured, simulated) = (&self.measured, &self.simulated);
+        format!(
+            "the simulation does not reproduce the captured turns: p50 {:.1} ms measured and {:.1} ms simulated, p95 {:.1} ms \
+             measured and {:.1} ms simulated",
+            measured.p50_ms, simulated.p50_ms, measured.p95_ms, simulated.p95_ms
+        )
+    }
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= SLACK_MS || (a.max(b) <= FACTOR * a.min(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_beyond_the_limit_is_no_agreement_either_way() {
+        assert!(near(100.0, 149.0) && near(149.0, 100.0));
+        assert!(!near(100.0, 151.0) && !near(151.0, 100.0));
+        assert!(near(1.0, 5.0), "a few milliseconds are noise");
+        assert!(!near(0.0, 6.0));
+    }
+}
