@@ -25,7 +25,6 @@ const OWN_BYTES: u64 = 96 << 20;
 const CONNECTION_BYTES: u64 = 40 << 10;
 /// The admin port: its connections, and the longest bodies of its requests.
 const ADMIN_BYTES: u64 = 512 * (100 << 10) + 256 * (256 << 10);
-/// Additional memory of a TLS connection.
 const TLS_BYTES: u64 = 48 << 10;
 /// A request in flight: its task, its parsed head, its prompt's keys and its records.
 const REQUEST_BYTES: u64 = 32 << 10;
@@ -86,100 +85,118 @@ fn mirror_bytes(capacity: Option<Tokens>, block_tokens: u32) -> u64 {
     blocks.saturating_mul(MIRROR_BLOCK_BYTES)
 }
 
+/// A part, its bytes, and the keys that bound it.
+type Row = (&'static str, u64, &'static str);
+
+fn count(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// Returns the bytes of a worker's messages of cache events.
+fn event_bytes(config: &Config) -> u64 {
+    // Five halves: a message grows into a buffer half as large again, and a replay may run beside it.
+    (count(config.limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES)
+}
+
+fn traffic(config: &Config) -> [Row; 7] {
+    let limits = &config.limits;
+    let connection = match config.tls.server {
+        Some(_) => CONNECTION_BYTES + TLS_BYTES,
+        None => CONNECTION_BYTES,
+    };
+    let connections = count(limits.max_connections.get()).saturating_mul(connection);
+    let answer = count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES + UNCOUNTED_BYTES));
+    let request = REQUEST_BYTES + answer.max(u64::from(H2_STREAM_BYTES));
+    let in_flight = count(limits.max_in_flight.get()).saturating_mul(request);
+    let picker = config.endpoint_picker.as_ref();
+    let picker = picker.map_or(0, |picker| {
+        count(picker.max_connections).saturating_mul(connection)
+    });
+    [
+        ("the router itself", OWN_BYTES, ""),
+        ("connections", connections, "limits.max_connections"),
+        (
+            "requests until their answers begin",
+            count(limits.max_unread_bytes.get()),
+            "limits.max_unread_bytes",
+        ),
+        (
+            "requests in flight and their answers",
+            in_flight,
+            "limits.max_in_flight",
+        ),
+        ("responses that are being parsed", count(MAX_COPIED_BYTES), ""),
+        (
+            "connections of gateways",
+            picker,
+            "endpoint_picker.max_connections",
+        ),
+        ("the admin port", ADMIN_BYTES, ""),
+    ]
+}
+
+fn tables(config: &Config) -> [Row; 9] {
+    let events = event_bytes(config);
+    let mirrors = config.workers.iter().map(|worker| {
+        let capacity = worker.capacity_is_known.then_some(worker.capacity);
+        mirror_bytes(capacity, worker.block_size)
+    });
+    let mirrors = mirrors.fold(0, u64::saturating_add);
+    let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
+    let publishers = count(config.workers.iter().filter(|worker| tells(worker)).count());
+    let replicas = config.fleet.as_ref().map_or(0, |_| REPLICAS_BYTES);
+    let lists = config.discovery.kubernetes.as_ref().map_or(0, |_| LISTS_BYTES);
+    [
+        (
+            "the index",
+            count(config.index.max_bytes.get()),
+            "index.max_bytes",
+        ),
+        ("conversations and responses", TABLES_BYTES, ""),
+        ("mirrors of workers' caches", mirrors, "workers.capacity_tokens"),
+        (
+            "blocks in workers' cache events",
+            publishers.saturating_mul(BLOCKS_BYTES),
+            "workers.kv_events",
+        ),
+        (
+            "messages of cache events",
+            publishers.saturating_mul(events),
+            "limits.max_kv_message_bytes, workers.kv_events",
+        ),
+        (
+            "recent decisions",
+            count(config.explain.max_bytes),
+            "explain.max_bytes",
+        ),
+        ("messages of other replicas", replicas, "fleet.nats"),
+        ("lists of an API server", lists, "discovery.kubernetes"),
+        (
+            "captured turns, audit log, log",
+            count(recent::DEFAULT_BYTES) + LOGS_BYTES,
+            "",
+        ),
+    ]
+}
+
 impl Budget {
     /// Returns the budget of a router with this configuration.
-    #[must_use]
     pub fn of(config: &Config) -> Self {
-        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let limits = &config.limits;
-        let connection = match config.tls.server {
-            Some(_) => CONNECTION_BYTES + TLS_BYTES,
-            None => CONNECTION_BYTES,
-        };
-        let connections = count(limits.max_connections.get()).saturating_mul(connection);
-        let answer = count(upstream::MAX_HEAD_BYTES).max(count(H2_SEND_BYTES + UNCOUNTED_BYTES));
-        let request = REQUEST_BYTES + answer.max(u64::from(H2_STREAM_BYTES));
-        let in_flight = count(limits.max_in_flight.get()).saturating_mul(request);
-        let picker = config.endpoint_picker.as_ref();
-        let picker = picker.map_or(0, |picker| {
-            count(picker.max_connections).saturating_mul(connection)
-        });
-        let mirrors = config.workers.iter().map(|worker| {
-            let capacity = worker.capacity_is_known.then_some(worker.capacity);
-            mirror_bytes(capacity, worker.block_size)
-        });
-        let mirrors = mirrors.fold(0, u64::saturating_add);
-        // Five halves: a message grows into a buffer half as large again, and a replay may run beside it.
-        let events =
-            (count(limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES);
-        let found = config.discovery.is_on().then_some(Found {
-            worker_bytes: mirror_bytes(None, FOUND_BLOCK_TOKENS)
-                .saturating_add(BLOCKS_BYTES)
-                .saturating_add(events),
-            max_workers: config.discovery.max_workers,
-        });
-        let tells = |worker: &config::Worker| worker.kv_events != config::KvEvents::Off;
-        let publishers = count(config.workers.iter().filter(|worker| tells(worker)).count());
-        let replicas = config.fleet.as_ref().map_or(0, |_| REPLICAS_BYTES);
-        let lists = config.discovery.kubernetes.as_ref().map_or(0, |_| LISTS_BYTES);
-        let parts = [
-            ("the router itself", OWN_BYTES, ""),
-            ("connections", connections, "limits.max_connections"),
-            (
-                "requests until their answers begin",
-                count(limits.max_unread_bytes.get()),
-                "limits.max_unread_bytes",
-            ),
-            (
-                "requests in flight and their answers",
-                in_flight,
-                "limits.max_in_flight",
-            ),
-            ("responses that are being parsed", count(MAX_COPIED_BYTES), ""),
-            (
-                "connections of gateways",
-                picker,
-                "endpoint_picker.max_connections",
-            ),
-            ("the admin port", ADMIN_BYTES, ""),
-            (
-                "the index",
-                count(config.index.max_bytes.get()),
-                "index.max_bytes",
-            ),
-            ("conversations and responses", TABLES_BYTES, ""),
-            ("mirrors of workers' caches", mirrors, "workers.capacity_tokens"),
-            (
-                "blocks in workers' cache events",
-                publishers.saturating_mul(BLOCKS_BYTES),
-                "workers.kv_events",
-            ),
-            (
-                "messages of cache events",
-                publishers.saturating_mul(events),
-                "limits.max_kv_message_bytes, workers.kv_events",
-            ),
-            (
-                "recent decisions",
-                count(config.explain.max_bytes),
-                "explain.max_bytes",
-            ),
-            ("messages of other replicas", replicas, "fleet.nats"),
-            ("lists of an API server", lists, "discovery.kubernetes"),
-            (
-                "captured turns, audit log, log",
-                count(recent::DEFAULT_BYTES) + LOGS_BYTES,
-                "",
-            ),
-        ];
-        let parts: Vec<Part> = parts
+        let parts: Vec<Part> = traffic(config)
             .into_iter()
+            .chain(tables(config))
             .filter(|(_, bytes, _)| *bytes > 0)
             .map(|(what, bytes, keys)| Part { what, bytes, keys })
             .collect();
         let bytes = parts
             .iter()
             .fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+        let found = config.discovery.is_on().then_some(Found {
+            worker_bytes: mirror_bytes(None, FOUND_BLOCK_TOKENS)
+                .saturating_add(BLOCKS_BYTES)
+                .saturating_add(event_bytes(config)),
+            max_workers: config.discovery.max_workers,
+        });
         Self { parts, bytes, found }
     }
 }
@@ -225,7 +242,6 @@ pub fn report(config: &Config) {
 }
 
 /// Returns the memory limit of this process: the least of its control groups' limits. `None` if there is none.
-#[must_use]
 pub fn container_limit() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut limits = Vec::new();

@@ -1,10 +1,10 @@
-//! `tailroute demo`: compares routing policies in a minute on one machine.
+//! `tailroute demo`: compares routing policies in half a minute on one machine.
 //!
 //! Runs four simulated engines with small caches and the router in one process, with real HTTP on loopback between
 //! them. The workload has many conversations that share system prompts ([`workload`]). The same conversations are
-//! played once against each [`Contender`], each with a fleet of its own that starts cold. Every figure is measured on
-//! the client's side of the router; times are on the engines' clock, which runs [`TIME_SCALE`] times as fast as wall
-//! time.
+//! played once against each [`Contender`]. Two contenders play at a time, each with its own fleet, which starts cold.
+//! Every figure is measured on the client's side of the router; times are on the engines' clock, which runs
+//! [`TIME_SCALE`] times as fast as wall time.
 
 pub mod workload;
 
@@ -30,6 +30,8 @@ use client::drive::stats::Run;
 pub const WORKERS: usize = 4;
 /// Speed of the engines' clock relative to wall time.
 pub const TIME_SCALE: f64 = 5.0;
+/// Number of contenders that play at the same time. Each has its own engines, and all of them need little of the processor.
+pub const SIDE_BY_SIDE: usize = 2;
 /// Objective on the engines' clock.
 pub const TTFT_OBJECTIVE_MS: f64 = 400.0;
 /// α and β on the engines' clock.
@@ -105,8 +107,6 @@ pub struct Stage {
 
 impl Stage {
     /// Starts engines and a router in front of them, all on free ports of the loopback.
-    ///
-    /// # Errors
     /// Fails if a port cannot be bound, or the engines do not become ready.
     pub async fn start(contender: Contender) -> anyhow::Result<Self> {
         let mut engines = Vec::with_capacity(WORKERS);
@@ -178,21 +178,16 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
 }
 
 /// Plays the workload against one contender.
-///
-/// # Errors
 /// Fails if its fleet cannot be started.
 pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
     let plan = workload::plan(seed, TIME_SCALE);
     let stage = Stage::start(contender).await?;
-    bar.set_message(contender.name);
     let row = play_on(&stage, contender.name, &plan, seed, bar).await?;
     stage.stop().await;
     Ok(row)
 }
 
 /// Plays a plan against a running stage.
-///
-/// # Errors
 /// Fails if the stage's address is not a valid URL.
 pub async fn play_on(
     stage: &Stage,
@@ -227,7 +222,6 @@ pub async fn play_on(
 }
 
 /// Returns each contender's medians over the seeds, in the order of the table; errors are summed.
-#[must_use]
 pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
     (0..CONTENDERS.len())
         .filter_map(|place| {
@@ -258,7 +252,6 @@ pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
 }
 
 /// Returns the number of seeds in which `tail` has a lower 95th percentile with hints than without.
-#[must_use]
 pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
     played
         .values()
@@ -270,7 +263,6 @@ pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
 }
 
 /// Returns the progress bar over all contenders; hidden where standard error is not a terminal.
-#[must_use]
 pub fn progress(turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
     if let Ok(style) =
@@ -282,7 +274,6 @@ pub fn progress(turns: usize) -> ProgressBar {
 }
 
 /// Formats the table.
-#[must_use]
 pub fn table(rows: &[Row]) -> String {
     use std::fmt::Write as _;
     let mut out = format!(
@@ -308,7 +299,6 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Describes how to reach a stage that stays up.
-#[must_use]
 pub fn describe(stage: &Arc<Stage>) -> String {
     format!(
         "The router stays up at http://{} (model `sim`); metrics at http://{}/metrics. Ctrl-C ends it.",

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-/// Reuses large buffers instead of returning their pages and faulting them in again, and limits fragmentation over
-/// weeks.
+/// Reuses large buffers instead of returning their pages at once and faulting them in again.
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     tailroute::cli::run(std::env::args_os())

@@ -37,7 +37,7 @@ use tracing::{info, warn};
 use self::file_watch::{FileWatch, Looked};
 use crate::serve::descriptors;
 use admin::Admin;
-use operator::audit::{AuditRecord, Who};
+use operator::audit::{AuditRecord, Author};
 use operator::events::Kind;
 use operator::revisions::Revision;
 use operator::tokens::{Named, Tokens};
@@ -95,8 +95,6 @@ pub enum ReloadError {
 
 impl Source {
     /// Builds the configuration.
-    ///
-    /// # Errors
     /// Fails if it is invalid.
     pub fn load(&self) -> Result<Config, LoadError> {
         config::load_file(
@@ -129,7 +127,7 @@ pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
         )),
     };
     let read = AuditRecord {
-        who: Who::router(),
+        who: Author::router(),
         action: "config.reload".to_owned(),
         target: "config".to_owned(),
         why: None,
@@ -200,8 +198,6 @@ pub struct Reconfigured {
 }
 
 /// Applies another configuration, as far as that is possible while the router serves.
-///
-/// # Errors
 /// Fails if its certificates cannot be used, or if it would open an access; then nothing has changed.
 pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, ReloadError> {
     stays_closed(router, config)?;
@@ -236,9 +232,7 @@ fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
 
 /// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
 /// removing keys or certificates by accident must not open the router.
-///
-/// # Errors
-/// The access that it would open.
+/// Fails with the access that it would open.
 pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
     if router.proxy.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
@@ -310,7 +304,6 @@ async fn look_at(paths: Vec<PathBuf>) -> Vec<Option<Stamp>> {
 }
 
 /// Returns the sections that differ from those at the start and cannot change while the router serves.
-#[must_use]
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let connections = |config: &Config| {
         let limits = &config.limits;

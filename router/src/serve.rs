@@ -30,16 +30,13 @@ use state::State;
 use state::supervise::{Task, until_done};
 use state::turn_reports::TurnReports;
 
-/// Polling interval of a drain.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
 /// Longest wait for a ready worker before the predecessor process is told to drain.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Time for cut requests to end.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time to send the last traces.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running router.
@@ -63,9 +60,7 @@ pub struct Server {
 
 impl Server {
     /// Binds the ports and starts serving. A port of 0 takes any free one.
-    ///
-    /// # Errors
-    /// If a port cannot be bound.
+    /// Fails if a port cannot be bound.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let Listeners {
             data: listener,
@@ -108,7 +103,9 @@ impl Server {
             ));
         }
         let picks_at = picker_address.map(tracing::field::display);
-        info!(%address, %admin_address, picker_address = picks_at, workers = state.fleet.workers().len(), "serving");
+        let workers = state.fleet.workers().len();
+        info!(%address, %admin_address, picker_address = picks_at, workers, "serving");
+        info!(url = admin::console::url(admin_address), "console");
         Ok(Self {
             address,
             admin_address,
@@ -192,6 +189,7 @@ impl Server {
         }
         drop(self.tasks);
         if let Some(capture) = &self.parts.proxy.capture {
+            self.parts.proxy.capture_fleet(true);
             capture.flush().await;
         }
         if let Some(snapshot) = &self.parts.state.config.index.snapshot {

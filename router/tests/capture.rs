@@ -42,10 +42,10 @@ fn trace() -> String {
     text
 }
 
-async fn engines() -> Vec<Engine> {
+async fn engines(prefill: PrefillCost, time_scale: f64) -> Vec<Engine> {
     let config = EngineConfig {
-        time_scale: 1000.0,
-        prefill: PrefillCost::linear(0.1, 20.0),
+        time_scale,
+        prefill,
         ..EngineConfig::default()
     };
     let mut engines = Vec::new();
@@ -84,6 +84,25 @@ async fn tailroute(arguments: Vec<String>) -> Output {
     tokio::task::spawn_blocking(run).await.unwrap().unwrap()
 }
 
+/// Drives a trace through the router. Returns the report.
+async fn drive(trace: &str, server: &Server, speed: u32) -> Output {
+    let driven = tailroute(vec![
+        "drive".to_owned(),
+        format!("--trace={trace}"),
+        format!("--target=http://{}", server.address),
+        format!("--speed={speed}"),
+        "--warmup-share=0".to_owned(),
+        "--json".to_owned(),
+    ])
+    .await;
+    assert!(
+        driven.status.success(),
+        "{}",
+        String::from_utf8_lossy(&driven.stderr)
+    );
+    driven
+}
+
 fn read(path: &Path) -> Vec<Turn> {
     TraceFile::open(path, Format::Auto)
         .unwrap()
@@ -105,27 +124,13 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     std::fs::write(file("trace.jsonl"), trace()).unwrap();
-    let engines = engines().await;
+    let engines = engines(PrefillCost::linear(0.1, 20.0), 1000.0).await;
     let (text, config) = configuration(&engines, &file("capture.jsonl"));
     let server = Server::start(config).await.unwrap();
     assert!(server.wait_ready(Duration::from_secs(30)).await);
 
     let path = |name: &str| file(name).display().to_string();
-    let driven = tailroute(vec![
-        "drive".to_owned(),
-        "--trace".to_owned(),
-        path("trace.jsonl"),
-        format!("--target=http://{}", server.address),
-        "--speed=5".to_owned(),
-        "--warmup-share=0".to_owned(),
-        "--json".to_owned(),
-    ])
-    .await;
-    assert!(
-        driven.status.success(),
-        "{}",
-        String::from_utf8_lossy(&driven.stderr)
-    );
+    let driven = drive(&path("trace.jsonl"), &server, 5).await;
     let driven: Value = serde_json::from_slice(&driven.stdout).unwrap();
     let run = &driven["targets"][0]["rounds"][0];
     server.drain().await;
@@ -164,7 +169,11 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
         "{openings:?}"
     );
     let raw = std::fs::read_to_string(file("capture.jsonl")).unwrap();
-    let last: Value = serde_json::from_str(raw.lines().last().unwrap()).unwrap();
+    // Lines without a worker describe the fleet.
+    let lines = raw
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let last = lines.rev().find(|line| line["worker"].is_string()).unwrap();
     assert!(["w0", "w1"].contains(&last["worker"].as_str().unwrap()));
     assert_eq!((&last["outcome"], &last["model"]), (&"ok".into(), &"sim".into()));
     assert_eq!(
@@ -214,11 +223,85 @@ async fn what_was_driven_is_captured_and_can_be_replayed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capture_that_cannot_be_written_stops_the_start() {
-    let engines = engines().await;
+    let engines = engines(PrefillCost::linear(0.1, 20.0), 1000.0).await;
     let (_, config) = configuration(&engines, Path::new("/nowhere/at/all.jsonl"));
     let error = Server::start(config).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "cannot write a capture to /nowhere/at/all.jsonl (capture.path)"
     );
+}
+
+/// The engines cost four times what a router assumes that has learned nothing.
+const COSTLY: PrefillCost = PrefillCost::linear(0.4, 20.0);
+
+/// Twelve conversations of five turns of 400 tokens.
+fn costly_trace() -> String {
+    let turn = |at: u64| {
+        let (turn, conversation) = (at / 12, at % 12);
+        json!({
+            "ts": at as f64 * 0.25, "conv": conversation, "turn": turn, "prompt_tokens": 400,
+            "history_tokens": turn * 410, "response_tokens": 10,
+        })
+    };
+    (0..60).map(|at| format!("{}\n", turn(at))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_of_a_capture_simulates_the_workers_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("trace.jsonl"), costly_trace()).unwrap();
+    let engines = engines(COSTLY, 1.0).await;
+    let (text, config) = configuration(&engines, &folder.path().join("capture.jsonl"));
+    let server = Server::start(config).await.unwrap();
+    assert!(server.wait_ready(Duration::from_secs(30)).await);
+    drive(&path("trace.jsonl"), &server, 1).await;
+    server.drain().await;
+    std::fs::write(path("tailroute.toml"), text).unwrap();
+
+    let replay = |capture: &str, more: &[&str]| {
+        let capture = format!("--capture={}", path(capture));
+        let arguments = ["replay", &capture, "--json"]
+            .into_iter()
+            .chain(more.iter().copied());
+        tailroute(arguments.map(str::to_owned).collect())
+    };
+    let config = format!("--config={}", path("tailroute.toml"));
+    for more in [&[][..], &[&*config][..]] {
+        let replayed = replay("capture.jsonl", more).await;
+        let refused = String::from_utf8_lossy(&replayed.stderr).into_owned();
+        assert!(replayed.status.success(), "{refused}");
+        let report: Value = serde_json::from_slice(&replayed.stdout).unwrap();
+        assert_eq!(report["costs"], "from the capture, learned");
+        assert_eq!(report["workers"], json!(["w0", "w1"]));
+        assert_eq!(report["fleet"][0]["capacity_tokens"], 131_072);
+        let check = &report["check"];
+        assert!(check["turns"].as_u64().unwrap() >= 50, "{check}");
+        let off = check["simulated"]["hit_ratio"].as_f64().unwrap()
+            - check["measured"]["hit_ratio"].as_f64().unwrap();
+        assert!(off.abs() < 0.1, "{check}");
+    }
+
+    // The same without costs, as older routers wrote it.
+    let whole = std::fs::read_to_string(path("capture.jsonl")).unwrap();
+    let costless = whole.lines().filter(|line| !line.starts_with("{\"fleet\""));
+    let costless: String = costless
+        .map(|line| line.replace(",\"version\":2", "") + "\n")
+        .collect();
+    assert!(costless.len() < whole.len());
+    std::fs::write(path("costless.jsonl"), costless).unwrap();
+    let refused = replay("costless.jsonl", &[&config]).await;
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0));
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        refused.contains("does not reproduce the captured turns"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("costs: assumed (α 0.1 ms per token, β 20 ms)"),
+        "{refused}"
+    );
+    let anyway = replay("costless.jsonl", &[&config, "--anyway"]).await;
+    assert!(anyway.status.success());
 }

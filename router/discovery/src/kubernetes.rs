@@ -30,7 +30,6 @@ use std::time::Duration;
 
 use config::{Template, Watched};
 use futures_util::stream::{BoxStream, StreamExt as _};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -40,6 +39,7 @@ use tracing::{debug, info};
 use self::failure::Failure;
 use self::objects::{Endpoint, Object, Rules, check, gather};
 pub(crate) use self::objects::{address, in_words};
+use self::pods::Pod;
 use self::transport::Transport;
 use crate::LOG;
 use crate::pause::{self, Pause};
@@ -53,7 +53,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time after which the server is asked to end a watch, in seconds.
 const WATCH_S: u32 = 55;
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
-/// Reported for a list with too many pages.
 const TOO_MANY: &str = "a list has more than 1000 pages: narrow the selection";
 
 pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, state: &Arc<DiscoveryState>) {

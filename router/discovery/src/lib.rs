@@ -38,7 +38,6 @@ pub struct SourceTask {
 }
 
 /// Returns the tasks of all configured sources.
-#[must_use]
 pub fn tasks(settings: &config::Discovery, state: &Arc<DiscoveryState>) -> Vec<SourceTask> {
     let settings = Arc::new(settings.clone());
     let task = |(source, _)| SourceTask {
@@ -51,7 +50,6 @@ pub fn tasks(settings: &config::Discovery, state: &Arc<DiscoveryState>) -> Vec<S
 
 impl SourceTask {
     /// Returns the task's name, for supervision.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self.source {
             Source::Kubernetes => "discovery_kubernetes",

@@ -18,7 +18,6 @@ pub enum Source {
 
 impl Source {
     /// Returns the name in metrics, logs and the admin API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Kubernetes => "kubernetes",

@@ -144,7 +144,6 @@ impl fmt::Debug for DiscoveryState {
 
 impl DiscoveryState {
     /// Creates a state without any answers.
-    #[must_use]
     pub fn new(settings: &config::Discovery, observer: impl Observer) -> Self {
         let entry = |(source, of)| Entry {
             source,
@@ -234,7 +233,6 @@ impl DiscoveryState {
     }
 
     /// Returns the workers of each source that has answered, in order of precedence.
-    #[must_use]
     pub fn all(&self) -> Vec<(Source, Arc<Found>)> {
         let entries = self.entries.lock();
         let found = entries
@@ -259,8 +257,7 @@ impl DiscoveryState {
     }
 
     /// Returns whether every source has answered or failed.
-    #[must_use]
-    pub fn all_said(&self) -> bool {
+    pub fn all_answered(&self) -> bool {
         let entries = self.entries.lock();
         entries
             .iter()
@@ -281,7 +278,6 @@ impl DiscoveryState {
     }
 
     /// Returns the state of each source.
-    #[must_use]
     pub fn standings(&self) -> Vec<SourceState> {
         self.entries.lock().iter().map(Entry::shown).collect()
     }

@@ -93,7 +93,6 @@ pub enum ZmtpError {
 impl ZmtpError {
     /// Returns the kind of protocol violation or exceeded bound, as counted in `tailroute_kv_stream_total`; `None`
     /// for connections that merely broke.
-    #[must_use]
     pub fn breach(&self) -> Option<&'static str> {
         match self {
             Self::Codec(error) if error.is_oversized() => Some("oversized"),
@@ -117,9 +116,7 @@ pub struct Connection<S = TcpStream> {
 
 impl Connection {
     /// Connects to `tcp://host:port`. A message may have at most `max_message_bytes`.
-    ///
-    /// # Errors
-    /// If the connection is not established within five seconds.
+    /// Fails if the connection is not established within five seconds.
     pub async fn connect(endpoint: &str, role: Role, max_message_bytes: usize) -> Result<Self, ZmtpError> {
         let address = endpoint.strip_prefix("tcp://");
         let address = address.ok_or_else(|| ZmtpError::Endpoint(endpoint.to_owned()))?;
@@ -158,17 +155,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Subscribes to messages whose first frame begins with `topic`.
-    ///
-    /// # Errors
-    /// If the connection broke.
+    /// Fails if the connection broke.
     pub async fn subscribe(&mut self, topic: &[u8]) -> Result<(), ZmtpError> {
         self.send(&[&[&[1], topic].concat()]).await
     }
 
     /// Sends a message. Not cancel-safe: a partially sent frame breaks the connection.
-    ///
-    /// # Errors
-    /// If the connection broke, or the peer does not read.
+    /// Fails if the connection broke, or the peer does not read.
     pub async fn send(&mut self, frames: &[&[u8]]) -> Result<(), ZmtpError> {
         let mut bytes = Vec::new();
         for (at, frame) in frames.iter().enumerate() {
@@ -179,9 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Returns the next message's frames. Cancel-safe: received bytes are kept.
-    ///
-    /// # Errors
-    /// If the connection broke, the peer violated the protocol or exceeded a bound, or a message takes too long.
+    /// Fails if the connection broke, the peer violated the protocol or exceeded a bound, or a message takes too long.
     pub async fn recv(&mut self) -> Result<Vec<Bytes>, ZmtpError> {
         loop {
             match self.incoming().await? {

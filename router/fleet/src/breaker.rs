@@ -49,7 +49,6 @@ pub enum BreakerState {
 
 impl BreakerState {
     /// Returns the name in the log.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -85,14 +84,12 @@ pub struct Breaker {
     bad: f64,
     /// When the counts were last decayed.
     at: Millis,
-    /// The last pause, and when the breaker last closed.
     pause: Millis,
     closed_at: Millis,
 }
 
 impl Breaker {
     /// Creates a closed breaker.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -106,7 +103,6 @@ impl Breaker {
     }
 
     /// Returns what it would admit.
-    #[must_use]
     pub fn standing(&self, now: Millis) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
@@ -118,7 +114,6 @@ impl Breaker {
 
     /// Returns the failed share of outcomes. It does not decay: of two workers without turns, the one that failed more
     /// often stays the worse one.
-    #[must_use]
     pub fn failing(&self) -> f64 {
         self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
     }

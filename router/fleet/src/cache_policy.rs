@@ -21,7 +21,6 @@ pub enum ReportedPolicy {
 
 impl ReportedPolicy {
     /// Reads a capability document, or a server's info.
-    #[must_use]
     pub fn of(document: &[u8]) -> Self {
         let says: Value = serde_json::from_slice(document).unwrap_or_default();
         let name = ["cache_policy", "radix_eviction_policy"].map(|key| says[key].as_str());
@@ -48,7 +47,6 @@ fn policy_of(order: Order) -> CachePolicy {
 }
 
 /// Returns the eviction order of unmarked blocks.
-#[must_use]
 pub fn order(policy: CachePolicy) -> Order {
     match policy {
         CachePolicy::Auto | CachePolicy::Lru | CachePolicy::TLru => Order::Lru,

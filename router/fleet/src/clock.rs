@@ -38,6 +38,12 @@ impl Clock {
     pub fn unix_ms(&self, at: Millis) -> f64 {
         self.unix_ms + at.0
     }
+
+    /// Converts milliseconds since 1970 to a reading; negative before the origin.
+    #[must_use]
+    pub fn reading(&self, unix_ms: f64) -> Millis {
+        Millis(unix_ms - self.unix_ms)
+    }
 }
 
 /// Converts milliseconds to the standard type; never negative, never more than a year.

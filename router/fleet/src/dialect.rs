@@ -127,13 +127,11 @@ pub trait Dialect: Debug + Send + Sync {
 }
 
 /// Returns whether hints about what to evict first are sent to a worker of this dialect.
-#[must_use]
 pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     hints.enabled && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
 }
 
 /// Returns whether such a worker evicts a free tail first, by hints or by its own rule.
-#[must_use]
 pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     let is_asked = is_told(dialect, hints) || dialect.trims_by_itself();
     is_asked && dialect.evict_first(Tokens(1)) > Tokens::ZERO
@@ -161,7 +159,6 @@ impl Dialect for Silent {
 }
 
 /// Returns the dialect of a worker before its first probe.
-#[must_use]
 pub fn before_probe(worker: &config::Worker) -> Arc<dyn Dialect> {
     let trims = worker.cache_policy == config::CachePolicy::TLru;
     match worker.dialect {

@@ -30,12 +30,12 @@ impl Errors {
 
     /// Returns the 10th, 50th and 90th percentile with their label values; `None` before the first sample.
     #[must_use]
-    pub fn quantiles(&self) -> Option<[(&'static str, Millis); 3]> {
+    pub fn percentiles(&self) -> Option<[(&'static str, Millis); 3]> {
         let mut kept = self.kept[..self.seen.min(KEPT)].to_vec();
         let last = kept.len().checked_sub(1)?;
         kept.sort_unstable_by(f32::total_cmp);
         let at = |share: f64| Millis(f64::from(kept[(share * last as f64).round() as usize]));
-        Some([("0.1", at(0.1)), ("0.5", at(0.5)), ("0.9", at(0.9))])
+        Some([("10", at(0.1)), ("50", at(0.5)), ("90", at(0.9))])
     }
 }
 
@@ -46,14 +46,14 @@ mod tests {
     #[test]
     fn only_the_last_ones_count() {
         let mut errors = Errors::default();
-        assert_eq!(errors.quantiles(), None);
+        assert_eq!(errors.percentiles(), None);
         for _ in 0..KEPT {
             errors.push(Millis(1e6));
         }
         for error in 0..KEPT {
             errors.push(Millis(error as f64 - 100.0));
         }
-        let found = errors.quantiles().unwrap().map(|(_, error)| error.0);
+        let found = errors.percentiles().unwrap().map(|(_, error)| error.0);
         assert_eq!(found, [-74.0, 28.0, 130.0]);
     }
 }

@@ -42,7 +42,6 @@ pub struct Health {
 
 impl Health {
     /// Creates a state without observations.
-    #[must_use]
     pub fn new(unhealthy_after: NonZeroU32, healthy_after: NonZeroU32) -> Self {
         Self {
             unhealthy_after: unhealthy_after.get(),
@@ -53,7 +52,6 @@ impl Health {
     }
 
     /// Returns whether the worker is healthy.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready == Some(true)
     }

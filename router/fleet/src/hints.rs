@@ -17,7 +17,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// Hints queued per worker.
 const QUEUE: usize = 1024;
 const BATCH: usize = 256;
 /// Relative difference from the last objective sent from which a new one is sent.
@@ -48,7 +47,6 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the name on the wire and in metrics.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trim { .. } => "trim",
@@ -80,7 +78,6 @@ pub struct Hint {
 
 impl Hint {
     /// Returns the hint's form on the wire.
-    #[must_use]
     pub fn json(&self, ttl_ms: f64) -> Value {
         json!({
             "kind": self.kind.as_str(), "session_id": &*self.session, "keep_tokens": self.kind.keep().0,
@@ -100,7 +97,6 @@ pub struct SentObjective {
 
 impl SentObjective {
     /// Returns the tokens at the end of a conversation that may be evicted first under this objective.
-    #[must_use]
     pub fn tail(&self) -> Tokens {
         Tokens((self.xi_tokens - self.next_prompt_tokens as f64).max(0.0) as u64)
     }
@@ -144,7 +140,7 @@ fn unix_us() -> u64 {
 impl HintQueue {
     /// Advances the epoch past one that another replica has sent to this worker. Ignores epochs more than
     /// [`MOST_AHEAD_US`] ahead of this clock: the worker would ignore all later hints.
-    pub fn told_elsewhere(&self, epoch: u64) {
+    pub fn observe_epoch(&self, epoch: u64) {
         if epoch <= unix_us().saturating_add(MOST_AHEAD_US) {
             let mut state = self.state.lock();
             state.epoch = state.epoch.max(epoch);
@@ -182,7 +178,7 @@ impl HintQueue {
 
     /// Returns the last objective that the worker accepted, if any.
     #[must_use]
-    pub fn told(&self) -> Option<SentObjective> {
+    pub fn sent_objective(&self) -> Option<SentObjective> {
         self.state.lock().told
     }
 
@@ -192,7 +188,6 @@ impl HintQueue {
     }
 
     /// Returns the number of queued hints.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
     }
@@ -246,11 +241,11 @@ mod tests {
     fn what_another_replica_has_told_comes_before_but_no_clock_that_is_far_ahead_is_believed() {
         let queue = HintQueue::default();
         let ahead = unix_us() + 1_000_000;
-        queue.told_elsewhere(ahead);
+        queue.observe_epoch(ahead);
         queue.push("a".into(), Kind::Ended { keep: ALL });
         assert_eq!(queue.take()[0].epoch, ahead + 1);
         for absurd in [u64::MAX, unix_us() + 2 * MOST_AHEAD_US] {
-            queue.told_elsewhere(absurd);
+            queue.observe_epoch(absurd);
         }
         queue.push("b".into(), Kind::Ended { keep: ALL });
         assert_eq!(queue.take()[0].epoch, ahead + 2);

@@ -40,7 +40,6 @@ impl Worker {
 
 impl InFlight {
     /// Returns the worker of the request.
-    #[must_use]
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }

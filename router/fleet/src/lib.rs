@@ -12,9 +12,9 @@ pub mod dialect;
 pub mod errors;
 pub mod health;
 pub mod hints;
-pub mod hold;
 mod in_flight;
 pub mod log_rate_limit;
+pub mod overrides;
 pub mod retry_budget;
 pub mod rotation;
 pub mod source;
@@ -29,9 +29,9 @@ use policy::ids::WorkerId;
 use policy::units::Millis;
 use tokio::sync::watch;
 
-use hold::Hold;
 pub use in_flight::InFlight;
-pub use worker::{Load, Worker};
+use overrides::AdminState;
+pub use worker::{Load, Slowdown, Worker};
 
 /// Largest number of slots, which bounds per-worker memory and labels whatever discovery or an operator adds.
 const MAX_SLOTS: usize = 10_000;
@@ -77,8 +77,6 @@ impl Fleet {
     }
 
     /// Adds a worker. `make` gets its slot and prepares per-slot state before the worker becomes visible.
-    ///
-    /// # Errors
     /// Fails if the name is taken or the fleet is full.
     pub fn join(
         &self,
@@ -88,7 +86,7 @@ impl Fleet {
     ) -> Result<Arc<Worker>, JoinError> {
         let _alone = self.changing.lock();
         match self.find(name) {
-            Some(known) if known.hold() == Hold::Leaving => return Err(JoinError::Leaving),
+            Some(known) if known.admin_state() == AdminState::Leaving => return Err(JoinError::Leaving),
             Some(_) => return Err(JoinError::NameTaken),
             None => {}
         }
@@ -116,8 +114,8 @@ impl Fleet {
 
     /// Marks a worker as leaving: it gets no new turns, and is [`Self::gone`] once its requests have ended. Returns its
     /// previous state; `None` if it is already leaving.
-    pub fn leave(&self, worker: &Worker) -> Option<Hold> {
-        let before = worker.set_hold(Hold::Leaving);
+    pub fn leave(&self, worker: &Worker) -> Option<AdminState> {
+        let before = worker.set_admin_state(AdminState::Leaving);
         self.changed.send_replace(());
         before
     }
@@ -137,11 +135,13 @@ impl Fleet {
     #[must_use]
     pub fn present(&self) -> Vec<Arc<Worker>> {
         let workers = self.workers.load();
-        let present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
+        let present = workers
+            .iter()
+            .filter(|worker| worker.admin_state() != AdminState::Gone);
         present.map(Arc::clone).collect()
     }
 
-    /// Sets a newly ready worker's utilisation to the mean of the other ready ones, until it has turns of its own.
+    /// Sets a newly ready worker's utilisation to the mean of the other ready ones, until it has served turns.
     pub fn begins(&self, worker: &Worker, now: Millis, window: Millis) {
         let workers = self.workers.load();
         let others = workers
@@ -163,7 +163,7 @@ impl Fleet {
         let workers = self.workers.load();
         workers
             .iter()
-            .find(|worker| worker.name() == name && worker.hold() != Hold::Gone)
+            .find(|worker| worker.name() == name && worker.admin_state() != AdminState::Gone)
             .map(Arc::clone)
     }
 
@@ -182,7 +182,9 @@ impl Fleet {
             Some(serves) => !serves,
             None => !worker.is_well(),
         };
-        let mut present = workers.iter().filter(|worker| worker.hold() != Hold::Gone);
+        let mut present = workers
+            .iter()
+            .filter(|worker| worker.admin_state() != AdminState::Gone);
         workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
     }
 }
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(join(&fleet, &config, "a", 0.0), Err(JoinError::NameTaken));
         assert_eq!(join(&fleet, &config, "b", 0.0), Ok(1));
         let a = fleet.find("a").unwrap();
-        assert_eq!((fleet.leave(&a), fleet.leave(&a)), (Some(Hold::None), None));
+        assert_eq!((fleet.leave(&a), fleet.leave(&a)), (Some(AdminState::None), None));
         assert_eq!(
             join(&fleet, &config, "a", 0.0),
             Err(JoinError::Leaving),

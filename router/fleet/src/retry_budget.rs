@@ -27,7 +27,6 @@ pub struct RetryBudget {
 
 impl RetryBudget {
     /// Creates a budget of a `share` of requests plus `floor_per_s` retries per second.
-    #[must_use]
     pub fn new(share: f64, floor_per_s: f64) -> Self {
         Self {
             share,
@@ -56,7 +55,6 @@ impl RetryBudget {
     }
 
     /// Returns the retries available as of the last recorded time.
-    #[must_use]
     pub fn left(&self) -> f64 {
         self.share * self.requests + self.floor - self.retries
     }

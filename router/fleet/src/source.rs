@@ -22,13 +22,11 @@ pub enum Source {
 
 impl Source {
     /// Returns whether it is a discovery source.
-    #[must_use]
     pub fn finds(self) -> bool {
         matches!(self, Self::Kubernetes | Self::Dns | Self::File)
     }
 
     /// Returns the name in metrics, logs and the admin API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",

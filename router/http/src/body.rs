@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full};
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One result of polling a body's frames; `None` at the end of the body.
-pub type Given = Option<Result<Frame<Bytes>, BodyError>>;
+pub type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 /// A body in either direction. Boxed once per request, never per chunk.
 pub enum Body {
@@ -35,7 +35,7 @@ pub enum Piece {
     /// Data was appended, and more may come.
     Added,
     /// The last data, trailers, an error or the end of the body; or data of more than [`MOST_BYTES`].
-    Given(Given),
+    Frame(PolledFrame),
 }
 
 /// Longest data that is appended as a piece, in bytes.
@@ -65,6 +65,17 @@ impl Body {
     }
 }
 
+/// Returns the size hint of a body of `first` bytes that were read already, and the rest.
+pub fn hint_with(first: usize, rest: &SizeHint) -> SizeHint {
+    let first = first as u64;
+    let mut hint = SizeHint::new();
+    if let Some(upper) = rest.upper() {
+        hint.set_upper(upper + first);
+    }
+    hint.set_lower(rest.lower() + first);
+    hint
+}
+
 /// Implements [`Pieces::poll_piece`] for a body that only yields frames.
 pub fn poll_piece_of<B>(mut body: B, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>
 where
@@ -81,7 +92,7 @@ where
                 out.extend_from_slice(data);
                 Piece::Added
             }
-            _ => Piece::Given(given.map(|frame| frame.map_err(Into::into))),
+            _ => Piece::Frame(given.map(|frame| frame.map_err(Into::into))),
         }
     })
 }
@@ -90,7 +101,7 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         match self.get_mut() {
             Self::Frames(frames) => Pin::new(frames).poll_frame(cx),
             Self::Pieces(pieces) => Pin::new(pieces).poll_frame(cx),

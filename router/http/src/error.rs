@@ -3,7 +3,6 @@
 use std::error::Error;
 
 /// An error followed by its causes. A cause whose text is already there is left out.
-#[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

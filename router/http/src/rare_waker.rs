@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 pub struct RareWaker {
     rung: Arc<Woken>,
     waker: Waker,
-    /// The waker of the task that polled last.
     task: Option<Waker>,
 }
 
@@ -68,7 +67,6 @@ impl RareWaker {
     }
 
     /// Returns the waker to poll the rare future with.
-    #[must_use]
     pub fn waker(&self) -> &Waker {
         &self.waker
     }

@@ -94,9 +94,7 @@ impl Tls {
 
     /// Loads the files again. If one of them is unusable, nothing changes. Turning TLS on or off for the data port
     /// needs a restart.
-    ///
-    /// # Errors
-    /// If a file cannot be read or used.
+    /// Fails if a file cannot be read or used.
     pub fn reload(&self, config: &config::Config) -> Result<(), TlsError> {
         let fresh = Self::load(config)?;
         if let (Some(server), Some(fresh)) = (&self.server, fresh.server) {
@@ -107,13 +105,11 @@ impl Tls {
     }
 
     /// Returns the acceptor for a new connection; `None` if the data port is in plain text.
-    #[must_use]
     pub fn acceptor(&self) -> Option<tokio_rustls::TlsAcceptor> {
         self.server.as_ref().map(|server| server.load_full().into())
     }
 
     /// Returns a connector to workers, with `timeout` for connect and handshake together.
-    #[must_use]
     pub fn connector(&self, mut http: HttpConnector, timeout: Duration) -> Connector {
         http.enforce_http(false);
         Connector {
@@ -217,9 +213,7 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
 
 /// Returns a connector to a trace collector. With an `https` URL the certificate is verified against `traces.ca`, or
 /// else against the machine's roots.
-///
-/// # Errors
-/// If the endpoint is `https` and the roots cannot be read or the machine has none.
+/// Fails if the endpoint is `https` and the roots cannot be read or the machine has none.
 pub fn towards_collector(
     mut http: HttpConnector,
     traces: &config::Traces,
@@ -245,9 +239,7 @@ pub fn towards_collector(
 
 /// Returns a connector to a Kubernetes API server. With an `https` URL the certificate is verified against the roots
 /// in `ca`, or else against the machine's.
-///
-/// # Errors
-/// If the roots cannot be read or the machine has none.
+/// Fails if the roots cannot be read or the machine has none.
 pub fn towards_kubernetes(
     mut http: HttpConnector,
     url: &Uri,
@@ -280,9 +272,7 @@ fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
 
 /// Returns the client configuration for a NATS server. Its certificate is verified against `fleet.ca`, or else
 /// against the machine's roots.
-///
-/// # Errors
-/// If a file cannot be used or the machine has no roots.
+/// Fails if a file cannot be used or the machine has no roots.
 pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
     let unusable = |source| TlsError::Unusable {
         path: (fleet.identity.as_ref()).map_or_else(PathBuf::new, |(cert, _)| cert.clone()),

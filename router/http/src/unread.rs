@@ -14,7 +14,6 @@ pub struct Unread {
 
 impl Unread {
     /// Returns an empty reservation. All reservations on `total` share the bound of `max` bytes.
-    #[must_use]
     pub fn new(total: Arc<AtomicUsize>, max: usize) -> Self {
         Self { total, max, bytes: 0 }
     }

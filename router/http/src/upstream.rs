@@ -42,7 +42,6 @@ pub use self::head::MAX_HEAD_BYTES;
 pub use self::answer::Answer;
 use self::exchange::Failed;
 
-/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 /// A body up to this size is written together with its head: copying it costs less than a vectored write.
 const SMALL_BODY_BYTES: usize = 4096;
@@ -73,7 +72,6 @@ pub enum Error {
 
 impl Error {
     /// Returns whether the connection could not be established.
-    #[must_use]
     pub fn is_connect(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -125,9 +123,7 @@ pub struct Decoded {
 
 /// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the
 /// same steps as [`Origin::send`], without a socket.
-///
-/// # Errors
-/// If the bytes are no response, or its framing is ambiguous.
+/// Fails if the bytes are no response, or its framing is ambiguous.
 pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
     let mut reading = head::Reading::default();
     let (head, first) = loop {
@@ -158,9 +154,7 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
 }
 
 /// Checks a response of hyper's client for ambiguous framing and removes framing fields that do not apply.
-///
-/// # Errors
-/// If the framing is ambiguous.
+/// Fails if the framing is ambiguous.
 pub fn vetted(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     head::vetted(response).map_err(|error| Error::Lost(invalid(error)))
 }
@@ -184,7 +178,6 @@ impl std::fmt::Debug for Reply {
 
 impl Reply {
     /// Wraps a pending response of hyper's client.
-    #[must_use]
     pub fn hyper(reply: legacy::ResponseFuture) -> Self {
         Self(Box::pin(
             async move { Ok(vetted(reply.await?)?.map(Answer::from)) },
@@ -194,7 +187,6 @@ impl Reply {
 
 impl Origin {
     /// Returns the origin of a worker at `url`; `None` if the URL is not plain `http`.
-    #[must_use]
     pub fn new(url: &Uri, connect_timeout: Duration, idle_timeout: Duration) -> Option<Arc<Self>> {
         if url.scheme_str() != Some("http") {
             return None;

@@ -98,7 +98,6 @@ const TIPS: usize = 8;
 
 impl Observation {
     /// Returns the conversation's last key, then keys of the prompt at even distances, the last one first.
-    #[must_use]
     pub fn tips(&self) -> Vec<PrefixHash> {
         let keys = self.chain.hashes();
         let at = |i: usize| {
@@ -179,7 +178,6 @@ pub struct Feedback {
 
 impl Feedback {
     /// Returns a state without observations.
-    #[must_use]
     pub fn new(config: &Config) -> Self {
         let (lessons, waiting) = mpsc::channel(QUEUE);
         let mut tail = Tail::default();
@@ -209,15 +207,15 @@ impl Feedback {
     }
 
     /// Removes a worker, so that its estimates no longer affect those of the others.
-    pub fn vacate(&self, worker: WorkerId) {
-        self.costs.lock().vacate(worker);
+    pub fn remove_worker(&self, worker: WorkerId) {
+        self.costs.lock().remove_worker(worker);
         self.counters.lock().admit(worker);
         self.tail.lock().admit(worker, Tokens::ZERO);
         self.shared.lock().left(worker);
     }
 
     /// Queues the observation of a completed turn. Never waits.
-    pub fn teach(&self, lesson: Observation) {
+    pub fn observe(&self, lesson: Observation) {
         self.leave(LearnerEvent::Turn(Box::new(lesson)));
     }
 
@@ -255,18 +253,16 @@ impl Feedback {
 
     /// Returns the receiving end of the queue, or `None` if it was already taken.
     #[must_use]
-    pub fn lessons(&self) -> Option<mpsc::Receiver<LearnerEvent>> {
+    pub fn take_receiver(&self) -> Option<mpsc::Receiver<LearnerEvent>> {
         self.waiting.lock().take()
     }
 
     /// Returns the number of observations dropped because the queue was full.
-    #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     /// Returns the free tail of a conversation of this class, for a worker that takes hints in requests only.
-    #[must_use]
     pub fn free_tail(&self, worker: WorkerId, class: TailClass) -> Tokens {
         let tails = self.free_tails.load();
         let of_worker = tails.get(worker.index());

@@ -63,7 +63,6 @@ pub enum FormatError {
 }
 
 /// Encodes a snapshot.
-#[must_use]
 pub fn encode(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -98,8 +97,6 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
 }
 
 /// Decodes a snapshot.
-///
-/// # Errors
 /// Fails if the bytes were not written by [`encode`].
 pub fn decode(bytes: &[u8]) -> Result<Contents, FormatError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;

@@ -1,6 +1,6 @@
 //! Metrics of administration.
 
-use super::labelled::{Counter, IntGauge, Labelled};
+use super::labelled::{Counter, IntGauge, Labelled, raise};
 use super::registrar::{MetricError, Registrar};
 use super::spec::{Kind, Label, Spec, Values, of};
 use super::{Metrics, clamp};
@@ -40,11 +40,11 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_audit_write_failures",
-        kind: Kind::Gauge,
+        name: "tailroute_audit_write_failures_total",
+        kind: Kind::Counter,
         unit: "entries",
         labels: &[],
-        help: "Audit log entries that could not be written to the file since the start.",
+        help: "Audit log entries that could not be written to the file.",
         gen_ai: None,
     },
 ];
@@ -55,7 +55,7 @@ pub(super) struct Admin {
     requests: Labelled<Counter>,
     revision: IntGauge,
     changes: Labelled<Counter>,
-    audit_failures: IntGauge,
+    audit_failures: Counter,
 }
 
 impl Admin {
@@ -68,7 +68,7 @@ impl Admin {
             requests: metrics.counter("tailroute_admin_requests_total")?,
             revision: metrics.count("tailroute_policy_revision")?,
             changes,
-            audit_failures: metrics.count("tailroute_audit_write_failures")?,
+            audit_failures: metrics.plain_counter("tailroute_audit_write_failures_total")?,
         })
     }
 }
@@ -87,6 +87,6 @@ impl Metrics {
 
     pub(super) fn set_admin(&self, revision: u64, audit_failures: u64) {
         self.admin.revision.set(clamp(revision));
-        self.admin.audit_failures.set(clamp(audit_failures));
+        raise(&self.admin.audit_failures, audit_failures);
     }
 }

@@ -6,6 +6,8 @@ use super::spec::{Kind, Label, Spec, of};
 use super::{Metrics, clamp};
 
 const DIRECTION: Label = of("direction", &["sent", "received"]);
+const LOST_MESSAGES: &[&str] = &["disconnected", "missing", "inbox", "malformed", "peers"];
+const LOST_EVENTS: &[&str] = &["queue", "worker", "turns"];
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -65,25 +67,22 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_bus_lost_total",
+        name: "tailroute_bus_lost_messages_total",
         kind: Kind::Counter,
-        unit: "",
-        labels: &[of(
-            "what",
-            &[
-                "queue",
-                "disconnected",
-                "message",
-                "inbox",
-                "malformed",
-                "peers",
-                "worker",
-                "turns",
-            ],
-        )],
-        help: "Losses between replicas: events dropped because the queue was full, messages while NATS was \
-            disconnected, missing messages, malformed messages, messages of too many replicas or of an unknown \
-            worker, and turns that exceed the table.",
+        unit: "messages",
+        labels: &[of("why", LOST_MESSAGES)],
+        help: "Lost messages between replicas: not sent while NATS was disconnected (disconnected), missing between two \
+            that arrived (missing), too many to process (inbox), malformed (malformed), of more replicas than the \
+            table holds (peers).",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_bus_lost_events_total",
+        kind: Kind::Counter,
+        unit: "events",
+        labels: &[of("why", LOST_EVENTS)],
+        help: "Lost events of turns: not sent because the queue was full (queue), about a worker that this replica does \
+            not know (worker), of a turn beyond the table (turns).",
         gen_ai: None,
     },
 ];
@@ -94,7 +93,8 @@ pub struct BusCounters {
     messages: Labelled<Counter>,
     bytes: Labelled<Counter>,
     events: Labelled<Counter>,
-    lost: Labelled<Counter>,
+    lost_messages: Labelled<Counter>,
+    lost_events: Labelled<Counter>,
 }
 
 /// Gauges of the bus at one moment.
@@ -126,24 +126,21 @@ impl Replicas {
             messages: metrics.counter("tailroute_bus_messages_total")?,
             bytes: metrics.counter("tailroute_bus_bytes_total")?,
             events: metrics.counter("tailroute_bus_events_total")?,
-            lost: metrics.counter("tailroute_bus_lost_total")?,
+            lost_messages: metrics.counter("tailroute_bus_lost_messages_total")?,
+            lost_events: metrics.counter("tailroute_bus_lost_events_total")?,
         };
         for direction in ["sent", "received"] {
             for counter in [&counters.messages, &counters.bytes, &counters.events] {
                 counter.with_label_values(&[direction]);
             }
         }
-        for what in [
-            "queue",
-            "disconnected",
-            "message",
-            "inbox",
-            "malformed",
-            "peers",
-            "worker",
-            "turns",
+        for (counter, reasons) in [
+            (&counters.lost_messages, LOST_MESSAGES),
+            (&counters.lost_events, LOST_EVENTS),
         ] {
-            counters.lost.with_label_values(&[what]);
+            for why in reasons {
+                counter.with_label_values(&[why]);
+            }
         }
         Ok(Self {
             counters,
@@ -175,11 +172,14 @@ impl BusCounters {
         self.events.with_label_values(&[direction]).inc_by(count);
     }
 
-    /// Counts what was not delivered.
-    pub fn lost(&self, what: &str, count: u64) {
-        if count > 0 {
-            self.lost.with_label_values(&[what]).inc_by(count);
-        }
+    /// Counts messages that were not delivered.
+    pub fn lost_messages(&self, why: &str, count: u64) {
+        self.lost_messages.with_label_values(&[why]).inc_by(count);
+    }
+
+    /// Counts an event that was not delivered or not applied.
+    pub fn lost_event(&self, why: &str) {
+        self.lost_events.with_label_values(&[why]).inc();
     }
 }
 

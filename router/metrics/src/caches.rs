@@ -1,11 +1,13 @@
 //! Metrics of predicted cache contents, and of workers' cache events.
 
+use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use policy::evidence::Event;
 
 use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers};
-use super::page::{Gauges, WorkerGauges};
+use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
 use super::spec::{Kind, Label, Spec, TOKENS, WORKER, of};
 use super::{Metrics, clamp};
@@ -128,40 +130,15 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_kv_bindings",
-        kind: Kind::Gauge,
+        name: "tailroute_kv_bindings_total",
+        kind: Kind::Counter,
         unit: "turns",
         labels: &[
             WORKER,
             of("how", &["named", "shaped", "ambiguous", "contradicted"]),
         ],
-        help: "Turns bound to blocks since the start: by conversation name (named), by shape (shaped), not bound \
+        help: "Turns bound to blocks: by conversation name (named), by shape (shaped), not bound \
             (ambiguous), bound and later dropped (contradicted).",
-        gen_ai: None,
-    },
-    Spec {
-        name: "tailroute_index",
-        kind: Kind::Gauge,
-        unit: "as the label says",
-        labels: &[of("what", &["keys", "entries", "bytes"])],
-        help: "Size of the global index.",
-        gen_ai: None,
-    },
-    Spec {
-        name: "tailroute_index_losses",
-        kind: Kind::Gauge,
-        unit: "times",
-        labels: &[of(
-            "what",
-            &[
-                "unknown_parent",
-                "conflict",
-                "too_long",
-                "incomplete_lookup",
-                "evicted_key",
-            ],
-        )],
-        help: "Losses of the index since the start: refused stores by reason, incomplete lookups, evicted keys.",
         gen_ai: None,
     },
 ];
@@ -179,9 +156,9 @@ pub(super) struct Caches {
     kv_lag: Labelled<Gauge>,
     kv_live: Labelled<IntGauge>,
     kv_blocks: Labelled<IntGauge>,
-    kv_bindings: Labelled<IntGauge>,
-    index: Labelled<IntGauge>,
-    index_losses: Labelled<IntGauge>,
+    kv_bindings: Labelled<Counter>,
+    /// Bindings of each worker that are already counted, in the order of `how`.
+    counted: Mutex<HashMap<String, [u64; 4]>>,
 }
 
 impl Caches {
@@ -197,54 +174,44 @@ impl Caches {
             kv_lag: metrics.real("tailroute_kv_stream_lag_seconds")?,
             kv_live: metrics.gauge("tailroute_kv_stream_live")?,
             kv_blocks: metrics.gauge("tailroute_kv_blocks")?,
-            kv_bindings: metrics.gauge("tailroute_kv_bindings")?,
-            index: metrics.gauge("tailroute_index")?,
-            index_losses: metrics.gauge("tailroute_index_losses")?,
+            kv_bindings: metrics.counter("tailroute_kv_bindings_total")?,
+            counted: Mutex::default(),
         })
     }
 
-    /// Sets the gauges.
+    /// Sets the gauges, and adds the bindings since the last call.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
-            self.set_worker(worker);
+            let name = &[worker.name.as_str()];
+            self.kv_live.with_label_values(name).set(worker.kv_live.into());
+            self.kv_blocks
+                .with_label_values(name)
+                .set(clamp(worker.kv_blocks));
         }
-        let stats = gauges.index;
-        for (what, value) in [
-            ("keys", stats.keys),
-            ("entries", stats.entries),
-            ("bytes", stats.bytes),
-        ] {
-            self.index.with_label_values(&[what]).set(clamp(value));
-        }
-        let (refused, incomplete) = gauges.losses;
-        for (what, value) in [
-            ("unknown_parent", refused.unknown_parents),
-            ("conflict", refused.conflicts),
-            ("too_long", refused.too_long),
-            ("incomplete_lookup", incomplete),
-            ("evicted_key", stats.evicted_keys),
-        ] {
-            self.index_losses.with_label_values(&[what]).set(clamp(value));
+        let mut counted = self.counted.lock();
+        for worker in &gauges.workers {
+            let now = &worker.kv_bindings;
+            let totals = [
+                ("named", now.named),
+                ("shaped", now.shaped),
+                ("ambiguous", now.ambiguous),
+                ("contradicted", now.contradicted),
+            ];
+            let counted = counted.entry(worker.name.clone()).or_default();
+            for ((how, total), counted) in totals.into_iter().zip(counted) {
+                // Less where another reader of the page came first with a newer total.
+                let more = total.saturating_sub(*counted);
+                self.kv_bindings
+                    .with_label_values(&[&worker.name, how])
+                    .inc_by(more);
+                *counted += more;
+            }
         }
     }
 
-    fn set_worker(&self, worker: &WorkerGauges) {
-        let name = &[worker.name.as_str()];
-        self.kv_live.with_label_values(name).set(worker.kv_live.into());
-        self.kv_blocks
-            .with_label_values(name)
-            .set(clamp(worker.kv_blocks));
-        let bound = &worker.kv_bindings;
-        for (how, count) in [
-            ("named", bound.named),
-            ("shaped", bound.shaped),
-            ("ambiguous", bound.ambiguous),
-            ("contradicted", bound.contradicted),
-        ] {
-            self.kv_bindings
-                .with_label_values(&[name[0], how])
-                .set(clamp(count));
-        }
+    /// Forgets the bindings of a worker that left the fleet.
+    pub(super) fn left(&self, worker: &str) {
+        self.counted.lock().remove(worker);
     }
 }
 

@@ -24,7 +24,6 @@ impl Counters for CaptureCounters {
 
 impl Metrics {
     /// The counters of a capture in a file.
-    #[must_use]
     pub fn capture(&self) -> CaptureCounters {
         CaptureCounters {
             turns: self.captured(),

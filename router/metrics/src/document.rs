@@ -10,10 +10,10 @@ const HEAD: &str = "\
 
 # Metrics
 
-`GET /metrics` on the admin port. A reader whose `Accept` names `application/openmetrics-text`, as Prometheus's does, gets
-OpenMetrics 1.0, where buckets of the histograms marked so carry an exemplar: the trace id of the last request in them, of
-those whose traces are kept where requests are [traced](observability.md#from-a-metric-to-a-trace). Any other gets the older text
-format, without exemplars.
+This page lists every metric of `GET /metrics` on the admin port. Clients whose `Accept` header names `application/openmetrics-text`,
+such as Prometheus, get OpenMetrics 1.0; others get the older text format, without exemplars. The buckets of histograms with exemplars
+carry the trace id of their last request; where requests are [traced](observability.md#from-a-metric-to-a-trace), only of requests whose
+traces are kept.
 ";
 
 /// Returns the page.
@@ -29,10 +29,10 @@ pub fn markdown() -> String {
     let _ = write!(
         page,
         "
-Labels are bounded, so that one router is at most {series} series whatever its fleet, its clients and its models (a test holds
+Labels are bounded, so that one router is at most {series} series whatever its fleet, its clients and its models (a test keeps
 that below {MAX_SERIES}, and drives 10,000 workers). The first {MAX_WORKERS} workers of the configuration, and those that are
-added while there is room, have series of their own; of the others, counters and histograms add up under
-`worker=\"{other}\"`, and gauges are left out but for `tailroute_workers`. Each of them is in
+added while there is room, have separate series; of the others, counters and histograms add up under
+`worker=\"{other}\"`, and gauges are left out, except `tailroute_workers`. Each of them is in
 `GET /admin/v1/slo` and in the decisions ([explain.md](explain.md)).
 ",
         other = OTHER,

@@ -16,7 +16,6 @@ pub enum Format {
 
 impl Format {
     /// Returns the format for an `Accept` header: OpenMetrics if that is named, as Prometheus does.
-    #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let mut kinds = accept
             .split(',')
@@ -29,7 +28,6 @@ impl Format {
     }
 
     /// Returns the `Content-Type`.
-    #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4",

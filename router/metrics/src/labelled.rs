@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -22,6 +22,8 @@ use telemetry::context::TraceId;
 
 /// A counter.
 pub type Counter = counter::Counter;
+/// A counter of real numbers.
+pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
 /// A gauge of whole numbers.
 pub(super) type IntGauge = gauge::Gauge;
 /// A gauge of real numbers.
@@ -29,6 +31,11 @@ pub(super) type Gauge = gauge::Gauge<f64, AtomicU64>;
 
 /// Remembered label values that map to another series, such as `other`.
 const MAX_ALIASES: usize = 1 << 18;
+
+/// Raises a counter to a total that another part of the router counts.
+pub(super) fn raise(counter: &Counter, total: u64) {
+    counter.inner().fetch_max(total, Ordering::Relaxed);
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
@@ -80,6 +87,14 @@ pub trait Made: Clone + fmt::Debug + Send + Sync + EncodeMetric + 'static {
 }
 
 impl Made for Counter {
+    const TYPE: MetricType = MetricType::Counter;
+
+    fn made(_: &Spec) -> Self {
+        Self::default()
+    }
+}
+
+impl Made for RealCounter {
     const TYPE: MetricType = MetricType::Counter;
 
     fn made(_: &Spec) -> Self {

@@ -8,13 +8,14 @@
 //! | [`admin`] | what people change |
 //! | [`admission`] | who came in and who waited |
 //! | [`caches`] | predictions held against reports, and cache events |
+//! | [`index`] | size and losses of the index |
 //! | [`discovery`] | what finds workers |
 //! | [`workers`] | the state of each worker, and what is done with it |
 //! | [`tail`] | objectives, habits, and what ends of conversations are worth |
 //! | [`failures`] | retries, breakers, hedges, counts that do not agree |
 //! | [`picker`] | what gateways ask |
 //! | [`bus`] | other replicas |
-//! | [`process`] | tasks and the log |
+//! | [`process`] | the build, the process, tasks and the log |
 //! | [`page`] | what gauges are set from when the page is asked for |
 //!
 //! [`spec`] is the type of a row. [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
@@ -30,6 +31,7 @@ mod document;
 mod exposition;
 mod failures;
 mod gen_ai;
+mod index;
 mod labelled;
 mod page;
 mod picker;
@@ -59,6 +61,7 @@ pub use self::exposition::Format;
 use self::failures::Failures;
 pub use self::gen_ai::Answered;
 use self::gen_ai::GenAi;
+use self::index::Index;
 use self::labelled::Workers;
 pub use self::labelled::{Counter, Labelled, Made};
 pub use self::page::{AdmissionGauges, Gauges, WorkerGauges};
@@ -83,6 +86,7 @@ pub struct Metrics {
     admin: Admin,
     admission: Admission,
     caches: Caches,
+    index: Index,
     discovery: Discovery,
     failures: Failures,
     fleet: Fleet,
@@ -102,7 +106,7 @@ impl Metrics {
         let metrics = Registrar::new(TABLE);
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
         let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
-        let admin = Admin::new(&metrics)?;
+        let (admin, index) = (Admin::new(&metrics)?, Index::new(&metrics)?);
         let (failures, fleet, tail) = (
             Failures::new(&metrics)?,
             Fleet::new(&metrics)?,
@@ -127,6 +131,7 @@ impl Metrics {
             admin,
             admission,
             caches,
+            index,
             discovery,
             failures,
             fleet,
@@ -148,6 +153,7 @@ impl Metrics {
     /// Removes the series of a worker that left the fleet, which frees room for another one.
     pub fn left(&self, worker: &str) {
         self.workers.left(worker);
+        self.caches.left(worker);
     }
 
     /// Renders the page with these gauges.
@@ -159,12 +165,13 @@ impl Metrics {
         self.fleet.set(gauges, shown);
         self.requests.set(gauges, shown);
         self.caches.set(gauges, shown);
+        self.index.set(gauges);
         self.tail.set(gauges, shown);
         self.set_admission(gauges.admission);
         self.discovery.set(&gauges.discovery);
         self.set_admin(gauges.policy_revision, gauges.audit_failures);
         self.replicas.set(gauges.bus.as_ref());
-        self.process.set_dropped(gauges.log_dropped);
+        self.process.set(gauges.log_dropped);
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             self.breaker(&worker.name, worker.breaker);
         }

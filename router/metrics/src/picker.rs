@@ -73,7 +73,6 @@ impl Drop for Open {
 
 impl Metrics {
     /// Counts a request that a gateway opened.
-    #[must_use]
     pub fn picker_opened(&self) -> Open {
         self.picker.streams.inc();
         Open(self.picker.streams.clone())

@@ -1,11 +1,14 @@
-//! Metrics of the router's tasks and log.
+//! Metrics of the process: the build, processor time, memory, descriptors, tasks and the log.
 
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Metrics;
-use super::labelled::{Counter, Labelled};
+use procfs::process::{LimitValue, Process as Proc};
+
+use super::labelled::{Counter, Gauge, IntGauge, Labelled, RealCounter, raise};
 use super::registrar::{MetricError, Registrar};
-use super::spec::{Kind, Spec, of};
+use super::spec::{Kind, Label, Spec, Values, gauge, of};
+use super::{Metrics, clamp};
 use telemetry::logs::writer::Dropped;
 
 /// Kinds of supervised tasks: values of the label `task`.
@@ -43,7 +46,65 @@ pub(super) const TASKS: &[&str] = &[
     "traces",
 ];
 
+/// Version of the router.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Commit that the router is built from, if the build names it.
+const COMMIT: Option<&str> = option_env!("TAILROUTE_COMMIT");
+
+const fn single(name: &'static str, what: &'static str) -> Label {
+    Label {
+        name,
+        values: Values::Named(what, 1),
+    }
+}
+
 pub(super) const TABLE: &[Spec] = &[
+    gauge(
+        "tailroute_build_info",
+        "1",
+        &[
+            single("version", "the router's version"),
+            single(
+                "commit",
+                "the commit it is built from, empty if the build does not say",
+            ),
+        ],
+        "Always 1; the labels name the build.",
+    ),
+    Spec {
+        name: "process_cpu_seconds_total",
+        kind: Kind::Counter,
+        unit: "seconds",
+        labels: &[],
+        help: "Processor time of the process, in user and system mode.",
+        gen_ai: None,
+    },
+    gauge(
+        "process_start_time_seconds",
+        "seconds",
+        &[],
+        "Unix time at which the process started to serve.",
+    ),
+    gauge(
+        "process_resident_memory_bytes",
+        "bytes",
+        &[],
+        "Memory of the process that is in RAM.",
+    ),
+    gauge(
+        "process_virtual_memory_bytes",
+        "bytes",
+        &[],
+        "Address space of the process.",
+    ),
+    gauge("process_open_fds", "descriptors", &[], "Open file descriptors."),
+    gauge(
+        "process_max_fds",
+        "descriptors",
+        &[],
+        "Limit on open file descriptors.",
+    ),
+    gauge("process_threads", "threads", &[], "Threads of the process."),
     Spec {
         name: "tailroute_task_restarts_total",
         kind: Kind::Counter,
@@ -62,13 +123,17 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Restarted tasks, and dropped lines of the log.
+/// The process as the system sees it, restarted tasks, and dropped lines of the log.
 #[derive(Debug)]
 pub(super) struct Process {
+    cpu: RealCounter,
+    resident: IntGauge,
+    address_space: IntGauge,
+    open_files: IntGauge,
+    most_files: IntGauge,
+    threads: IntGauge,
     restarts: Labelled<Counter>,
     lost: Labelled<Counter>,
-    /// Dropped lines that are already counted.
-    counted: Mutex<Dropped>,
 }
 
 impl Process {
@@ -77,24 +142,50 @@ impl Process {
         for task in TASKS {
             restarts.with_label_values(&[task]);
         }
+        let build: Labelled<Gauge> = metrics.real("tailroute_build_info")?;
+        build
+            .with_label_values(&[VERSION, COMMIT.unwrap_or_default()])
+            .set(1.0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        metrics
+            .single("process_start_time_seconds")?
+            .set(now.map_or(0.0, |now| now.as_secs_f64()));
         Ok(Self {
+            cpu: metrics.real_counter("process_cpu_seconds_total")?,
+            resident: metrics.count("process_resident_memory_bytes")?,
+            address_space: metrics.count("process_virtual_memory_bytes")?,
+            open_files: metrics.count("process_open_fds")?,
+            most_files: metrics.count("process_max_fds")?,
+            threads: metrics.count("process_threads")?,
             restarts,
             lost: metrics.counter("tailroute_log_lines_dropped_total")?,
-            counted: Mutex::default(),
         })
     }
 
-    /// Adds the lines dropped since the last call.
-    pub(super) fn set_dropped(&self, dropped: Dropped) {
-        let mut counted = self.counted.lock();
-        let count = |why, before: u64, now: u64| {
-            self.lost
-                .with_label_values(&[why])
-                .inc_by(now.saturating_sub(before));
-        };
-        count("full", counted.full, dropped.full);
-        count("failed", counted.failed, dropped.failed);
-        *counted = dropped;
+    /// Sets what the system says of the process, and the total of dropped lines. What the system does not say keeps its value.
+    pub(super) fn set(&self, dropped: Dropped) {
+        raise(&self.lost.with_label_values(&["full"]), dropped.full);
+        raise(&self.lost.with_label_values(&["failed"]), dropped.failed);
+        let Ok(process) = Proc::myself() else { return };
+        if let Ok(stat) = process.stat() {
+            let seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+            // Two readers of the page may come here in any order; bits of positive numbers are ordered as these are.
+            self.cpu.inner().fetch_max(seconds.to_bits(), Ordering::Relaxed);
+            self.resident
+                .set(clamp(stat.rss.saturating_mul(procfs::page_size())));
+            self.address_space.set(clamp(stat.vsize));
+            self.threads.set(stat.num_threads);
+        }
+        if let Ok(open) = process.fd_count() {
+            self.open_files.set(clamp(open as u64));
+        }
+        if let Ok(limits) = process.limits() {
+            let most = match limits.max_open_files.soft_limit {
+                LimitValue::Value(most) => clamp(most),
+                LimitValue::Unlimited => i64::MAX,
+            };
+            self.most_files.set(most);
+        }
     }
 }
 

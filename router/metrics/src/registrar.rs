@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
-use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, Workers};
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, RealCounter, Workers};
 use super::spec::{Kind, Spec, Table};
 
 /// A metric that cannot be created: a programming error, which no configuration can cause.
@@ -93,6 +93,13 @@ impl Registrar {
     /// Registers a counter without labels.
     pub(super) fn plain_counter(&self, name: &'static str) -> Result<Counter, MetricError> {
         Ok(self.counter(name)?.with_label_values(&[]))
+    }
+
+    /// Registers a counter of a real number without labels.
+    pub(super) fn real_counter(&self, name: &'static str) -> Result<RealCounter, MetricError> {
+        Ok(self
+            .add(name, |kind| kind == Kind::Counter)?
+            .with_label_values(&[]))
     }
 
     /// Registers a gauge of a whole number without labels.

@@ -4,7 +4,7 @@ use policy::route::{PolicyName, Reason};
 use policy::slo::Cause;
 use policy::units::Millis;
 
-use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers};
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers, raise};
 use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
 use super::spec::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
@@ -90,10 +90,10 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_time_to_first_token_error_quantile_seconds",
+        name: "tailroute_time_to_first_token_signed_error_seconds",
         kind: Kind::Gauge,
         unit: "seconds",
-        labels: &[WORKER, of("quantile", &["0.1", "0.5", "0.9"])],
+        labels: &[WORKER, of("percentile", &["10", "50", "90"])],
         help: "Actual minus predicted time to first token over the worker's last 256 first tokens; negative if it \
             was faster than predicted.",
         gen_ai: None,
@@ -114,7 +114,15 @@ pub(super) const TABLE: &[Spec] = &[
             CLASS,
             of(
                 "cause",
-                &["queue", "miss", "engine", "network", "prompt", "whole"],
+                &[
+                    "queue",
+                    "miss",
+                    "slow_worker",
+                    "engine",
+                    "network",
+                    "prompt",
+                    "whole",
+                ],
             ),
         ],
         help: "Finished turns whose first token missed their objective, by the class of the objective and by cause \
@@ -156,8 +164,8 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
-        name: "tailroute_lessons_dropped",
-        kind: Kind::Gauge,
+        name: "tailroute_lessons_dropped_total",
+        kind: Kind::Counter,
         unit: "turns",
         labels: &[],
         help: "Finished turns that were not learned from because the queue was full.",
@@ -179,7 +187,7 @@ pub(super) struct Requests {
     captured: Labelled<Counter>,
     ttft_error: Labelled<Gauge>,
     tasks: IntGauge,
-    lessons_dropped: IntGauge,
+    lessons_dropped: Counter,
 }
 
 impl Requests {
@@ -194,9 +202,9 @@ impl Requests {
             avoidable: metrics.counter("tailroute_avoidable_prefill_tokens_total")?,
             decisions: metrics.counter("tailroute_decisions_total")?,
             captured: metrics.counter("tailroute_capture_turns_total")?,
-            ttft_error: metrics.real("tailroute_time_to_first_token_error_quantile_seconds")?,
+            ttft_error: metrics.real("tailroute_time_to_first_token_signed_error_seconds")?,
             tasks: metrics.count("tailroute_tasks")?,
-            lessons_dropped: metrics.count("tailroute_lessons_dropped")?,
+            lessons_dropped: metrics.plain_counter("tailroute_lessons_dropped_total")?,
         })
     }
 
@@ -212,14 +220,14 @@ impl Requests {
             self.violations.with_label_values(&["default", cause.as_str()]);
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
-            for (quantile, error) in worker.ttft_errors.into_iter().flatten() {
+            for (percentile, error) in worker.ttft_errors.into_iter().flatten() {
                 self.ttft_error
-                    .with_label_values(&[&worker.name, quantile])
+                    .with_label_values(&[&worker.name, percentile])
                     .set(error.0 / 1e3);
             }
         }
         self.tasks.set(clamp(gauges.tasks));
-        self.lessons_dropped.set(clamp(gauges.lessons_dropped));
+        raise(&self.lessons_dropped, gauges.lessons_dropped);
     }
 }
 

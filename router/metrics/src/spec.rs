@@ -111,6 +111,23 @@ pub(super) const fn of(name: &'static str, values: &'static [&'static str]) -> L
     }
 }
 
+/// Returns the row of a gauge.
+pub(super) const fn gauge(
+    name: &'static str,
+    unit: &'static str,
+    labels: &'static [Label],
+    help: &'static str,
+) -> Spec {
+    Spec {
+        name,
+        kind: Kind::Gauge,
+        unit,
+        labels,
+        help,
+        gen_ai: None,
+    }
+}
+
 /// Rows by topic.
 pub type Table = &'static [(&'static str, &'static [Spec])];
 

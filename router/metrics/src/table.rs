@@ -6,8 +6,8 @@
 
 use super::spec::Table;
 use super::{
-    admin, admission, bus, caches, discovery, failures, gen_ai, picker, process, requests, tail, traces,
-    workers,
+    admin, admission, bus, caches, discovery, failures, gen_ai, index, picker, process, requests, tail,
+    traces, workers,
 };
 
 /// All metrics, by topic.
@@ -20,6 +20,7 @@ pub const TABLE: Table = &[
     ("Workers", workers::TABLE),
     ("Discovery of workers", discovery::TABLE),
     ("Caches and their events", caches::TABLE),
+    ("Index", index::TABLE),
     ("Failures", failures::TABLE),
     ("Objectives, habits and the free tail", tail::TABLE),
     ("Traces", traces::TABLE),

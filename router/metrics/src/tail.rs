@@ -3,23 +3,14 @@
 use super::labelled::{Gauge, IntGauge, Labelled, Workers};
 use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
-use super::spec::{Kind, Label, Spec, WORKER, of};
+use super::spec::{Kind, Label, Spec, WORKER, gauge, of};
 use super::{clamp, yes_no};
+use learning::feedback::ClassState;
 
 const STAGE: Label = of("stage", &["all", "first", "second", "middle", "late"]);
 const TOOLS: Label = of("tools", &["any", "true", "false"]);
-const HABIT: Label = of(
-    "what",
-    &[
-        "next_prompt_tokens",
-        "response_tokens",
-        "gap_seconds",
-        "return_share",
-        "return_hazard_per_second",
-        "over",
-    ],
-);
-
+/// The class of turns that a habit is of.
+const BY_CLASS: &[Label] = &[STAGE, TOOLS];
 pub(super) const TABLE: &[Spec] = &[
     Spec {
         name: "tailroute_slo_share_ratio",
@@ -45,42 +36,108 @@ pub(super) const TABLE: &[Spec] = &[
         help: "Conversations on the worker that wait for their next turn or have ended.",
         gen_ai: None,
     },
-    Spec {
-        name: "tailroute_tail",
-        kind: Kind::Gauge,
-        unit: "as the label says",
-        labels: &[of(
-            "what",
-            &[
-                "target_seconds",
-                "turns_behind",
-                "late_behind",
-                "horizon_seconds",
-                "late_ratio",
-                "pause_turns",
-            ],
-        )],
-        help: "Inputs of the value of a conversation's end: the time to first token above which a turn is late (T), \
-            turns and late turns that wait behind one, the horizon for returns, the ratio of late turns to those \
-            expected without hints, and the remaining turns of the pause after that ratio exceeded 1.",
-        gen_ai: None,
-    },
-    Spec {
-        name: "tailroute_habit",
-        kind: Kind::Gauge,
-        unit: "as the label says",
-        labels: &[STAGE, TOOLS, HABIT],
-        help: "Expected continuation of turns of a class.",
-        gen_ai: None,
-    },
-    Spec {
-        name: "tailroute_habit_error",
-        kind: Kind::Gauge,
-        unit: "as the label says",
-        labels: &[STAGE, TOOLS, HABIT],
-        help: "Mean error of that expectation, in its own unit.",
-        gen_ai: None,
-    },
+    gauge(
+        "tailroute_tail_target_seconds",
+        "seconds",
+        &[],
+        "Time to first token above which a turn counts as late in the value of a conversation's end (T).",
+    ),
+    gauge(
+        "tailroute_tail_turns_behind",
+        "turns",
+        &[],
+        "Turns that wait behind one, on average.",
+    ),
+    gauge(
+        "tailroute_tail_late_turns_behind",
+        "turns",
+        &[],
+        "Late turns that wait behind one, on average.",
+    ),
+    gauge(
+        "tailroute_tail_horizon_seconds",
+        "seconds",
+        &[],
+        "Time within which the return of a conversation counts.",
+    ),
+    gauge(
+        "tailroute_tail_late_ratio",
+        "ratio",
+        &[],
+        "Late turns under hints, relative to those expected without hints.",
+    ),
+    gauge(
+        "tailroute_tail_pause_turns",
+        "turns",
+        &[],
+        "Remaining turns of a pause of hints.",
+    ),
+    gauge(
+        "tailroute_habit_next_prompt_tokens",
+        "tokens",
+        BY_CLASS,
+        "Expected new tokens of a conversation's next prompt.",
+    ),
+    gauge(
+        "tailroute_habit_response_tokens",
+        "tokens",
+        BY_CLASS,
+        "Expected tokens of a response.",
+    ),
+    gauge(
+        "tailroute_habit_gap_seconds",
+        "seconds",
+        BY_CLASS,
+        "Expected time between a response and the next turn.",
+    ),
+    gauge(
+        "tailroute_habit_return_ratio",
+        "share",
+        BY_CLASS,
+        "Share of turns that are followed by another.",
+    ),
+    gauge(
+        "tailroute_habit_return_hazard_per_second",
+        "per second",
+        BY_CLASS,
+        "Rate of return just after a response.",
+    ),
+    gauge(
+        "tailroute_habit_next_prompt_error_tokens",
+        "tokens",
+        BY_CLASS,
+        "Mean absolute error of the expected new tokens.",
+    ),
+    gauge(
+        "tailroute_habit_response_error_tokens",
+        "tokens",
+        BY_CLASS,
+        "Mean absolute error of the expected tokens of a response.",
+    ),
+    gauge(
+        "tailroute_habit_gap_error_seconds",
+        "seconds",
+        BY_CLASS,
+        "Mean absolute error of the expected time between a response and the next turn.",
+    ),
+    gauge(
+        "tailroute_habit_return_error_ratio",
+        "share",
+        BY_CLASS,
+        "Standard error of the share of turns that are followed by another.",
+    ),
+    gauge(
+        "tailroute_habit_return_hazard_error_per_second",
+        "per second",
+        BY_CLASS,
+        "Error of the rate of return.",
+    ),
+    gauge(
+        "tailroute_habit_over_error_ratio",
+        "share",
+        BY_CLASS,
+        "Mean error of the predicted probability that a conversation is over.",
+    ),
 ];
 
 /// Objectives, habits, and the worth of ends.
@@ -89,9 +146,24 @@ pub(super) struct Tail {
     slo_share: Gauge,
     xi: Labelled<Gauge>,
     silent: Labelled<IntGauge>,
-    tail: Labelled<Gauge>,
-    habit: Labelled<Gauge>,
-    habit_error: Labelled<Gauge>,
+    target: Gauge,
+    turns_behind: Gauge,
+    late_behind: Gauge,
+    horizon: Gauge,
+    late_ratio: Gauge,
+    pause: IntGauge,
+    habits: Habits,
+}
+
+/// What turns of a class are expected to be followed by: each value with its error.
+#[derive(Debug)]
+struct Habits {
+    next_prompt: [Labelled<Gauge>; 2],
+    response: [Labelled<Gauge>; 2],
+    gap: [Labelled<Gauge>; 2],
+    returns: [Labelled<Gauge>; 2],
+    hazard: [Labelled<Gauge>; 2],
+    over_error: Labelled<Gauge>,
 }
 
 impl Tail {
@@ -100,9 +172,13 @@ impl Tail {
             slo_share: metrics.single("tailroute_slo_share_ratio")?,
             xi: metrics.real("tailroute_worker_xi_tokens")?,
             silent: metrics.gauge("tailroute_worker_silent_conversations")?,
-            tail: metrics.real("tailroute_tail")?,
-            habit: metrics.real("tailroute_habit")?,
-            habit_error: metrics.real("tailroute_habit_error")?,
+            target: metrics.single("tailroute_tail_target_seconds")?,
+            turns_behind: metrics.single("tailroute_tail_turns_behind")?,
+            late_behind: metrics.single("tailroute_tail_late_turns_behind")?,
+            horizon: metrics.single("tailroute_tail_horizon_seconds")?,
+            late_ratio: metrics.single("tailroute_tail_late_ratio")?,
+            pause: metrics.count("tailroute_tail_pause_turns")?,
+            habits: Habits::new(metrics)?,
         })
     }
 
@@ -110,43 +186,66 @@ impl Tail {
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         self.slo_share.set(gauges.slo_share);
         let tail = &gauges.tail;
-        for (what, value) in [
-            ("target_seconds", tail.target_ms.unwrap_or(0.0) / 1e3),
-            ("turns_behind", tail.turns_behind),
-            ("late_behind", tail.late_behind),
-            ("horizon_seconds", tail.horizon_s),
-            ("late_ratio", tail.late_ratio.unwrap_or(1.0)),
-            ("pause_turns", tail.pause_turns as f64),
-        ] {
-            self.tail.with_label_values(&[what]).set(value);
-        }
+        self.target.set(tail.target_ms.unwrap_or(0.0) / 1e3);
+        self.turns_behind.set(tail.turns_behind);
+        self.late_behind.set(tail.late_behind);
+        self.horizon.set(tail.horizon_s);
+        self.late_ratio.set(tail.late_ratio.unwrap_or(1.0));
+        self.pause.set(clamp(tail.pause_turns));
         for class in &gauges.habits {
-            let (stage, tools) = class.class.map_or(("all", "any"), |class| {
-                (class.stage.as_str(), yes_no(class.tools))
-            });
-            let set = |what, (value, error): (f64, f64)| {
-                self.habit.with_label_values(&[stage, tools, what]).set(value);
-                self.habit_error
-                    .with_label_values(&[stage, tools, what])
-                    .set(error);
-            };
-            let tokens = |(tokens, error): (u64, f64)| (tokens as f64, error);
-            set("next_prompt_tokens", tokens(class.next_prompt_tokens));
-            set("response_tokens", tokens(class.response_tokens));
-            set("gap_seconds", (class.gap_ms.0 / 1e3, class.gap_ms.1 / 1e3));
-            set("return_share", class.return_share);
-            // The relative error of a rate equals that of the gap of which it is the inverse.
-            let relative = class.gap_ms.1 / class.gap_ms.0.max(1.0);
-            set(
-                "return_hazard_per_second",
-                (class.hazard_per_s, class.hazard_per_s * relative),
-            );
-            set("over", (1.0 - class.return_share.0, class.over_error));
+            self.habits.set(class);
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
             self.xi.with_label_values(name).set(worker.xi_tokens);
             self.silent.with_label_values(name).set(clamp(worker.silent));
         }
+    }
+}
+
+impl Habits {
+    fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let pair = |value, error| Ok([metrics.real(value)?, metrics.real(error)?]);
+        Ok(Self {
+            next_prompt: pair(
+                "tailroute_habit_next_prompt_tokens",
+                "tailroute_habit_next_prompt_error_tokens",
+            )?,
+            response: pair(
+                "tailroute_habit_response_tokens",
+                "tailroute_habit_response_error_tokens",
+            )?,
+            gap: pair("tailroute_habit_gap_seconds", "tailroute_habit_gap_error_seconds")?,
+            returns: pair(
+                "tailroute_habit_return_ratio",
+                "tailroute_habit_return_error_ratio",
+            )?,
+            hazard: pair(
+                "tailroute_habit_return_hazard_per_second",
+                "tailroute_habit_return_hazard_error_per_second",
+            )?,
+            over_error: metrics.real("tailroute_habit_over_error_ratio")?,
+        })
+    }
+
+    fn set(&self, class: &ClassState) {
+        let (stage, tools) = class.class.map_or(("all", "any"), |class| {
+            (class.stage.as_str(), yes_no(class.tools))
+        });
+        let set = |[value, error]: &[Labelled<Gauge>; 2], (found, off): (f64, f64)| {
+            value.with_label_values(&[stage, tools]).set(found);
+            error.with_label_values(&[stage, tools]).set(off);
+        };
+        let tokens = |(tokens, error): (u64, f64)| (tokens as f64, error);
+        set(&self.next_prompt, tokens(class.next_prompt_tokens));
+        set(&self.response, tokens(class.response_tokens));
+        set(&self.gap, (class.gap_ms.0 / 1e3, class.gap_ms.1 / 1e3));
+        set(&self.returns, class.return_share);
+        // The relative error of a rate equals that of the gap of which it is the inverse.
+        let relative = class.gap_ms.1 / class.gap_ms.0.max(1.0);
+        set(&self.hazard, (class.hazard_per_s, class.hazard_per_s * relative));
+        self.over_error
+            .with_label_values(&[stage, tools])
+            .set(class.over_error);
     }
 }

@@ -46,12 +46,19 @@ fn every_metric_of_the_table_is_made_once_and_named_as_the_field_does() {
         let counts = spec.name.ends_with("_total");
         assert_eq!(counts, spec.kind == Kind::Counter, "{}", spec.name);
         assert!(spec.help.ends_with('.'), "{}: a help is a sentence", spec.name);
-        for unit in ["seconds", "tokens"] {
+        assert!(!spec.unit.is_empty(), "{} is in no unit", spec.name);
+        for unit in ["seconds", "tokens", "bytes"] {
             let named = spec
                 .name
                 .trim_end_matches("_total")
                 .ends_with(&format!("_{unit}"));
             assert!(!named || spec.unit == unit, "{} is in {}", spec.name, spec.unit);
+            let names_it = spec.name.contains(unit) || spec.name == "gen_ai_client_token_usage";
+            assert!(
+                spec.unit != unit || names_it,
+                "{} does not name {unit}",
+                spec.name
+            );
         }
     }
 }

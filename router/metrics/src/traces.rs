@@ -87,7 +87,6 @@ impl Counters for TraceCounters {
 
 impl Metrics {
     /// Returns the counters of traces.
-    #[must_use]
     pub fn traces(&self) -> TraceCounters {
         self.traces.clone()
     }

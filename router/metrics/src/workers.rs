@@ -3,7 +3,7 @@
 use super::labelled::{Counter, Gauge, IntGauge, Labelled, Workers};
 use super::page::{Gauges, WorkerGauges};
 use super::registrar::{MetricError, Registrar};
-use super::spec::{Kind, Spec, WORKER, of};
+use super::spec::{Kind, Spec, WORKER, gauge, of};
 use super::{Metrics, clamp, yes_no};
 
 pub(super) const TABLE: &[Spec] = &[
@@ -12,7 +12,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Gauge,
         unit: "workers",
         labels: &[of("state", &["ready", "not_ready"])],
-        help: "Workers by readiness, including those without series of their own.",
+        help: "Workers by readiness, including those without separate series.",
         gen_ai: None,
     },
     Spec {
@@ -72,32 +72,51 @@ pub(super) const TABLE: &[Spec] = &[
             counted by the router but not by the worker (lost).",
         gen_ai: None,
     },
-    Spec {
-        name: "tailroute_worker_cost",
-        kind: Kind::Gauge,
-        unit: "as the label says",
-        labels: &[
-            WORKER,
-            of(
-                "coefficient",
-                &[
-                    "alpha_ms_per_token",
-                    "beta_ms",
-                    "gamma_ms_per_token2",
-                    "floor_ms",
-                    "overhead_ms",
-                ],
-            ),
-        ],
-        help: "Estimated cost of a prefill, and the time that a first token takes beyond queue and prefill (overhead).",
-        gen_ai: None,
-    },
+    gauge(
+        "tailroute_worker_cost_alpha_seconds_per_token",
+        "seconds per token",
+        &[WORKER],
+        "Estimated time that a prefill takes for each uncached token (α).",
+    ),
+    gauge(
+        "tailroute_worker_cost_beta_seconds",
+        "seconds",
+        &[WORKER],
+        "Estimated time that a prefill takes whatever its length (β).",
+    ),
+    gauge(
+        "tailroute_worker_cost_gamma_seconds_per_token_squared",
+        "seconds per token²",
+        &[WORKER],
+        "Estimated time that a prefill takes for each pair of an uncached token and one before it (γ).",
+    ),
+    gauge(
+        "tailroute_worker_cost_floor_seconds",
+        "seconds",
+        &[WORKER],
+        "Estimated time that a prefill takes at least.",
+    ),
+    gauge(
+        "tailroute_worker_cost_overhead_seconds",
+        "seconds",
+        &[WORKER],
+        "Estimated time that a first token takes beyond queue and prefill.",
+    ),
     Spec {
         name: "tailroute_worker_cost_error_seconds",
         kind: Kind::Gauge,
         unit: "seconds",
         labels: &[WORKER],
         help: "Error of predicting a typical prefill with that cost: the mean over responses, increasing while there are none.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_worker_slow_ratio",
+        kind: Kind::Gauge,
+        unit: "times",
+        labels: &[WORKER],
+        help: "How many times as long a slow worker takes for a typical prefill as at its baseline; 1 after it has \
+            recovered. Absent for a worker that was never slow.",
         gen_ai: None,
     },
     Spec {
@@ -142,8 +161,13 @@ pub(super) struct Fleet {
     utilisation: Labelled<Gauge>,
     resident_tokens: Labelled<IntGauge>,
     queue: Labelled<Gauge>,
-    cost: Labelled<Gauge>,
+    alpha: Labelled<Gauge>,
+    beta: Labelled<Gauge>,
+    gamma: Labelled<Gauge>,
+    floor: Labelled<Gauge>,
+    overhead: Labelled<Gauge>,
     cost_error: Labelled<Gauge>,
+    slow: Labelled<Gauge>,
     cost_samples: Labelled<Counter>,
     hints: Labelled<Counter>,
 }
@@ -159,8 +183,13 @@ impl Fleet {
             utilisation: metrics.real("tailroute_worker_utilisation_ratio")?,
             resident_tokens: metrics.gauge("tailroute_worker_resident_tokens")?,
             queue: metrics.real("tailroute_worker_queue")?,
-            cost: metrics.real("tailroute_worker_cost")?,
+            alpha: metrics.real("tailroute_worker_cost_alpha_seconds_per_token")?,
+            beta: metrics.real("tailroute_worker_cost_beta_seconds")?,
+            gamma: metrics.real("tailroute_worker_cost_gamma_seconds_per_token_squared")?,
+            floor: metrics.real("tailroute_worker_cost_floor_seconds")?,
+            overhead: metrics.real("tailroute_worker_cost_overhead_seconds")?,
             cost_error: metrics.real("tailroute_worker_cost_error_seconds")?,
+            slow: metrics.real("tailroute_worker_slow_ratio")?,
             cost_samples: metrics.counter("tailroute_worker_cost_answers_total")?,
             hints: metrics.counter("tailroute_hints_total")?,
         })
@@ -187,28 +216,33 @@ impl Fleet {
         self.in_flight
             .with_label_values(name)
             .set(worker.in_flight.into());
-        self.wait_seconds.with_label_values(name).set(worker.wait.0 / 1e3);
         self.utilisation.with_label_values(name).set(worker.utilisation);
         self.resident_tokens
             .with_label_values(name)
             .set(clamp(worker.resident.0));
-        let set = |gauge: &Labelled<Gauge>, what, value| {
-            gauge.with_label_values(&[name[0], what]).set(value);
-        };
         let cost = worker.cost;
-        set(&self.cost, "alpha_ms_per_token", cost.alpha_ms_per_token);
-        set(&self.cost, "beta_ms", cost.beta_ms);
-        set(&self.cost, "gamma_ms_per_token2", cost.gamma_ms_per_token2);
-        set(&self.cost, "floor_ms", cost.floor_ms);
-        set(&self.cost, "overhead_ms", worker.overhead.0);
-        self.cost_error
-            .with_label_values(name)
-            .set(worker.cost_error.0 / 1e3);
+        for (gauge, ms) in [
+            (&self.alpha, cost.alpha_ms_per_token),
+            (&self.beta, cost.beta_ms),
+            (&self.gamma, cost.gamma_ms_per_token2),
+            (&self.floor, cost.floor_ms),
+            (&self.overhead, worker.overhead.0),
+            (&self.cost_error, worker.cost_error.0),
+            (&self.wait_seconds, worker.wait.0),
+        ] {
+            gauge.with_label_values(name).set(ms / 1e3);
+        }
         if let Some((figure, found)) = &worker.queue {
-            set(&self.queue, "waiting", f64::from(figure.waiting));
-            set(&self.queue, "running", f64::from(figure.running));
-            set(&self.queue, "elsewhere", f64::from(found.elsewhere));
-            set(&self.queue, "lost", f64::from(found.lost));
+            for (what, requests) in [
+                ("waiting", figure.waiting),
+                ("running", figure.running),
+                ("elsewhere", found.elsewhere),
+                ("lost", found.lost),
+            ] {
+                self.queue
+                    .with_label_values(&[name[0], what])
+                    .set(f64::from(requests));
+            }
         }
     }
 }
@@ -217,6 +251,11 @@ impl Metrics {
     /// A worker was chosen for a turn.
     pub(super) fn turn_of(&self, worker: &str) {
         self.fleet.turns.with_label_values(&[worker]).inc();
+    }
+
+    /// Records how many times as long as at its baseline a worker takes, or 1 once it has recovered.
+    pub fn worker_slow(&self, worker: &str, times: f64) {
+        self.fleet.slow.with_label_values(&[worker]).set(times);
     }
 
     /// Counts a response by the source of its prefill time.

@@ -43,7 +43,7 @@ pub struct Entry {
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Caller that requested the change.
-    pub who: Who,
+    pub who: Author,
     /// Operation: its name in the OpenAPI document, `config.reload`, `policy.revert`, or `policy.adopt` for a policy
     /// change made by another replica.
     pub action: String,
@@ -71,7 +71,7 @@ fn is_zero(number: &u64) -> bool {
 
 /// Caller that requested a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Who {
+pub struct Author {
     /// Name of the token; `loopback` where there are no tokens; `router` for actions of the router itself.
     pub name: String,
     /// Role of the token.
@@ -80,9 +80,8 @@ pub struct Who {
     pub address: Option<String>,
 }
 
-impl Who {
+impl Author {
     /// Returns the identity of the router itself.
-    #[must_use]
     pub fn router() -> Self {
         Self {
             name: "router".to_owned(),
@@ -106,7 +105,7 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct AuditRecord {
     /// Caller.
-    pub who: Who,
+    pub who: Author,
     /// Operation.
     pub action: String,
     /// Target.
@@ -119,10 +118,9 @@ pub struct AuditRecord {
 
 impl AuditRecord {
     /// Returns a change of the policy by the router itself.
-    #[must_use]
     pub fn by_router(action: &str, before: &Revision, after: &Revision) -> Self {
         Self {
-            who: Who::router(),
+            who: Author::router(),
             action: action.to_owned(),
             target: "policy".to_owned(),
             why: after.reason.clone(),
@@ -194,7 +192,6 @@ impl Newest {
 
 impl Audit {
     /// Creates a log that is kept in memory only.
-    #[must_use]
     pub fn in_memory() -> Self {
         Self {
             recent: Mutex::default(),
@@ -204,8 +201,6 @@ impl Audit {
     }
 
     /// Creates a log that appends to a file, with refusals in `FILE.refused`.
-    ///
-    /// # Errors
     /// Fails if a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let lines = |path: &Path| {
@@ -302,7 +297,6 @@ impl Audit {
     }
 
     /// Returns the newest entries, newest first.
-    #[must_use]
     pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
         let recent = self.recent.lock();
         let both = [&recent.applied, &recent.refused];
@@ -319,13 +313,11 @@ impl Audit {
     }
 
     /// Returns the number of refusals omitted because of the bound per name.
-    #[must_use]
     pub fn left_out(&self) -> u64 {
         self.recent.lock().left_out
     }
 
     /// Returns the number of entries that could not be written to the file.
-    #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -337,7 +329,7 @@ mod tests {
 
     fn happened(why: &str) -> AuditRecord {
         AuditRecord {
-            who: Who::router(),
+            who: Author::router(),
             action: "policy.put".to_owned(),
             target: "policy".to_owned(),
             why: Some(why.to_owned()),
@@ -392,9 +384,9 @@ mod tests {
         let audit = Audit::to_file(&path, 1).unwrap();
         audit.record(happened("the change")).await;
         let refused = |who: &str| AuditRecord {
-            who: Who {
+            who: Author {
                 name: who.to_owned(),
-                ..Who::router()
+                ..Author::router()
             },
             outcome: Err("403".to_owned()),
             ..happened("why not")

@@ -37,6 +37,8 @@ pub enum Kind {
     Worker,
     /// A worker's breaker opened or closed.
     Breaker,
+    /// A worker became slow, or recovered.
+    Slow,
     /// The configuration was reloaded.
     Reload,
     /// The connection to NATS, which links the replicas, was established or lost.
@@ -55,6 +57,7 @@ impl Kind {
             Self::Policy => "policy",
             Self::Worker => "worker",
             Self::Breaker => "breaker",
+            Self::Slow => "slow",
             Self::Reload => "reload",
             Self::Replicas => "replicas",
             Self::Evidence => "evidence",

@@ -65,8 +65,6 @@ pub struct AuditError {
 
 impl Operator {
     /// Creates the state from the configuration.
-    ///
-    /// # Errors
     /// Fails if an audit log is configured and cannot be written.
     pub fn new(admin: &config::Admin) -> Result<Self, AuditError> {
         let audit = match &admin.audit {
@@ -94,7 +92,6 @@ impl Operator {
 }
 
 /// Returns the milliseconds since 1970.
-#[must_use]
 pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)

@@ -35,7 +35,6 @@ struct Outcomes {
 
 impl Running {
     /// Returns whether turns are added.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.is_running
     }
@@ -94,7 +93,6 @@ impl Recent {
     }
 
     /// Returns the capture.
-    #[must_use]
     pub fn now(&self) -> Option<Arc<Running>> {
         self.held.load_full()
     }

@@ -26,7 +26,6 @@ impl PartialEq for Sealed {
 impl Eq for Sealed {}
 
 /// Returns the bearer token of a request.
-#[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, key) = value.split_at_checked(7)?;
@@ -34,7 +33,6 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Returns the SHA-256 of a key.
-#[must_use]
 pub fn hash(key: &[u8]) -> KeyDigest {
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest::digest(&digest::SHA256, key).as_ref());

@@ -35,7 +35,6 @@ pub struct Tally {
 
 impl Shadow {
     /// Creates a shadow policy without results.
-    #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -64,7 +63,6 @@ impl Shadow {
     }
 
     /// Returns the results.
-    #[must_use]
     pub fn tally(&self) -> Tally {
         *self.tally.lock()
     }

@@ -30,7 +30,6 @@ pub struct Tokens {
 
 impl Tokens {
     /// Reads the tokens of a configuration.
-    #[must_use]
     pub fn new(admin: &config::Admin) -> Self {
         let token = |token: &config::Token| {
             let principal = Principal {
@@ -47,7 +46,6 @@ impl Tokens {
     }
 
     /// Returns whether a token is required. Otherwise the port is on loopback and every caller has all rights.
-    #[must_use]
     pub fn is_required(&self) -> bool {
         self.required
     }
@@ -59,7 +57,6 @@ impl Tokens {
     }
 
     /// Returns the tokens by name, with hash and role, to detect changes. The audit log shows names only.
-    #[must_use]
     pub fn named(&self) -> Named {
         let named = |(sealed, principal): (&Sealed, &Principal)| {
             (principal.name.to_string(), (sealed.0.0, Some(principal.role)))
@@ -68,7 +65,6 @@ impl Tokens {
     }
 
     /// Returns the caller of a request with these headers; `None` if a valid token is required and missing.
-    #[must_use]
     pub fn identify(&self, headers: &HeaderMap) -> Option<Principal> {
         if !self.required {
             return Some(Principal {

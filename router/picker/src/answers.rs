@@ -45,7 +45,6 @@ fn part(
     }
 }
 
-/// Returns an answer that changes nothing.
 pub(super) fn go_on(of: impl FnOnce(PartResponse) -> AnswerPart) -> ProcessingResponse {
     part(of, None)
 }

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
-use http_body::{Body as HttpBody, Frame};
+use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use prost::Message as _;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
@@ -17,7 +17,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstCodec;
 
 use super::wire::{BODY_TAGS, ProcessingRequest, ProcessingResponse};
-use tailroute_http::body::BodyError;
+use tailroute_http::body::{BodyError, PolledFrame};
 use tailroute_http::unread::Unread;
 
 /// Most bytes of a message other than bodies: heads, attributes and metadata.
@@ -85,10 +85,7 @@ impl HttpBody for Counted {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         Poll::Ready(frame.map(|frame| {

@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 use super::bounded::{SizedMessage, overloaded};
 use super::wire::{ProcessingRequest, RequestPart};
 use proxy::Proxy;
-use tailroute_http::body::BodyError;
+use tailroute_http::body::{BodyError, PolledFrame};
 use tailroute_http::unread::Unread;
 
 pub(super) struct Inbox {
@@ -105,10 +105,7 @@ impl HttpBody for RequestBody<'_> {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let body = self.get_mut();
         if body.is_over {
             return Poll::Ready(None);

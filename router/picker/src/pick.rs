@@ -30,7 +30,6 @@ pub(super) struct Pick {
     pub(super) endpoints: Vec<SocketAddr>,
     /// The request headers for the worker.
     pub(super) headers: HeaderMap,
-    /// The body for the worker.
     pub(super) body: Bytes,
     /// The state for the rest of the exchange.
     pub(super) served: Served,
@@ -63,8 +62,8 @@ async fn turn(
     among: Among,
 ) -> Result<Pick, ApiError> {
     let proxy = context.proxy;
-    let mut place = context.place()?;
-    let (turn, body) = path::admitted(context, endpoint, Some(among), head, body, &mut place).await?;
+    let mut permit = context.permit()?;
+    let (turn, body) = path::admitted(context, endpoint, Some(among), head, body, &mut permit).await?;
     let (choice, pass) = forward::select_admitted(proxy, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First: the flight guards the breaker's pass.
@@ -81,9 +80,9 @@ async fn turn(
     let (mut parts, body) = request.into_parts();
     let span = context.trace.attempt(&choice, &mut parts.headers);
     flight.traced(span.note());
-    place.sent();
+    permit.sent();
     let endpoints = endpoints(proxy, &choice);
-    let carried = Carried::new(proxy, turn, &choice, Attempt { flight, span }, charged, place);
+    let carried = Carried::new(proxy, turn, &choice, Attempt { flight, span }, charged, permit);
     Ok(Pick {
         endpoints,
         headers: parts.headers,
@@ -161,7 +160,7 @@ fn other(
     if let Some(model) = &wanted.model {
         models::check(proxy, model)?;
     }
-    let place = context.place()?;
+    let permit = context.permit()?;
     let in_flight =
         pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
     let worker = in_flight.worker();
@@ -172,7 +171,7 @@ fn other(
         served: Served::Other(Box::new(Relayed::new(
             proxy,
             in_flight,
-            place,
+            permit,
             context.timer,
             inspector,
         ))),

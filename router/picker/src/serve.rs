@@ -35,13 +35,11 @@ use server::progress::OpenRequest;
 use server::socket::{Socket, Tcp};
 use state::supervise::{Task, until_done};
 
-/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Interval of HTTP/2 keep-alive pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Pending messages to a gateway, per request.
 const WAITING: usize = 4;
-/// Longest head of a stream.
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
 /// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
@@ -66,20 +64,20 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, mut phase: watch::Receiver<P
     let Port { settings, listener } = &*port;
     let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
-    let begin = |stream: TcpStream, place| {
+    let begin = |stream: TcpStream, permit| {
         tokio::spawn(connection(
             Arc::clone(&proxy),
             settings.clone(),
             stream,
-            place,
+            permit,
             phases.clone(),
         ));
     };
     loop {
         let accepted = async {
             let (stream, from) = listener.accept().await?;
-            let place = connections.place(from.ip()).await;
-            Ok::<_, io::Error>((stream, place))
+            let permit = connections.acquire(from.ip()).await;
+            Ok::<_, io::Error>((stream, permit))
         };
         let accepted = tokio::select! {
             biased;
@@ -87,7 +85,7 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, mut phase: watch::Receiver<P
             accepted = accepted => accepted,
         };
         match accepted {
-            Ok((stream, place)) => begin(stream, place),
+            Ok((stream, permit)) => begin(stream, permit),
             Err(error) => {
                 warn!(%error, "cannot accept connections on the endpoint picker's port");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -96,10 +94,10 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, mut phase: watch::Receiver<P
     }
     // Clients in the backlog are connected already and would be reset with the socket.
     while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
-        let Some(place) = connections.try_place(from.ip()) else {
+        let Some(permit) = connections.try_acquire(from.ip()) else {
             return;
         };
-        begin(stream, place);
+        begin(stream, permit);
     }
 }
 
@@ -107,21 +105,21 @@ async fn connection(
     proxy: Arc<Proxy>,
     settings: EndpointPicker,
     stream: TcpStream,
-    place: ConnectionPermit,
+    permit: ConnectionPermit,
     mut phase: watch::Receiver<Phase>,
 ) {
     // Messages are small, and the gateway waits for each.
     let _ = stream.set_nodelay(true);
-    let progress = Arc::clone(place.progress());
+    let progress = Arc::clone(permit.progress());
     let opened = tokio::select! {
         opened = open(&proxy, &settings, stream) => opened,
-        () = progress.has_to_give_way() => None,
+        () = progress.evicted() => None,
     };
     let Some(socket) = opened else {
         return;
     };
     let patience = proxy.state.live().limits.idle_timeout;
-    let io = TokioIo::new(ClientIo::of_other_port(socket, place, patience));
+    let io = TokioIo::new(ClientIo::of_other_port(socket, permit, patience));
     let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
         let processor = Processor(Arc::clone(&proxy), Arc::new(asked.request_began()));
@@ -151,7 +149,7 @@ async fn connection(
                 }
                 server.as_mut().graceful_shutdown();
             }
-            () = progress.has_to_give_way() => {
+            () = progress.evicted() => {
                 debug!("closed an idle gateway connection to make room");
                 return;
             }

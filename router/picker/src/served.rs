@@ -59,7 +59,6 @@ impl Served {
         }
     }
 
-    /// Observes a piece of the response's body.
     pub(super) fn body(&mut self, piece: &Bytes) {
         if let Self::Turn(turn) = self
             && let Some(observer) = &mut turn.observer
@@ -116,7 +115,7 @@ pub(super) struct Carried {
     charged: Charged,
     /// Present after the head of the response.
     observer: Option<Observer>,
-    place: Option<RequestPermit>,
+    permit: Option<RequestPermit>,
 }
 
 impl Carried {
@@ -126,7 +125,7 @@ impl Carried {
         choice: &Choice,
         attempt: Attempt,
         charged: Charged,
-        place: RequestPermit,
+        permit: RequestPermit,
     ) -> Self {
         let explained = turn
             .explain
@@ -140,7 +139,7 @@ impl Carried {
             attempt: Some(attempt),
             charged,
             observer: None,
-            place: Some(place),
+            permit: Some(permit),
         }
     }
 
@@ -163,7 +162,7 @@ impl Carried {
         let Some(mut attempt) = attempt else {
             return marks;
         };
-        attempt.flight.keep(self.place.take());
+        attempt.flight.keep(self.permit.take());
         if comes_whole {
             attempt.flight.is_unclocked();
         }
@@ -219,7 +218,7 @@ impl Drop for Carried {
 pub(super) struct Relayed {
     proxy: Arc<Proxy>,
     in_flight: Option<InFlight>,
-    _place: RequestPermit,
+    _permit: RequestPermit,
     timer: RequestTimer,
     is_answered: bool,
     inspector: Inspector,
@@ -229,14 +228,14 @@ impl Relayed {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         in_flight: InFlight,
-        place: RequestPermit,
+        permit: RequestPermit,
         timer: RequestTimer,
         inspector: Inspector,
     ) -> Self {
         Self {
             proxy: Arc::clone(proxy),
             in_flight: Some(in_flight),
-            _place: place,
+            _permit: permit,
             timer,
             is_answered: false,
             inspector,

@@ -140,7 +140,6 @@ pub struct HeaderValue {
 
 impl HeaderValue {
     /// Returns the value in either form.
-    #[must_use]
     pub fn bytes(&self) -> &[u8] {
         if self.raw_value.is_empty() {
             self.value.as_bytes()

@@ -60,14 +60,12 @@ impl Clamped {
 }
 
 /// Returns a worker's context from its reported value, within bounds.
-#[must_use]
 pub fn context(told: Option<u64>) -> u64 {
     told.map_or(UNTOLD_CONTEXT, |told| told.clamp(1, LONGEST_CONTEXT))
 }
 
 impl Allowed {
     /// Clamps what was seen of a response of `answered` bytes that took `took`. `context` is called only when needed.
-    #[must_use]
     pub fn believed(
         &self,
         mut seen: Seen,

@@ -131,7 +131,6 @@ fn seconds(duration: Duration) -> String {
 
 impl ApiError {
     /// Returns the HTTP status.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
             Self::MalformedJson(_)
@@ -162,7 +161,6 @@ impl ApiError {
     }
 
     /// Returns the error's code, which is stable, for programs and metric labels.
-    #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
             Self::MalformedJson(_) => "malformed_json",
@@ -196,7 +194,6 @@ impl ApiError {
     }
 
     /// Returns the outcome of admission, for errors that come from it.
-    #[must_use]
     pub fn admission(&self) -> Option<&'static str> {
         match self {
             Self::Unauthorized => Some("unauthorized"),
@@ -244,13 +241,11 @@ impl ApiError {
     }
 
     /// Returns the JSON body in OpenAI's format.
-    #[must_use]
     pub fn json(&self) -> Bytes {
         self.json_for(Family::OpenAi)
     }
 
     /// Returns the JSON body in the format of an API family.
-    #[must_use]
     pub fn json_for(&self, family: Family) -> Bytes {
         let message = self.to_string();
         let value = match family {
@@ -265,7 +260,6 @@ impl ApiError {
     }
 
     /// Returns the complete response in the format of an API family.
-    #[must_use]
     pub fn response_for(&self, family: Family) -> Response<Body> {
         let mut response = Response::new(body::full(self.json_for(family)));
         *response.status_mut() = self.status();

@@ -12,7 +12,6 @@ pub enum Family {
 
 impl Family {
     /// Returns the API of a path.
-    #[must_use]
     pub fn of(path: &str) -> Self {
         match path.strip_prefix("/v1/messages") {
             Some("") => Self::Anthropic,

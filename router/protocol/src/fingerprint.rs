@@ -15,7 +15,6 @@ mod completion;
 mod message;
 mod once;
 
-/// Tokens per key, for prompts of token ids.
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Pieces and token ids whose memory is kept between requests, enough for a prompt of 4 MB.
@@ -130,7 +129,6 @@ impl Draft {
     }
 
     /// Returns whether the prompt may have more tokens than bytes: it names media or has unknown parts.
-    #[must_use]
     pub fn refers(&self) -> bool {
         self.messages.refers() || self.system.refers()
     }

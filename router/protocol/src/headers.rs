@@ -61,7 +61,6 @@ static NEVER_NAMED: [HeaderName; 6] = [
 ];
 
 /// Returns whether the header belongs to the router.
-#[must_use]
 pub fn is_routers_own(name: &str) -> bool {
     ROUTERS_OWN.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -130,7 +129,6 @@ fn credentials(headers: &mut HeaderMap, are_ours: bool) {
 }
 
 /// Returns a request's headers as this worker receives them.
-#[must_use]
 pub fn addressed(headers: &HeaderMap, keys_are_ours: bool, worker: &config::Worker) -> HeaderMap {
     let mut headers = headers.clone();
     credentials(&mut headers, keys_are_ours);

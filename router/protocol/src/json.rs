@@ -31,7 +31,6 @@ pub struct Malformed {
 
 impl Malformed {
     /// Formats the error with line and column, both counted from 1.
-    #[must_use]
     pub fn describe(&self, text: &[u8]) -> String {
         let before = &text[..self.at.min(text.len())];
         let line = memchr::memchr_iter(b'\n', before).count() + 1;
@@ -49,19 +48,16 @@ pub struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Creates a scanner at the start of a text.
-    #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
     /// Returns the offset of the next byte.
-    #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
     /// Returns the bytes from an earlier [`Self::position`] to the current one.
-    #[must_use]
     pub fn since(&self, position: usize) -> &'a [u8] {
         self.bytes.get(position..self.at).unwrap_or_default()
     }
@@ -147,7 +143,6 @@ impl<'a> Scanner<'a> {
     }
 
     /// Returns a scanner before the first value of `name` in the object that begins here.
-    #[must_use]
     pub fn ahead(&self, name: &[u8]) -> Option<Self> {
         let mut scanner = self.clone();
         if !scanner.take(b'{') {

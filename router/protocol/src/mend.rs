@@ -20,7 +20,6 @@ const ERROR_EVENT: &[u8] = b"event: error\n";
 const DONE: &[u8] = b"[DONE]";
 
 /// Returns the bytes that end a stream so that `error`, a JSON object, is the last data that its client reads.
-#[must_use]
 pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);
     match standing {

@@ -32,7 +32,6 @@ pub struct Parts {
 }
 
 /// Returns the boundary that a content type names.
-#[must_use]
 pub fn boundary(content_type: &str) -> Option<&str> {
     let (kind, parameters) = content_type.split_once(';')?;
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
@@ -49,7 +48,6 @@ pub fn boundary(content_type: &str) -> Option<&str> {
 
 impl Parts {
     /// Creates a parser for a form with this boundary.
-    #[must_use]
     pub fn new(boundary: &str) -> Self {
         Self {
             delimiter: format!("\r\n--{boundary}").into_bytes(),

@@ -9,13 +9,11 @@ pub const MAX_BYTES: usize = 256;
 pub const OTHER: &str = "other";
 
 /// Returns whether a name is short enough and has no control characters.
-#[must_use]
 pub fn is_fit(name: &str) -> bool {
     name.len() <= MAX_BYTES && !name.chars().any(char::is_control)
 }
 
 /// Returns the name, or [`OTHER`] if it is unfit.
-#[must_use]
 pub fn kept(name: &str) -> &str {
     if is_fit(name) { name } else { OTHER }
 }

@@ -75,7 +75,6 @@ pub struct Reply {
 
 impl Reply {
     /// Creates a reply that continues this hash of the prompt.
-    #[must_use]
     pub fn new(hash: ChainBuilder) -> Self {
         Self {
             hash,
@@ -88,7 +87,6 @@ impl Reply {
     }
 
     /// Creates a reply at this endpoint. Anthropic's clients send a call's arguments back as compact JSON.
-    #[must_use]
     pub fn at(endpoint: Endpoint, hash: ChainBuilder) -> Self {
         Self {
             objects: endpoint == Endpoint::Messages,
@@ -157,7 +155,6 @@ impl Reply {
     }
 
     /// Returns the hash with its message ended, if the next turn can repeat this reply.
-    #[must_use]
     pub fn finish(self) -> Option<ChainBuilder> {
         let Self {
             mut hash,

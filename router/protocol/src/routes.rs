@@ -84,7 +84,6 @@ pub enum Upload {
 
 impl Route {
     /// Returns the name in metrics.
-    #[must_use]
     pub fn endpoint(&self) -> &'static str {
         match self {
             Self::Turn(endpoint) => endpoint.as_str(),
@@ -101,7 +100,6 @@ impl Route {
 
 impl Endpoint {
     /// Returns the name in metrics.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -124,7 +122,6 @@ impl Endpoint {
     }
 
     /// Returns whether it generates tokens from a prompt. Only such endpoints have a first token and a next turn.
-    #[must_use]
     pub fn generates(self) -> bool {
         matches!(
             self,
@@ -133,7 +130,6 @@ impl Endpoint {
     }
 
     /// Returns whether it leaves a prompt in an engine's cache for later requests.
-    #[must_use]
     pub fn is_cached(self) -> bool {
         self.generates()
             || matches!(
@@ -143,7 +139,6 @@ impl Endpoint {
     }
 
     /// Returns whether it runs no model.
-    #[must_use]
     pub fn only_counts(self) -> bool {
         matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
     }
@@ -155,7 +150,6 @@ impl Endpoint {
     }
 
     /// Returns its API.
-    #[must_use]
     pub fn family(self) -> Family {
         match self {
             Self::Messages | Self::CountTokens => Family::Anthropic,
@@ -327,7 +321,6 @@ fn plain(path: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Decodes percent escapes; `None` if an escape is invalid or the result is not UTF-8.
-#[must_use]
 pub fn decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -347,7 +340,6 @@ pub fn decoded(path: &str) -> Option<String> {
 }
 
 /// Returns the key of a response's id.
-#[must_use]
 pub fn response_key(id: &str) -> u64 {
     xxh3_64(id.as_bytes())
 }

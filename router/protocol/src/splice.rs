@@ -5,7 +5,6 @@ use memchr::memmem;
 use super::json::Scanner;
 
 /// Appends a field to `body`; `None` if the field exists or the body is no JSON object.
-#[must_use]
 pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, key)? {
         Place::Missing => at_end(body, &format!("\"{key}\":{value}")),
@@ -14,7 +13,6 @@ pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
 }
 
 /// Sets a field of `body`, replacing every occurrence; `None` if the body is no JSON object.
-#[must_use]
 pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     let mut spans = Vec::new();
     if memmem::find(body, format!("\"{key}\"").as_bytes()).is_some() {
@@ -45,7 +43,6 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
 }
 
 /// Removes a field in any spelling; `None` if it is absent or the body is no JSON object.
-#[must_use]
 pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     let mut scanner = Scanner::new(body);
     if scanner.peek() != Some(b'{') {
@@ -79,7 +76,6 @@ pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
 
 /// Appends a member to the object `object` of `body`, which is created if missing. The last member takes precedence
 /// over one of the same name. `None` if the field exists and is no object.
-#[must_use]
 pub fn member(body: &[u8], object: &str, key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, object)? {
         Place::Missing => at_end(body, &format!("\"{object}\":{{\"{key}\":{value}}}")),

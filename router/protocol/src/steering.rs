@@ -84,7 +84,6 @@ const LENGTHS: u32 = {
 };
 
 /// Returns the field of this name, if it steers an engine.
-#[must_use]
 pub fn field(name: &[u8]) -> Option<&'static str> {
     if name.len() > LONGEST || LENGTHS >> name.len() & 1 == 0 {
         return None;
@@ -93,7 +92,6 @@ pub fn field(name: &[u8]) -> Option<&'static str> {
 }
 
 /// Returns whether such fields may be nested in the member of this name.
-#[must_use]
 pub fn is_container(name: &[u8]) -> bool {
     CONTAINERS.iter().any(|container| container.as_bytes() == name)
 }
@@ -158,7 +156,6 @@ impl Default for Keys {
 
 impl Keys {
     /// Finds the keys that `wanted` accepts; none may be longer than the longest [field].
-    #[must_use]
     pub fn of(wanted: fn(&[u8]) -> Option<&'static str>) -> Self {
         Self {
             wanted,

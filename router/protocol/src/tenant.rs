@@ -35,7 +35,6 @@ pub struct Tenant {
 
 impl Tenant {
     /// Creates a tenant whose key is derived from its name and `secret`.
-    #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key = hmac::sign(&root, format!("tailroute tenant\0{name}").as_bytes());
@@ -51,25 +50,21 @@ impl Tenant {
     }
 
     /// Returns the salt of caches and fingerprints, combined with the client's own: 64 hexadecimal digits.
-    #[must_use]
     pub fn salt(&self, own: Option<&str>) -> String {
         hex(self.name("salt", own.unwrap_or_default().as_bytes()).as_ref())
     }
 
     /// Returns the name of a conversation: 32 hexadecimal digits.
-    #[must_use]
     pub fn session(&self, own: &[u8]) -> String {
         hex(&self.name("session", own).as_ref()[..NAME_BYTES])
     }
 
     /// Returns the id of a response for the id that the client requested.
-    #[must_use]
     pub fn response(&self, own: &[u8]) -> String {
         format!("resp_{}", hex(&self.name("response", own).as_ref()[..NAME_BYTES]))
     }
 
     /// Returns the seed for hashes of the tenant's names; never 0.
-    #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -111,13 +106,11 @@ pub struct Given<'a> {
 }
 
 /// Returns the member of that name if tenants may not send it.
-#[must_use]
 pub fn foreign(member: &[u8]) -> Option<&'static str> {
     (member == SESSIONS.as_bytes()).then_some(SESSIONS)
 }
 
 /// Returns the changes that a tenant's body needs.
-#[must_use]
 pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit> {
     let session = |name: &str| tenant.session(name.as_bytes());
     let salted = endpoint.is_cached() || given.salt.is_some();
@@ -139,7 +132,6 @@ pub fn edits(tenant: &Tenant, endpoint: Endpoint, given: &Given<'_>) -> Vec<Edit
 }
 
 /// Applies the changes to a body. Without `salts`, `cache_salt` stays unchanged.
-#[must_use]
 pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     for edit in edits {
         let edited = match edit {
@@ -172,7 +164,6 @@ pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
 }
 
 /// Encodes bytes as lower-case hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -43,7 +43,6 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     unread: u64,
-    /// Events with tokens.
     events: u64,
     /// Bytes of generated content, over all choices.
     said: u64,
@@ -52,7 +51,6 @@ pub struct Passed {
 
 impl Passed {
     /// Estimates tokens at `per_byte`, at least one per event. An unread response counts as text.
-    #[must_use]
     pub fn tokens(self, per_byte: f64) -> Tokens {
         let bytes = if self.said + self.events > 0 {
             self.said
@@ -63,7 +61,6 @@ impl Passed {
     }
 
     /// Returns the size of the response.
-    #[must_use]
     pub fn bytes(self) -> u64 {
         self.all
     }
@@ -94,7 +91,6 @@ pub struct Seen {
 
 impl Seen {
     /// Returns the engine's own times, if it reported all of them.
-    #[must_use]
     pub fn engine(&self) -> Option<EngineTimes> {
         let (queue, prefill) = self.queue.zip(self.prefill)?;
         Some(EngineTimes { queue, prefill })
@@ -140,7 +136,6 @@ enum Form {
 
 impl Watch {
     /// Creates a watch for a response of this endpoint and content type.
-    #[must_use]
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> Self {
         let form = match content_type {
             _ if encoded || !endpoint.generates() => Form::Unread,
@@ -187,7 +182,6 @@ impl Watch {
     }
 
     /// Returns the facts seen so far.
-    #[must_use]
     pub fn seen(&self) -> Seen {
         Seen {
             usage: self.usage,
@@ -199,19 +193,16 @@ impl Watch {
     }
 
     /// Returns whether the response is an event stream.
-    #[must_use]
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
     }
 
     /// Returns the API family of the response.
-    #[must_use]
     pub fn family(&self) -> Family {
         self.endpoint.family()
     }
 
     /// Returns the position in the event stream; `None` for other responses.
-    #[must_use]
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
             Form::Stream(lines) => Some(lines.standing()),
@@ -256,7 +247,6 @@ impl Watch {
     }
 
     /// Returns whether the worker may store the response for later requests.
-    #[must_use]
     pub fn keeps(&self) -> bool {
         self.endpoint == Endpoint::Responses
     }

@@ -51,11 +51,11 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut ph
         connections,
     } = &*port;
     let phases = phase.clone();
-    let begin = |stream: TcpStream, address: SocketAddr, place: ConnectionPermit| {
+    let begin = |stream: TcpStream, address: SocketAddr, permit: ConnectionPermit| {
         let peer = arrival::peer(&proxy, address, proxy.state.tls.acceptor().is_some());
         let proxy = Arc::clone(&proxy);
         let handle = move |request| path::handle(Arc::clone(&proxy), Arc::clone(&peer), request);
-        tokio::spawn(connector.clone().serve(stream, handle, place, phases.clone()));
+        tokio::spawn(connector.clone().serve(stream, handle, permit, phases.clone()));
     };
     loop {
         let accepted = tokio::select! {
@@ -72,24 +72,24 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut ph
             }
         };
         // At the connection limit, this client waits here and later ones in the listen backlog.
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase >= Phase::Draining) => {
-                if let Some(place) = connections.try_place(address.ip()) {
-                    begin(stream, address, place);
+                if let Some(permit) = connections.try_acquire(address.ip()) {
+                    begin(stream, address, permit);
                 }
                 break;
             }
-            place = connections.place(address.ip()) => place,
+            permit = connections.acquire(address.ip()) => permit,
         };
-        begin(stream, address, place);
+        begin(stream, address, permit);
     }
     // Clients in the backlog are connected already and would be reset with the socket, so they are accepted too. If
     // another process shares the backlog, it would serve them as well.
     while let Some(Ok((stream, address))) = listener.accept().now_or_never() {
-        let Some(place) = connections.try_place(address.ip()) else {
+        let Some(permit) = connections.try_acquire(address.ip()) else {
             break;
         };
-        begin(stream, address, place);
+        begin(stream, address, permit);
     }
 }

@@ -44,7 +44,6 @@ pub struct Admission {
 
 impl Admission {
     /// Creates admission from a configuration.
-    #[must_use]
     pub fn new(config: &config::Config, now: Millis) -> Self {
         Self {
             keyring: ArcSwap::from_pointee(Keyring::new(config, &Keyring::default(), now)),
@@ -62,51 +61,42 @@ impl Admission {
     }
 
     /// Returns the settings in force.
-    #[must_use]
     pub fn settings(&self) -> Arc<config::Admission> {
         self.settings.load_full()
     }
 
     /// Returns whether callers have keys. Keys are not forwarded to workers.
-    #[must_use]
     pub fn has_keys(&self) -> bool {
         self.keyring.load().is_required()
     }
 
     /// Returns the keys by name, to detect changes.
-    #[must_use]
     pub fn named(&self) -> Named {
         self.keyring.load().named()
     }
 
     /// Returns the number of charges to keys that are not settled yet.
-    #[must_use]
     pub fn unsettled(&self) -> usize {
         self.keyring.load().unsettled()
     }
 
     /// Returns the remaining tokens of this key; `None` if it is unknown or unlimited.
-    #[must_use]
     pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
         self.keyring.load().left(name, now)
     }
 
     /// Returns the remaining requests and tokens of each key, by name.
-    #[must_use]
     pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
         self.keyring.load().left_of_all(now)
     }
 
     /// Resets the usage of this key. Returns its remainder before and after; `None` if it is unknown.
-    #[must_use]
     pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         self.keyring.load().reset(name, now)
     }
 
     /// Identifies the caller of a request.
-    ///
-    /// # Errors
-    /// [`ApiError::Unauthorized`] if keys are required and the request has no valid one.
+    /// Fails with [`ApiError::Unauthorized`] if keys are required and the request has no valid one.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         self.keyring.load().identify(headers)
     }

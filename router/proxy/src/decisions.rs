@@ -15,6 +15,7 @@
 //! others that take that lock are the outcome of the decision one round of the ring earlier, and readers of the page.
 
 mod slot;
+mod verdict;
 pub mod view;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,7 @@ use telemetry::context::TraceId;
 
 /// A decision to be recorded.
 #[derive(Debug)]
-pub struct Made<'a> {
+pub struct NewDecision<'a> {
     /// Request id.
     pub request: &'a [u8],
     /// Trace of the request.
@@ -74,6 +75,10 @@ pub struct Filter {
     pub late: Option<bool>,
     /// Cause for which the objective was missed.
     pub cause: Option<policy::slo::Cause>,
+    /// Earliest first token; turns without one count by their arrival.
+    pub from: Option<Millis>,
+    /// Latest first token, likewise.
+    pub until: Option<Millis>,
 }
 
 /// The ring.
@@ -107,7 +112,7 @@ impl Decisions {
     }
 
     /// Records a decision.
-    pub fn record(&self, made: &Made<'_>) -> Option<Ticket> {
+    pub fn record(&self, made: &NewDecision<'_>) -> Option<Ticket> {
         if self.slots.is_empty() {
             return None;
         }
@@ -187,6 +192,8 @@ impl Filter {
             })
             && self.late.is_none_or(|wanted| wanted == slot.is_late())
             && self.cause.is_none_or(|wanted| slot.came.cause == Some(wanted))
+            && self.from.is_none_or(|from| slot.began() >= from)
+            && self.until.is_none_or(|until| slot.began() <= until)
     }
 }
 

@@ -80,22 +80,22 @@ pub struct RequestPermit {
     /// What was charged to the key in advance.
     pub charge: Charge,
     /// The permit of the admission gate, if there is one.
-    pub permit: Option<Permit>,
+    pub turn: Option<Permit>,
 }
 
 impl RequestPermit {
     /// The request is on its way to a worker.
     pub fn sent(&mut self) {
         self.charge.sent();
-        if let Some(permit) = &mut self.permit {
-            permit.sent();
+        if let Some(turn) = &mut self.turn {
+            turn.sent();
         }
     }
 
     /// Admits the next request. The charge remains.
     pub fn free(&mut self) {
         if !std::mem::replace(&mut self.is_free, true) {
-            self.permit = None;
+            self.turn = None;
             self.proxy.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -109,8 +109,6 @@ impl Drop for RequestPermit {
 
 impl Proxy {
     /// Creates the request path of a router that has served nothing yet.
-    ///
-    /// # Errors
     /// Fails if traces or a capture are configured and cannot be started.
     pub fn new(state: Arc<State>, replicas: Option<Arc<dyn TurnReports>>) -> Result<Arc<Self>, StartError> {
         let (config, metrics) = (&state.config, &state.metrics);
@@ -135,6 +133,14 @@ impl Proxy {
         }))
     }
 
+    /// Writes the fleet to the capture's file, if there is one, where costs or the policy have changed. Looks at most
+    /// every ten seconds, unless this is the `last` time.
+    pub fn capture_fleet(&self, last: bool) {
+        if let Some(capture) = &self.capture {
+            capture.look(self.state.clock.now(), last, || self.state.fleet_in_use());
+        }
+    }
+
     /// Sends a turn to a worker. Dropping the reply closes the connection.
     #[must_use]
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
@@ -152,14 +158,14 @@ impl Proxy {
 
     /// Takes a permit for one more request, if `limits.max_in_flight` leaves one.
     #[must_use]
-    pub fn place(self: &Arc<Self>) -> Option<RequestPermit> {
+    pub fn acquire(self: &Arc<Self>) -> Option<RequestPermit> {
         self.state.idle.requested(self.state.clock.now());
         let max = self.state.live().limits.max_in_flight.get();
         let permit = RequestPermit {
             proxy: Arc::clone(self),
             is_free: false,
             charge: Charge::default(),
-            permit: None,
+            turn: None,
         };
         // Counted before the check, so that two requests cannot share the last permit; dropping `permit` corrects it.
         (self.in_flight.fetch_add(1, Ordering::AcqRel) < max).then_some(permit)
@@ -167,7 +173,7 @@ impl Proxy {
 
     /// Returns whether a permit is available, for a request whose body is still to be read.
     #[must_use]
-    pub fn has_place(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.in_flight() < self.state.live().limits.max_in_flight.get()
     }
 

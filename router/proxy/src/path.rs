@@ -23,6 +23,7 @@ pub mod ask;
 pub mod client_body;
 pub mod context;
 pub mod deadline;
+mod evict_first;
 pub mod flight;
 pub mod forward;
 pub mod inspect;
@@ -92,7 +93,8 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
     let caller = proxy.admission.identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
-    let answering = async {
+    // Pinned, because `select!` would move it.
+    let answering = pin!(async {
         let context = RequestContext {
             proxy: &proxy,
             caller: caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
@@ -101,7 +103,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
             trace: &trace,
         };
         answer(&context, request, route).await
-    };
+    });
     let answered = tokio::select! {
         biased;
         answered = answering => answered,
@@ -179,7 +181,7 @@ pub fn enter(
         protocol::tenant::settle(tenant, head);
     }
     // Permits are taken after the body is read, so slow senders hold none. If none is free, the body is not read.
-    if !proxy.has_place() {
+    if !proxy.has_capacity() {
         return Err(ApiError::Overloaded);
     }
     Ok(route)
@@ -196,20 +198,20 @@ async fn turn(
     // The body's memory stays reserved until the response begins.
     let Received { bytes, room: _room } = admit::read_body(context.proxy, head, body).await?;
     drop(receiving);
-    let mut place = context.place()?;
-    let (turn, body) = admitted(context, endpoint, None, head, bytes, &mut place).await?;
+    let mut permit = context.permit()?;
+    let (turn, body) = admitted(context, endpoint, None, head, bytes, &mut permit).await?;
     let request = TurnRequest {
         context,
         head,
         body: &body,
         turn: &turn,
     };
-    let mut place = Some(place);
-    let answer = forward::deliver(request, &mut place).await;
-    if let Some(place) = &mut place {
+    let mut permit = Some(permit);
+    let answer = forward::deliver(request, &mut permit).await;
+    if let Some(permit) = &mut permit {
         // No worker answered, so the key is not charged. A client that disconnects or misses its deadline is charged:
         // its future is dropped before this line.
-        place.charge.give_back();
+        permit.charge.give_back();
     }
     answer
 }
@@ -221,7 +223,7 @@ pub async fn admitted(
     among: Option<Among>,
     head: &Parts,
     body: Bytes,
-    place: &mut RequestPermit,
+    permit: &mut RequestPermit,
 ) -> Result<(Arc<Turn>, Bytes), ApiError> {
     let RequestContext {
         proxy, caller, trace, ..
@@ -234,7 +236,7 @@ pub async fn admitted(
     turn.among = among;
     let waiting = parsing.then(Stage::Wait);
     trace.turn(&turn);
-    wait::turn(context, &turn, place).await?;
+    wait::turn(context, &turn, permit).await?;
     drop(waiting);
     let salts = proxy.admission.settings().salt_requests;
     let body = protocol::tenant::edited(&turn.edits, salts, body);
@@ -276,7 +278,6 @@ pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerI
     Ok(kept.map(|kept| kept.worker))
 }
 
-/// Answers `OPTIONS *`.
 fn server_options() -> Response<Body> {
     let mut response = Response::new(tailroute_http::body::full(Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;

@@ -31,7 +31,6 @@ pub(super) const LIMIT: Duration = Duration::from_secs(2);
 /// The header that marks a deleted value.
 const OPERATION: &str = "KV-Operation";
 
-/// A handle to the bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     client: Client,

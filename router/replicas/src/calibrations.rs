@@ -18,11 +18,10 @@ use tracing::{debug, warn};
 
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, HIGHEST_NUMBER, LONGEST_BYTES};
-use fleet::hold::Measured;
-use operator::audit::{AuditRecord, Who};
+use fleet::overrides::Measured;
+use operator::audit::{AuditRecord, Author};
 use state::State;
 
-/// The key in the bucket.
 const KEY: &str = "calibrations";
 /// Polling interval of the bucket.
 const LOOK: Duration = Duration::from_secs(2);
@@ -172,9 +171,9 @@ impl Bus {
             let before = worker.cost();
             state.calibrate(&worker, measured);
             let happened = AuditRecord {
-                who: Who {
+                who: Author {
                     name: told.what.by.clone(),
-                    ..Who::router()
+                    ..Author::router()
                 },
                 action: "workers.calibrate_adopt".to_owned(),
                 target: name.clone(),

@@ -39,7 +39,6 @@ use state::snapshot::{self, SnapshotError};
 pub const READY_WITHIN: Millis = Millis(2_000.0);
 /// Timeouts for the first offer, and for further ones after it.
 const OFFERS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(50));
-/// Most offers read.
 const MOST_OFFERS: usize = 64;
 /// Most replicas asked, one after the other.
 const ATTEMPTS: usize = 3;
@@ -88,14 +87,12 @@ enum JoinError {
 
 impl Bus {
     /// Returns whether readiness still waits for the join.
-    #[must_use]
     pub fn is_joining(&self, now: Millis) -> bool {
         // Once NATS is known to be unreachable, there is nothing to wait for.
         let may_be_up = self.is_up() || self.link.lock().since.is_none();
         now < READY_WITHIN && !self.has_joined.load(Ordering::Acquire) && may_be_up
     }
 
-    /// Returns whether this replica has an index to give.
     fn knows_things(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
     }

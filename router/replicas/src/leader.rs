@@ -20,7 +20,6 @@ use super::Bus;
 use super::bucket::{Bucket, BucketError, Standing};
 use state::State;
 
-/// The key in the bucket.
 const KEY: &str = "leader";
 /// Intervals between writes and between reads.
 const RENEW: Duration = Duration::from_secs(1);
@@ -95,12 +94,10 @@ impl Lease {
 
 impl Bus {
     /// Returns whether this replica is the leader.
-    #[must_use]
     pub fn leads(&self) -> bool {
         self.lease.leads()
     }
 
-    #[must_use]
     pub(super) fn leader(&self) -> Option<String> {
         self.lease.leader()
     }

@@ -5,19 +5,6 @@
 //! within milliseconds where its turns go, when they begin and what they leave in the cache. The others account for
 //! them like for their own turns: in a worker's queue, in ρ, in the mirror of its cache.
 //!
-//! | file | |
-//! |---|---|
-//! | [`turns`] | reports from a request's own thread: one push into a bounded queue |
-//! | [`speak`] | the task that batches them into messages, at most one per few milliseconds |
-//! | [`wire`] | the messages: binary, without any text of requests |
-//! | [`peers`] | the received reports, applied to this replica's accounts |
-//! | [`link`] | the connection to NATS |
-//! | [`bucket`] | the shared state in JetStream |
-//! | [`live_policy`] | the live policy, kept there |
-//! | [`calibrations`] | measurements of workers, kept there |
-//! | [`leader`] | the lease for tasks that only one replica should do |
-//! | [`join`] | the state that a new replica takes from another one |
-//!
 //! # Lost messages
 //! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica
 //! lists its turns in progress (the roll call): turns not listed have ended, unknown ones are added. A replica that
@@ -86,7 +73,6 @@ pub struct Bus {
     live_policy: LivePolicy,
     calibrations: Calibrations,
     lease: Lease,
-    /// Whether the join has completed.
     has_joined: AtomicBool,
     joined: Mutex<Option<Joined>>,
     is_up: AtomicBool,
@@ -129,7 +115,6 @@ pub struct BusState {
 
 impl Bus {
     /// Returns an unconnected bus.
-    #[must_use]
     pub fn new(settings: &config::Fleet, counters: BusCounters) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         Self {
@@ -154,7 +139,6 @@ impl Bus {
     }
 
     /// Returns whether NATS is connected.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
     }
@@ -181,13 +165,11 @@ impl Bus {
     }
 
     /// Returns why NATS is not connected.
-    #[must_use]
     pub fn why_down(&self) -> Option<String> {
         self.link.lock().error.clone()
     }
 
     /// Returns the gauges.
-    #[must_use]
     pub fn gauges(&self) -> BusGauges {
         let (peers, in_flight) = self.peers.count();
         BusGauges {
@@ -199,7 +181,6 @@ impl Bus {
     }
 
     /// Returns the state, for display.
-    #[must_use]
     pub fn state(&self, now: Millis) -> BusState {
         let link = self.link.lock().clone();
         BusState {

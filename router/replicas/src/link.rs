@@ -28,7 +28,6 @@ use tailroute_http::tls;
 
 /// Pauses between connection attempts: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Timeout of a connection attempt.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Ping interval. A server that is silent for two intervals counts as lost.
 const PING: Duration = Duration::from_secs(1);
@@ -36,12 +35,10 @@ const PING: Duration = Duration::from_secs(1);
 const INBOX: usize = 1_024;
 /// Most bytes of received messages waiting to be processed.
 const INBOX_BYTES: usize = 16 << 20;
-/// Longest credentials file.
 const LONGEST_CREDENTIALS: u64 = 1 << 20;
 /// Interval of the check for silent replicas.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Why no connection can be attempted.
 #[derive(Debug, thiserror::Error)]
 enum LinkError {
     #[error("the files of [fleet]")]
@@ -54,7 +51,6 @@ enum LinkError {
     Subscribe(#[from] async_nats::SubscribeError),
 }
 
-/// Sends messages to NATS.
 struct ToNats {
     client: Client,
     bus: Arc<Bus>,
@@ -73,7 +69,7 @@ impl Out for ToNats {
         {
             self.bus.counters.message("sent", bytes);
         } else {
-            self.bus.counters.lost("disconnected", 1);
+            self.bus.counters.lost_messages("disconnected", 1);
         }
     }
 }
@@ -240,7 +236,7 @@ async fn watch(state: Arc<State>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receive
                     announce(&state, &bus);
                 }
             }
-            Event::SlowConsumer(_) => bus.counters.lost("inbox", 1),
+            Event::SlowConsumer(_) => bus.counters.lost_messages("inbox", 1),
             Event::ClientError(error) => trouble(&state, &bus, &error.to_string()),
             Event::ServerError(error) => trouble(&state, &bus, &error.to_string()),
             other => debug!(event = %other, "NATS"),
@@ -271,9 +267,9 @@ impl Inbox {
     fn put(&mut self, bus: &Bus, payload: Bytes) {
         if payload.len() > wire::LONGEST_BYTES {
             bus.counters.message("received", payload.len());
-            bus.counters.lost("malformed", 1);
+            bus.counters.lost_messages("malformed", 1);
         } else if self.bytes + payload.len() > INBOX_BYTES {
-            bus.counters.lost("inbox", 1);
+            bus.counters.lost_messages("inbox", 1);
         } else {
             self.bytes += payload.len();
             // A slice would keep the whole read buffer alive.

@@ -29,10 +29,9 @@ use self::document::Document;
 use super::Bus;
 use super::bucket::{BREATH, Bucket, BucketError, Standing};
 use operator::audit::AuditRecord;
-use operator::revisions::{Adopted, Change, Made, Revision, Stale};
+use operator::revisions::{Adopted, AppliedChange, Change, Revision, Stale};
 use state::State;
 
-/// The key in the bucket.
 const KEY: &str = "policy";
 /// Polling interval of the bucket.
 const LOOK: Duration = Duration::from_secs(2);
@@ -99,12 +98,10 @@ pub enum ChangeError {
 
 impl Bus {
     /// Returns whether the policy is this replica's own, because there is no bucket.
-    #[must_use]
     pub fn has_own_policy(&self) -> bool {
         *self.live_policy.looked.lock() == Looked::Failed(BucketError::NoJetStream)
     }
 
-    #[must_use]
     pub(super) fn live_policy_state(&self) -> LivePolicyState {
         let looked = self.live_policy.looked.lock().clone();
         let own = self.has_own_policy();
@@ -119,15 +116,13 @@ impl Bus {
     }
 
     /// Changes the policy of all replicas. A given `expected` must be the current revision.
-    ///
-    /// # Errors
-    /// If another revision is in force, or the bucket cannot be reached.
+    /// Fails if another revision is in force, or the bucket cannot be reached.
     pub async fn change_policy(
         &self,
         state: &State,
         change: &Change,
         expected: Option<u64>,
-    ) -> Result<Made, ChangeError> {
+    ) -> Result<AppliedChange, ChangeError> {
         if self.has_own_policy() {
             let made = state.change_policy(change.clone(), expected);
             return made.map_err(|Stale(revision)| ChangeError::Stale(revision));
@@ -152,7 +147,7 @@ impl Bus {
         bucket: &Bucket,
         change: &Change,
         expected: Option<u64>,
-    ) -> Result<Made, ChangeError> {
+    ) -> Result<AppliedChange, ChangeError> {
         for _ in 0..ATTEMPTS {
             let sequence = self.look(state, bucket).await.map_err(ChangeError::Unread)?;
             let (before, pending) = state.policy.now();
@@ -168,7 +163,7 @@ impl Bus {
                 .adopted(state)
                 .map_err(|why| ChangeError::Unwritten(bucket.unreadable(KEY, &why)))?;
             let pending = adopted.pending.clone();
-            let made = state.adopt_policy(adopted).map(|(before, after)| Made {
+            let made = state.adopt_policy(adopted).map(|(before, after)| AppliedChange {
                 before,
                 after,
                 pending,
@@ -253,7 +248,6 @@ impl Bus {
         Ok(of_bucket.map(|adopted| adopted.revision).collect())
     }
 
-    /// Reads the bucket and logs a changed result.
     async fn look_again(&self, state: &State, bucket: &Bucket) -> bool {
         let looked = {
             let _turn = self.live_policy.turn.lock().await;

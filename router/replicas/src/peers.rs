@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use parking_lot::Mutex;
 use policy::estimate::Ticket;
 use policy::fingerprint::Chain;
-use policy::residency::{Hold, Reply};
+use policy::residency::{Reply, Reservation};
 use policy::units::{Millis, Tokens};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,16 +16,14 @@ use tracing::{info, warn};
 use super::Bus;
 use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireError};
 use super::worker_key;
-use fleet::{Worker, hold};
+use fleet::{Worker, overrides};
 use metrics::BusCounters;
 use state::State;
 use tailroute_http::unread::Unread;
 
 /// Most replicas tracked at the same time; others are ignored.
 const MOST_PEERS: usize = 64;
-/// Most turns tracked per replica.
 const MOST_TURNS: usize = 65_536;
-/// Most bytes of all tracked turns.
 pub(super) const MOST_BYTES: usize = 64 << 20;
 /// Bytes counted for a turn, including its entries in maps and queues.
 pub(super) const TURN_BYTES: usize = 256;
@@ -48,7 +46,6 @@ struct All {
     workers: Workers,
     /// Bytes of all tracked turns.
     held: Arc<AtomicUsize>,
-    /// Whether an unreadable message was logged.
     is_foreign_known: bool,
 }
 
@@ -69,7 +66,7 @@ struct Peer {
 struct Turn {
     worker: Arc<Worker>,
     ticket: Option<Ticket>,
-    hold: Option<Hold>,
+    hold: Option<Reservation>,
     session: Option<u64>,
     _room: Unread,
 }
@@ -109,7 +106,7 @@ impl Workers {
     }
 
     fn find(&self, key: u64) -> Option<&Arc<Worker>> {
-        let gone = |worker: &&Arc<Worker>| worker.hold() == hold::Hold::Gone;
+        let gone = |worker: &&Arc<Worker>| worker.admin_state() == overrides::AdminState::Gone;
         self.by_key.get(&key).filter(|worker| !gone(worker))
     }
 }
@@ -127,7 +124,7 @@ impl Peers {
         let (head, body) = match read {
             Ok(read) => read,
             Err(error) => {
-                counters.lost("malformed", 1);
+                counters.lost_messages("malformed", 1);
                 if !std::mem::replace(&mut all.is_foreign_known, true) {
                     warn!(%error, "a message of another replica is invalid; do all replicas have the same version?");
                 }
@@ -139,7 +136,7 @@ impl Peers {
         }
         let now = state.clock.now();
         if !all.peers.contains_key(&head.sender) && all.peers.len() == MOST_PEERS {
-            counters.lost("peers", 1);
+            counters.lost_messages("peers", 1);
             return;
         }
         all.workers.refresh(state);
@@ -151,7 +148,7 @@ impl Peers {
         });
         let missing = head.number.saturating_sub(peer.next).min(MOST_MISSING);
         peer.lost = peer.lost.saturating_add(missing);
-        counters.lost("message", missing);
+        counters.lost_messages("missing", missing);
         peer.next = head.number.saturating_add(1);
         peer.heard = now;
         let held = &all.held;
@@ -267,7 +264,7 @@ impl Books<'_> {
             }
             News::Hinted { worker, epoch } => {
                 if let Some(worker) = self.worker(worker) {
-                    worker.hints.told_elsewhere(epoch);
+                    worker.hints.observe_epoch(epoch);
                 }
             }
             News::Trimmed(Trimmed { worker, keep, keys }) => {
@@ -283,7 +280,7 @@ impl Books<'_> {
     fn worker(&self, key: u64) -> Option<Arc<Worker>> {
         let found = self.workers.find(key).cloned();
         if found.is_none() {
-            self.counters.lost("worker", 1);
+            self.counters.lost_event("worker");
         }
         found
     }
@@ -293,7 +290,7 @@ impl Books<'_> {
         let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
         let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
         if !has_room {
-            self.counters.lost("turns", 1);
+            self.counters.lost_event("turns");
         }
         has_room.then_some(room)
     }
@@ -322,7 +319,7 @@ impl Books<'_> {
         peer.turns.insert(sent.turn, turn);
     }
 
-    fn hold(&self, worker: &Worker, keys: &Chain) -> Option<Hold> {
+    fn hold(&self, worker: &Worker, keys: &Chain) -> Option<Reservation> {
         if keys.is_empty() {
             return None;
         }
@@ -436,7 +433,7 @@ impl Books<'_> {
     /// Removes turns on removed workers, whose slots may be reused.
     fn leave_workers(&mut self, peer: &mut Peer) {
         let left: Vec<u64> = (peer.turns.iter())
-            .filter(|(_, turn)| turn.worker.hold() == hold::Hold::Gone)
+            .filter(|(_, turn)| turn.worker.admin_state() == overrides::AdminState::Gone)
             .map(|(number, _)| *number)
             .collect();
         for number in left {

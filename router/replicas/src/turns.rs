@@ -36,7 +36,6 @@ pub(super) enum TurnReport {
     Trimmed(wire::Trimmed),
 }
 
-/// A turn reported to the others.
 #[derive(Debug)]
 struct Reported {
     bus: Arc<Bus>,
@@ -91,7 +90,7 @@ impl TurnReports for Bus {
 impl Bus {
     fn say(&self, said: TurnReport) {
         if self.queue.try_send(said).is_err() {
-            self.counters.lost("queue", 1);
+            self.counters.lost_event("queue");
         }
     }
 }

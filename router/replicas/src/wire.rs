@@ -24,11 +24,8 @@ pub(super) use self::read::read;
 const VERSION: u8 = 2;
 /// Most keys of one prompt or reply: many megabytes of text. Further keys are left out.
 pub(super) const MOST_KEYS: usize = 4_096;
-/// Most keys that identify a trimmed conversation.
 const MOST_TIPS: usize = 16;
-/// Most workers in one message.
 const MOST_WORKERS: usize = 10_000;
-/// Longest name of a replica.
 const LONGEST_NAME: usize = 64;
 /// Length from which on a message is sent.
 pub(super) const FULL_BYTES: usize = 64 * 1024;
@@ -49,7 +46,6 @@ pub enum WireError {
     Malformed,
 }
 
-/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Turns sent, begun and ended.
@@ -76,7 +72,6 @@ pub(super) struct Sent {
     /// Age when the message was sent.
     pub(super) age: Millis,
     pub(super) prefill: Millis,
-    /// Hash of its session.
     pub(super) session: Option<u64>,
     /// Its keys, with their ends in tokens.
     pub(super) keys: Chain,
@@ -208,7 +203,6 @@ impl Keys {
 pub(super) struct LeftBytes(Vec<u8>);
 
 impl LeftBytes {
-    /// Encodes the fields of `left`, with the keys from `reply`.
     pub(super) fn of(left: &Left, reply: &Keys) -> Self {
         let mut bytes = Vec::with_capacity(reply.0.len() + 24);
         varint(&mut bytes, left.total);
@@ -224,12 +218,10 @@ impl LeftBytes {
 }
 
 impl Writer {
-    /// Returns whether nothing is waiting.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Returns whether the message should be sent now.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= FULL_BYTES || self.workers.len() == MOST_WORKERS
     }

@@ -40,7 +40,7 @@ pub struct ClientIo {
     patience: Duration,
     stuck: Option<Pin<Box<Sleep>>>,
     /// The connection's permit. It is kept here because a tunnel outlives the serving of its connection.
-    _place: Arc<dyn Any + Send + Sync>,
+    _permit: Arc<dyn Any + Send + Sync>,
 }
 
 impl ClientIo {
@@ -49,7 +49,7 @@ impl ClientIo {
         outgoing: Arc<Outgoing>,
         ahead: Arc<ReadAhead>,
         progress: Arc<Progress>,
-        place: Arc<dyn Any + Send + Sync>,
+        permit: Arc<dyn Any + Send + Sync>,
         patience: Duration,
     ) -> Self {
         Self {
@@ -59,18 +59,18 @@ impl ClientIo {
             progress,
             patience,
             stuck: None,
-            _place: place,
+            _permit: permit,
         }
     }
 
     /// Returns the socket of a connection on another port.
-    pub fn of_other_port(socket: Socket, place: ConnectionPermit, patience: Duration) -> Self {
+    pub fn of_other_port(socket: Socket, permit: ConnectionPermit, patience: Duration) -> Self {
         Self::new(
             Arc::new(socket),
             Arc::default(),
             Arc::default(),
-            Arc::clone(place.progress()),
-            Arc::new(place),
+            Arc::clone(permit.progress()),
+            Arc::new(permit),
             patience,
         )
     }

@@ -65,7 +65,6 @@ pub struct Connector {
 
 impl Connector {
     /// Configures the server from the limits.
-    #[must_use]
     pub fn new(state: &Arc<State>) -> Self {
         let limits = &state.config.limits;
         let max_head = limits.max_header_bytes.get().saturating_add(HEAD_SLACK_BYTES);
@@ -100,7 +99,7 @@ impl Connector {
         self,
         stream: TcpStream,
         handle: H,
-        place: ConnectionPermit,
+        permit: ConnectionPermit,
         phase: watch::Receiver<Phase>,
     ) where
         H: Fn(Request<Incoming>) -> F,
@@ -109,17 +108,17 @@ impl Connector {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "cannot set TCP_NODELAY");
         }
-        let progress = Arc::clone(place.progress());
+        let progress = Arc::clone(permit.progress());
         let opened = tokio::select! {
             biased;
             opened = open(&self.state, stream) => opened,
-            () = progress.has_to_give_way() => None,
+            () = progress.evicted() => None,
         };
         let Some(stream) = opened else {
             return;
         };
-        let (stream, place) = (Arc::new(stream), Arc::new(place));
-        let ended = self.converse(&stream, handle, &place, phase).await;
+        let (stream, permit) = (Arc::new(stream), Arc::new(permit));
+        let ended = self.converse(&stream, handle, &permit, phase).await;
         if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
             // The socket now belongs to the tunnel.
             return;
@@ -127,7 +126,7 @@ impl Connector {
         let closing = async {
             match progress.refusal() {
                 Some(error) => client_io::say(&stream, error).await,
-                None if ended == Ended::TimedOut && progress.half_a_request() => {
+                None if ended == Ended::TimedOut && progress.has_partial_request() => {
                     let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
                     client_io::say(&stream, &error).await;
                 }
@@ -137,7 +136,17 @@ impl Connector {
         };
         tokio::select! {
             () = closing => {}
-            () = progress.has_to_give_way() => {}
+            () = progress.evicted() => {}
+        }
+    }
+
+    fn times(&self) -> Times {
+        let live = self.state.live();
+        Times {
+            head: self.state.config.limits.header_timeout,
+            idle: live.limits.idle_timeout,
+            // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
+            unused: IDLE_GRACE.max(live.limits.drain_delay),
         }
     }
 
@@ -147,18 +156,17 @@ impl Connector {
         &self,
         stream: &Arc<Socket>,
         handle: H,
-        place: &Arc<ConnectionPermit>,
+        permit: &Arc<ConnectionPermit>,
         phase: watch::Receiver<Phase>,
     ) -> Ended
     where
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let live = self.state.live();
-        let (idle, drain_delay) = (live.limits.idle_timeout, live.limits.drain_delay);
-        drop(live);
-        let progress = place.progress();
-        let place: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(place);
+        let times = self.times();
+        let idle = times.idle;
+        let progress = permit.progress();
+        let permit: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(permit);
         let answers = Arc::new(Answers::new(idle));
         let outgoing = Arc::new(Outgoing::default());
         let ahead = Arc::new(ReadAhead::default());
@@ -167,7 +175,7 @@ impl Connector {
             Arc::clone(&outgoing),
             Arc::clone(&ahead),
             Arc::clone(progress),
-            place,
+            permit,
             idle,
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
@@ -184,21 +192,12 @@ impl Connector {
             progress: Arc::clone(progress),
             phase,
         };
-        let times = Times {
-            head: self.state.config.limits.header_timeout,
-            idle,
-            // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
-            unused: IDLE_GRACE.max(drain_delay),
-        };
         let service = service_fn(|request: Request<Incoming>| {
-            let (state, progress, answers) = (
-                Arc::clone(&self.state),
-                Arc::clone(progress),
-                Arc::clone(&answers),
-            );
+            let (state, progress, answers) = (self.state.clone(), progress.clone(), answers.clone());
             let open = progress.request_began();
             let (version, carrier) = (request.version(), Carrier::of(&request));
-            let responding = handle(request);
+            // Boxed, because hyper and this block would each copy it, and idle connections would reserve its size.
+            let responding = Box::pin(handle(request));
             async move {
                 let mut response = responding.await;
                 sent_as(&state, version, &progress, &mut response);
@@ -213,7 +212,6 @@ impl Connector {
     }
 }
 
-/// Applies a response's effect on its connection.
 fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut Response<Body>) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         progress.upgrade();
@@ -225,7 +223,6 @@ fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut 
     }
 }
 
-/// How the serving of a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     /// Normally, or broken by the client.
@@ -244,7 +241,6 @@ enum Happened {
     Besides(Event),
 }
 
-/// Serves a connection until it ends or an event ends it.
 async fn until_it_ends<C>(
     mut connection: Pin<&mut C>,
     mut express: FastPath,

@@ -46,7 +46,6 @@ pub struct ConnectionPermit {
 
 impl ConnectionPermit {
     /// The progress of the connection, which decides on its eviction.
-    #[must_use]
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
@@ -72,7 +71,7 @@ impl Connections {
     }
 
     /// Waits for a permit for a client's connection.
-    pub async fn place(self: &Arc<Self>, client: IpAddr) -> ConnectionPermit {
+    pub async fn acquire(self: &Arc<Self>, client: IpAddr) -> ConnectionPermit {
         // The connection counts as idle from here on, while it waits too.
         let progress = Arc::new(Progress::default());
         loop {
@@ -88,7 +87,7 @@ impl Connections {
     }
 
     /// Returns a permit for a client's connection if one is free.
-    pub fn try_place(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
+    pub fn try_acquire(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         Some(self.opened(client, Arc::default(), permit))
     }
@@ -123,7 +122,7 @@ impl Connections {
         let open = self.open.lock();
         let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
         for Open { network, progress } in open.values() {
-            if let Some(idle_for) = progress.could_give_way() {
+            if let Some(idle_for) = progress.evictable_for() {
                 idle.entry(*network).or_default().push((idle_for, progress));
             }
         }
@@ -132,7 +131,7 @@ impl Connections {
         };
         most.sort_unstable_by_key(|(idle_for, _)| std::cmp::Reverse(*idle_for));
         for (_, progress) in most.iter().take(self.max.div_ceil(SHARE)) {
-            progress.give_way();
+            progress.evict();
         }
     }
 }
@@ -159,11 +158,11 @@ mod tests {
         connections: &Arc<Connections>,
         client: IpAddr,
     ) -> (Arc<Progress>, tokio::task::JoinHandle<()>) {
-        let place = connections.place(client).await;
-        let progress = Arc::clone(place.progress());
+        let permit = connections.acquire(client).await;
+        let progress = Arc::clone(permit.progress());
         let task = tokio::spawn(async move {
-            place.progress().has_to_give_way().await;
-            drop(place);
+            permit.progress().evicted().await;
+            drop(permit);
         });
         (progress, task)
     }
@@ -187,20 +186,20 @@ mod tests {
         let connections = Connections::new(1);
         let (progress, _task) = open(&connections, address(1)).await;
         let request = progress.request_began();
-        let mut waiting = std::pin::pin!(connections.place(address(2)));
+        let mut waiting = std::pin::pin!(connections.acquire(address(2)));
         let in_time = tokio::time::timeout(Duration::from_secs(60), waiting.as_mut()).await;
         assert!(in_time.is_err());
         drop(request);
         waiting.await;
-        assert!(connections.try_place(address(2)).is_some());
+        assert!(connections.try_acquire(address(2)).is_some());
     }
 
     #[test]
     fn a_connection_under_eviction_is_not_chosen_again() {
         let connections = Connections::new(2);
-        let open = [(); 2].map(|()| connections.try_place(address(1)).unwrap());
+        let open = [(); 2].map(|()| connections.try_acquire(address(1)).unwrap());
         let told = || {
-            let told = |place: &ConnectionPermit| place.progress().has_to_give_way().now_or_never().is_some();
+            let told = |permit: &ConnectionPermit| permit.progress().evicted().now_or_never().is_some();
             open.iter().filter(|one| told(one)).count()
         };
         for expected in [1, 1, 0] {
@@ -220,9 +219,9 @@ mod tests {
     #[test]
     fn dropping_a_permit_frees_its_slot() {
         let connections = Connections::new(1);
-        let place = connections.try_place(address(1)).unwrap();
-        assert!(connections.try_place(address(1)).is_none());
-        drop(place);
-        assert!(connections.place(address(1)).now_or_never().is_some());
+        let permit = connections.try_acquire(address(1)).unwrap();
+        assert!(connections.try_acquire(address(1)).is_none());
+        drop(permit);
+        assert!(connections.acquire(address(1)).now_or_never().is_some());
     }
 }

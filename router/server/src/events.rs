@@ -27,7 +27,6 @@ pub(super) struct Watched {
 /// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// For the head of a request.
     pub(super) head: Duration,
     /// For an idle HTTP/2 connection. hyper handles idle HTTP/1 connections.
     pub(super) idle: Duration,
@@ -35,7 +34,6 @@ pub(super) struct Times {
     pub(super) unused: Duration,
 }
 
-/// The events of one connection.
 #[derive(Debug)]
 pub(super) struct Events {
     watched: Watched,
@@ -69,7 +67,6 @@ enum Woken {
     Look,
 }
 
-/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The time for a request's head has passed.
@@ -136,13 +133,12 @@ impl Events {
                 Woken::Phase
             }
             () = socket.closed_by_client(), if !self.client_closed => Woken::ClientClosed,
-            () = progress.has_to_give_way() => Woken::Evicted,
+            () = progress.evicted() => Woken::Evicted,
             () = self.look.as_mut(), if self.stage != Stage::Served => Woken::Look,
             never = answers.watch() => match never {},
         }
     }
 
-    /// Handles a new phase.
     fn enter_phase(&mut self) -> Option<Event> {
         if self.seen == Phase::Cut {
             return Some(Event::Cut);

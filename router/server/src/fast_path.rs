@@ -83,15 +83,12 @@ impl Outgoing {
     }
 }
 
-/// The fast path of a connection.
 #[derive(Debug)]
 pub(super) struct FastPath {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
-    /// The waker of hyper and the rare events.
     bell: RareWaker,
-    /// The response on the fast path.
     flowing: Option<Arc<Mutex<Held>>>,
 }
 
@@ -171,7 +168,7 @@ impl FastPath {
                 break None;
             };
             budget.made_progress();
-            if let Piece::Given(given) = piece {
+            if let Piece::Frame(given) = piece {
                 break Some(FrameOwner::Left(given));
             }
             match self.write(cx, &mut chunk) {

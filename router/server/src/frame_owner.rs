@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as HttpBody, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::progress::OpenRequest;
-use tailroute_http::body::{Body, BodyError};
+use tailroute_http::body::{Body, BodyError, PolledFrame};
 
 /// The encoding of the responses to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +36,15 @@ impl Carrier {
     }
 }
 
-/// Which side polls a response's frames.
 #[derive(Debug)]
 pub(super) enum FrameOwner {
-    /// hyper polls all frames.
     Hyper,
     /// hyper polls; while it waits, the fast path may take over ([`fast_path`](super::fast_path)).
     Offered,
     /// The fast path polls; hyper waits.
     FastPath,
     /// hyper polls again, beginning with a result that the fast path could not write.
-    Left(Option<Result<Frame<Bytes>, BodyError>>),
+    Left(PolledFrame),
     /// The body is complete.
     Over,
 }
@@ -103,10 +101,7 @@ impl HttpBody for Watched {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let mut held = self.held.lock();
         match std::mem::replace(&mut held.passage, FrameOwner::Offered) {
             FrameOwner::Hyper => held.passage = FrameOwner::Hyper,

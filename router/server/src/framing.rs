@@ -112,7 +112,6 @@ const MALFORMED: Bad = Bad(Why::Malformed);
 
 impl Framing {
     /// Returns a reader for a new connection. Heads of more than `max_head` bytes are rejected.
-    #[must_use]
     pub fn new(max_head: usize) -> Self {
         Self {
             place: Place::Preface(0),
@@ -132,7 +131,6 @@ impl Framing {
     }
 
     /// Returns the bytes of an unfinished head, which the parser buffers.
-    #[must_use]
     pub fn unfinished_head(&self) -> usize {
         match self.place {
             Place::Http2 => self.frames.unfinished_block(),
@@ -141,13 +139,11 @@ impl Framing {
     }
 
     /// Returns the number of HTTP/2 header blocks begun, and whether the last one is unfinished; `None` in HTTP/1.
-    #[must_use]
     pub fn header_blocks(&self) -> Option<(u64, bool)> {
         (self.place == Place::Http2).then(|| self.frames.blocks())
     }
 
     /// Returns the number of complete HTTP/1 requests, and whether any bytes came after them.
-    #[must_use]
     pub fn requests(&self) -> (u64, bool) {
         let more = match self.place {
             Place::Line(Line::Request) => self.head_bytes > 0 || !self.part.is_empty(),
@@ -159,9 +155,7 @@ impl Framing {
     }
 
     /// Checks the next bytes.
-    ///
-    /// # Errors
-    /// If they are ambiguous or invalid, and on every call after that.
+    /// Fails if they are ambiguous or invalid, and on every call after that.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let mut at = 0;
         while at < bytes.len() {

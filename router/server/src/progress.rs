@@ -43,7 +43,7 @@ pub struct Progress {
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
     /// The connection is being evicted and has not ended yet.
-    is_giving_way: AtomicBool,
+    is_evicted: AtomicBool,
 }
 
 impl Default for Progress {
@@ -67,7 +67,7 @@ impl Default for Progress {
             refusal: OnceLock::default(),
             reader: Mutex::default(),
             gives_way: Notify::default(),
-            is_giving_way: AtomicBool::default(),
+            is_evicted: AtomicBool::default(),
         }
     }
 }
@@ -187,7 +187,7 @@ impl Progress {
     }
 
     /// Returns whether input came after the last output.
-    pub fn half_a_request(&self) -> bool {
+    pub fn has_partial_request(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed)
     }
 
@@ -226,25 +226,25 @@ impl Progress {
     }
 
     /// Evicts the connection, to free its slot.
-    pub fn give_way(&self) {
-        self.is_giving_way.store(true, Ordering::Relaxed);
+    pub fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Relaxed);
         self.gives_way.notify_one();
     }
 
     /// Returns how long the connection has been idle; `None` if it is not idle, or is being evicted already.
-    pub fn could_give_way(&self) -> Option<Duration> {
+    pub fn evictable_for(&self) -> Option<Duration> {
         self.idle_for()
-            .filter(|_| !self.is_giving_way.load(Ordering::Relaxed))
+            .filter(|_| !self.is_evicted.load(Ordering::Relaxed))
     }
 
     /// Waits for an eviction. A request that began in the meantime cancels it.
-    pub async fn has_to_give_way(&self) {
+    pub async fn evicted(&self) {
         loop {
             self.gives_way.notified().await;
             if !self.is_open() {
                 return;
             }
-            self.is_giving_way.store(false, Ordering::Relaxed);
+            self.is_evicted.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -281,13 +281,13 @@ mod tests {
     #[tokio::test]
     async fn a_new_request_cancels_the_eviction_of_its_connection() {
         let progress = Arc::new(Progress::default());
-        progress.give_way();
+        progress.evict();
         let request = progress.request_began();
-        assert!(progress.has_to_give_way().now_or_never().is_none());
+        assert!(progress.evicted().now_or_never().is_none());
         drop(request);
-        assert!(progress.could_give_way().is_some(), "it can be told again");
-        progress.give_way();
-        assert!(progress.has_to_give_way().now_or_never().is_some());
+        assert!(progress.evictable_for().is_some(), "it can be told again");
+        progress.evict();
+        assert!(progress.evicted().now_or_never().is_some());
     }
 
     #[test]

@@ -20,7 +20,6 @@ use tailroute_http::unread::Unread;
 
 /// Most bytes buffered per connection.
 const MAX_BYTES: usize = 64 * 1024;
-/// Bytes per read.
 const READ_BYTES: usize = 8 * 1024;
 
 /// Bytes read ahead of hyper, in order.

@@ -102,7 +102,6 @@ impl Answers {
         })
     }
 
-    /// Takes the results of hyper's polls.
     pub(super) fn take_handed(&self) -> PollResults {
         std::mem::take(&mut self.handed.lock())
     }

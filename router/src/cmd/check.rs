@@ -29,8 +29,6 @@ pub struct Args {
 }
 
 /// Runs the check.
-///
-/// # Errors
 /// Fails if the file cannot be read, or the result cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = if args.no_env {
@@ -51,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else if let Some(config) = &config {
         lab::terminal::print(&format!(
-            "{file}: good; {}\n{}",
+            "{file}: no problems\n{}\n{}",
             summary(config),
             Budget::of(config)
         ))?;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use futures_util::future::try_join_all;
 use serde_json::json;
 
 use crate::demo::{self, CONTENDERS, Stage};
 
-/// Compare routing policies on simulated engines, in under a minute a seed.
+/// Compare routing policies on simulated engines, in half a minute a seed.
 ///
 /// Example: tailroute demo --seeds 10 --json
 #[derive(Debug, clap::Args)]
@@ -30,8 +31,6 @@ pub struct Args {
 }
 
 /// Plays the workload against each contender and prints the table.
-///
-/// # Errors
 /// Fails if a fleet cannot be started.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -49,8 +48,15 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     let mut played = BTreeMap::new();
     for seed in seeds {
         let mut rows = Vec::new();
-        for contender in CONTENDERS {
-            rows.push(demo::play(contender, seed, &bar).await?);
+        for pair in CONTENDERS.chunks(demo::SIDE_BY_SIDE) {
+            bar.set_message(
+                pair.iter()
+                    .map(|contender| contender.name)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            );
+            let plays = pair.iter().map(|contender| demo::play(*contender, seed, &bar));
+            rows.extend(try_join_all(plays).await?);
         }
         played.insert(seed, rows);
     }

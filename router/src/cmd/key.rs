@@ -67,8 +67,6 @@ impl RoleArg {
 }
 
 /// Runs the command.
-///
-/// # Errors
 /// Fails if there is no randomness, or no key to read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {

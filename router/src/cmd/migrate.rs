@@ -22,7 +22,7 @@ pub struct Args {
     /// File to read; `-` for standard input.
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     file: Option<PathBuf>,
-    /// Router that the input belongs to, where it cannot be told from the input.
+    /// Router that the input belongs to, where the input does not show it.
     #[arg(long)]
     from: Option<Source>,
     /// Command line of the router.
@@ -31,8 +31,6 @@ pub struct Args {
 }
 
 /// Runs the command.
-///
-/// # Errors
 /// Fails if the input cannot be read or understood, or the result cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let migration = match &args.file {

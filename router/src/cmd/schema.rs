@@ -17,8 +17,6 @@ pub struct Args {
 }
 
 /// Prints the requested document.
-///
-/// # Errors
 /// Fails if it cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.markdown {

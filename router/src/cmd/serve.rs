@@ -48,8 +48,6 @@ pub struct Args {
 
 /// Runs the router until SIGTERM, SIGINT or a hand-over to another process, then drains. SIGHUP reloads the
 /// configuration.
-///
-/// # Errors
 /// Fails if the configuration is wrong or a port cannot be bound.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {

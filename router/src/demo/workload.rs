@@ -22,7 +22,6 @@ const ASSISTANTS: u64 = 12;
 const SPAN_S: f64 = 55.0;
 /// New conversations per second.
 const ARRIVALS_PER_S: f64 = 6.0;
-/// Probability that a turn is the last.
 const LAST_TURN: f64 = 0.16;
 /// Mean pause between turns in seconds.
 const PAUSE_S: f64 = 6.0;
@@ -30,13 +29,11 @@ const PAUSE_S: f64 = 6.0;
 const WARM_UP: f64 = 0.15;
 
 /// Returns the workload of a seed, played at `time_scale` times its own pace.
-#[must_use]
 pub fn plan(seed: u64, time_scale: f64) -> Plan {
     Plan::new(turns(seed), Some(BLOCK as u32), time_scale, WARM_UP)
 }
 
 /// Returns the workload's turns in order of time.
-#[must_use]
 pub fn turns(seed: u64) -> Vec<Turn> {
     let mut rng = Pcg64Mcg::seed_from_u64(seed);
     let mut sampler = Sampler::new();

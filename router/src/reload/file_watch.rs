@@ -12,7 +12,6 @@ use std::time::Duration;
 use config::file::{Stamp, stamp_blocking};
 use tokio::sync::Notify;
 
-/// Interval of looks at unchanged files.
 const LOOK: Duration = Duration::from_secs(1);
 /// Interval at which the caller looks by itself, since the thread may be blocked.
 const OWN_LOOK: Duration = Duration::from_secs(30);

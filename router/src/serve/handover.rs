@@ -30,7 +30,6 @@ use tracing::{info, warn};
 /// Number of sockets handed over: data port, admin port, and the endpoint picker's if it is enabled.
 const FEWEST: usize = 2;
 const MOST: usize = 3;
-/// Timeout for the old process to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// The byte sent with the sockets, and the byte that reports that the new process serves.
 const HERE: u8 = b'L';

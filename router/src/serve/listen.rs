@@ -23,7 +23,6 @@ use super::handover::{self, Predecessor};
 /// Size of the listen backlog; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
 
-/// The listening sockets.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) data: TcpListener,

@@ -9,8 +9,28 @@ use crate::State;
 impl State {
     /// Announces that a worker's state has changed.
     pub fn worker_changed(&self, worker: &Worker) {
-        let now = serde_json::json!({ "ready": worker.is_ready(), "well": worker.is_well(), "hold": worker.hold() });
+        let now = serde_json::json!({
+            "ready": worker.is_ready(),
+            "well": worker.is_well(),
+            "hold": worker.admin_state(),
+            "error": worker.failing().map(|failure| failure.error),
+        });
         self.operator.events.tell(Kind::Worker, worker.name(), now);
+    }
+
+    /// Announces that a worker became slow, or recovered.
+    pub fn slow_changed(&self, worker: &Worker) {
+        let now = match worker.slowdown().own {
+            None => serde_json::json!({ "slow": false }),
+            Some(slow) => serde_json::json!({
+                "slow": true,
+                "factor": slow.factor,
+                "against": slow.against.as_str(),
+                "alpha_ms_per_token": slow.cost.alpha_ms_per_token,
+                "baseline_alpha_ms_per_token": slow.baseline.alpha_ms_per_token,
+            }),
+        };
+        self.operator.events.tell(Kind::Slow, worker.name(), now);
     }
 
     /// Announces that a worker's cache events are followed.

@@ -30,21 +30,17 @@ pub enum CallError {
 
 impl CallError {
     /// Returns whether the worker refused the call: repeating it would not help.
-    #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Status(status) if status.is_client_error())
     }
 
     /// Returns whether the worker merely did not respond in time.
-    #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout)
     }
 }
 
 /// Makes a control call to a worker, bounded in time and size.
-///
-/// # Errors
 /// Fails if there is no successful response within the health timeout.
 pub async fn call(
     state: &State,

@@ -56,7 +56,7 @@ impl State {
             .evidence(worker.id, |evidence| (evidence.blocks(), evidence.bindings()));
         let (blocks, kv_bindings) = told.unwrap_or_default();
         let breaker = worker.condition(now).breaker;
-        let ttft_errors = worker.errors.lock().quantiles();
+        let ttft_errors = worker.errors.lock().percentiles();
         worker.with_load(|load| {
             let utilisation = load.utilisation.at(now);
             let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);

@@ -27,7 +27,6 @@ impl Default for Idle {
 
 impl Idle {
     /// Returns whether the router is idle.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         *self.is_idle.borrow()
     }

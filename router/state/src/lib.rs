@@ -2,23 +2,10 @@
 //!
 //! A part holds an [`Arc`] of it beside what is its own: the pipeline in `proxy`, the exchange in `replicas`, the
 //! operator's API in `admin`. Nothing here knows any of them.
-//!
-//! | file | |
-//! |---|---|
-//! | [`Live`] | settings that a reload of the configuration replaces |
-//! | `health` | probes' results, and what they change |
-//! | `members` | workers that join and leave |
-//! | `live_policy` | changes of the routing policy |
-//! | `announce` | events for subscribers |
-//! | `gauges` | values of the metrics page |
-//! | [`idle`] | whether there are requests |
-//! | [`control`] | calls to workers outside of requests |
-//! | [`snapshot`] | what was learned, kept over a restart |
-//! | [`supervise`] | restarts of long-lived tasks |
-//! | [`turn_reports`] | what other replicas are told of turns |
 
 mod announce;
 pub mod control;
+mod fleet_record;
 mod gauges;
 mod health;
 pub mod idle;
@@ -38,7 +25,7 @@ use config::Config;
 use discovery::DiscoveryState;
 use fleet::clock::Clock;
 use fleet::hints::SentObjective;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use fleet::{Fleet, Worker};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -63,7 +50,6 @@ use self::pool_timer::PoolTimer;
 
 /// Bytes that may be held of all responses while they pass, beside the first part of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
-/// Idle connections kept to each worker.
 const POOL_IDLE_PER_WORKER: usize = 1024;
 
 /// The state that every part of the router shares.
@@ -119,8 +105,6 @@ pub enum StartError {
 
 impl State {
     /// Creates the state of a router that has served nothing yet.
-    ///
-    /// # Errors
     /// Fails if the metrics cannot be registered, the certificates are invalid, or the audit log cannot be written.
     pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
         let metrics = Metrics::new()?;
@@ -185,7 +169,9 @@ impl State {
     #[must_use]
     pub fn no_worker_ready(&self) -> ApiError {
         let workers = self.fleet.workers();
-        let held = |worker: &Arc<Worker>| matches!(worker.hold(), Hold::Cordoned | Hold::Draining);
+        let held = |worker: &Arc<Worker>| {
+            matches!(worker.admin_state(), AdminState::Cordoned | AdminState::Draining)
+        };
         if !workers.is_empty() && workers.iter().all(held) {
             ApiError::AllWorkersHeld
         } else {

@@ -19,7 +19,6 @@ pub struct Live {
 
 impl Live {
     /// Reads the settings of a configuration.
-    #[must_use]
     pub fn of(config: &Config) -> Self {
         let admission = &config.admission;
         let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);

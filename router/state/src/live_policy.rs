@@ -9,14 +9,12 @@ use tracing::info;
 use super::State;
 use operator::audit::AuditRecord;
 use operator::events::Kind;
-use operator::revisions::{Adopted, Change, Made, Revision, Source, Stale};
+use operator::revisions::{Adopted, AppliedChange, Change, Revision, Source, Stale};
 
 impl State {
     /// Applies a change, if `expected` is the active revision or `None`.
-    ///
-    /// # Errors
-    /// If another revision is active.
-    pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<Made, Stale> {
+    /// Fails if another revision is active.
+    pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<AppliedChange, Stale> {
         let made = self.policy.apply(self.clock.now(), change, expected)?;
         self.policy_changed(&made.after);
         Ok(made)

@@ -11,24 +11,20 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::State;
-use fleet::hold::{Hold, Measured};
+use fleet::overrides::{AdminState, Measured};
 use fleet::source::Source;
 use fleet::{JoinError, Worker};
 use operator::events::Kind;
 
 impl State {
     /// Adds a worker to the fleet. It is probed at once, and gets work when it is healthy.
-    ///
-    /// # Errors
-    /// If its name is taken, or the fleet is full.
+    /// Fails if its name is taken, or the fleet is full.
     pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
         self.join_named(spec, Source::Operator, true)
     }
 
     /// Adds a worker found by this source, which also says whether the worker may get work (`offered`).
-    ///
-    /// # Errors
-    /// If its name is taken, or the fleet is full.
+    /// Fails if its name is taken, or the fleet is full.
     pub fn join_named(
         &self,
         spec: config::Worker,
@@ -43,7 +39,7 @@ impl State {
                 self.knowledge.learn_capacity(slot);
             }
             self.feedback.admit(slot, &spec);
-            Worker::new(slot, spec, &self.config, now).named_by(source, offered)
+            Worker::new(slot, spec, &self.config, now).with_source(source, offered)
         })?;
         info!(worker = name, url = %worker.spec.url, source = source.as_str(), "worker joined the fleet");
         if self.config.endpoint_picker.is_some() && worker.endpoint.is_none() {
@@ -67,7 +63,7 @@ impl State {
     }
 
     /// Starts a worker's removal: it finishes its requests. Returns its previous hold; `None` if it is leaving already.
-    pub fn leave(&self, worker: &Worker) -> Option<Hold> {
+    pub fn leave(&self, worker: &Worker) -> Option<AdminState> {
         let before = self.fleet.leave(worker)?;
         info!(worker = worker.name(), "worker is leaving the fleet");
         self.worker_changed(worker);
@@ -76,13 +72,14 @@ impl State {
 
     /// Removes a leaving worker and its state once it has no requests in flight. Returns whether it is gone.
     pub fn forget_if_done(&self, worker: &Worker) -> bool {
-        let done = worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0;
+        let done =
+            worker.admin_state() == AdminState::Leaving && worker.with_load(|load| load.in_flight) == 0;
         if done {
             self.knowledge.forget(worker.id);
             self.knowledge.evidence_paused(worker.id);
             self.knowledge.evidence(worker.id, WorkerEvidence::forget);
             self.knowledge.left(worker.id);
-            self.feedback.vacate(worker.id);
+            self.feedback.remove_worker(worker.id);
             self.metrics.left(worker.name());
             self.fleet.gone(worker, self.clock.now());
             info!(worker = worker.name(), "worker left the fleet");

@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use crate::State;
 use fleet::Worker;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 
 /// Largest file that is written or read. Conversations, positions and models are bounded to some 8 MB. A worker's cache
 /// adds 16 bytes for each of its keys, at most one per 256 bytes of text, so this suffices for ten thousand workers of
@@ -120,8 +120,6 @@ pub fn take(state: &State, most: usize) -> Vec<u8> {
 }
 
 /// Restores a snapshot of another router. Returns the number of entries.
-///
-/// # Errors
 /// Fails if `bytes` are no snapshot.
 pub fn restore(state: &State, bytes: &[u8]) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
@@ -192,8 +190,8 @@ fn read(state: &State, settings: &Snapshot) -> Result<usize, SnapshotError> {
 
 /// Returns the worker's name, by which it is matched; empty for a removed worker.
 fn name(worker: &Worker) -> &str {
-    match worker.hold() {
-        Hold::Gone => "",
+    match worker.admin_state() {
+        AdminState::Gone => "",
         _ => worker.name(),
     }
 }

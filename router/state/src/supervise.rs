@@ -33,7 +33,6 @@ pub struct Task {
 
 impl Task {
     /// Returns the only task of a kind.
-    #[must_use]
     pub fn only(kind: &'static str) -> Self {
         Self {
             kind,
@@ -42,7 +41,6 @@ impl Task {
     }
 
     /// Returns a worker's task of a kind.
-    #[must_use]
     pub fn of(kind: &'static str, worker: &str) -> Self {
         Self {
             kind,

@@ -71,7 +71,7 @@ fn take(state: &State, worker: &Worker, told: Tokens) {
     let capacity = told.min(MOST);
     if state
         .knowledge
-        .capacity_told(worker.id, capacity, worker.spec.block_size)
+        .set_reported_capacity(worker.id, capacity, worker.spec.block_size)
     {
         info!(
             worker = worker.name(),
@@ -96,7 +96,6 @@ fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
     Some(Tokens(of_a_rank.saturating_mul(ranks)))
 }
 
-/// Reads the capacity from vLLM's metrics.
 fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {
     let caches = exposition::labelled(page, VLLM, ["num_gpu_blocks", "block_size"]);
     let of = |(engine, [blocks, size]): (Option<u32>, [Option<&str>; 2])| {

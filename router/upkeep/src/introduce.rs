@@ -34,7 +34,7 @@ pub(super) async fn introduce(proxy: &Proxy, worker: &Arc<Worker>) -> bool {
     answered &= !says.unanswered;
     // An unanswered query keeps the previous value and is repeated.
     if says.told_info {
-        worker.said_sharing(says.info.as_deref().is_some_and(sglang::caches_inputs));
+        worker.set_shares_inputs(says.info.as_deref().is_some_and(sglang::caches_inputs));
     }
     let (dialect, policy) = (dialect(worker, &says), policy(worker, &says));
     info!(

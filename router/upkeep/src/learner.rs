@@ -9,17 +9,16 @@ use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::room;
+use super::{room, slow};
 use fleet::Worker;
 use fleet::hints::Kind;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, Sample};
 use proxy::Proxy;
 use state::State;
 
-/// Interval of the sweep over silent conversations, idle workers' costs and objectives.
+/// Interval of the sweep over silent conversations, workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
-/// Interval of the sweep of an idle router.
 const IDLE_SWEEP: Duration = Duration::from_secs(30);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
@@ -36,6 +35,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<L
             biased;
             _ = sweeps.tick() => {
                 sweep(&proxy);
+                proxy.capture_fleet(false);
                 let state = &proxy.state;
                 state.idle.check(state.clock.now(), proxy.in_flight());
                 (swept, is_slow) = (Instant::now(), state.idle.is_idle());
@@ -78,7 +78,7 @@ async fn sweep_is_wanted(state: &State) {
 /// Returns the worker, unless it was removed.
 fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     let known = workers.get(worker.index())?;
-    (known.hold() != Hold::Gone).then_some(known)
+    (known.admin_state() != AdminState::Gone).then_some(known)
 }
 
 fn apply(proxy: &Proxy, lesson: &Observation) {
@@ -265,8 +265,12 @@ fn sweep(proxy: &Proxy) {
         .state
         .feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
-    if proxy.state.config.learning.costs && proxy.state.feedback.costs.lock().elapse(now) {
-        publish_costs(&proxy.state);
+    if proxy.state.config.learning.costs {
+        let has_doubt = proxy.state.feedback.costs.lock().elapse(now);
+        if has_doubt {
+            publish_costs(&proxy.state);
+        }
+        slow::watch(&proxy.state, &workers);
     }
     if proxy.state.config.hints.enabled {
         for worker in workers

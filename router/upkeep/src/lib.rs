@@ -13,6 +13,7 @@ pub mod queues;
 mod reverts;
 mod room;
 mod roster;
+mod slow;
 mod template;
 
 use std::sync::Arc;
@@ -52,7 +53,7 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>) -> JoinSet<()> {
         let traces = Arc::clone(traces);
         tasks.spawn("traces", move || Arc::clone(&traces).export());
     }
-    if let Some(lessons) = state.feedback.lessons() {
+    if let Some(lessons) = state.feedback.take_receiver() {
         // Shared, since the task may be restarted.
         let (of, lessons) = (Arc::clone(proxy), Arc::new(Mutex::new(lessons)));
         let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&lessons));
@@ -67,7 +68,6 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>) -> JoinSet<()> {
     tasks.running
 }
 
-/// Supervised tasks.
 struct Tasks {
     state: Arc<State>,
     running: JoinSet<()>,
@@ -82,7 +82,6 @@ impl Tasks {
         self.running.spawn(task);
     }
 
-    /// Spawns a task that needs one shared part.
     fn spawn_with<T, F>(&mut self, part: &Arc<T>, kind: &'static str, start: fn(Arc<T>) -> F)
     where
         T: Send + Sync + 'static,

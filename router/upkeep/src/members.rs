@@ -8,7 +8,7 @@ use discovery::{Named, Refused, Source};
 use tracing::info;
 
 use super::Tasks;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use fleet::{JoinError, Worker};
 use state::State;
 
@@ -31,9 +31,9 @@ pub(super) fn spawn(tasks: &mut Tasks) {
 async fn keep(state: Arc<State>) {
     loop {
         // Reports that arrive meanwhile are handled in the next round.
-        let all_said = state.discovery.all_said();
+        let all_answered = state.discovery.all_answered();
         let waits = agree(&state);
-        if all_said {
+        if all_answered {
             state.discovery.agreed();
         }
         tokio::select! {
@@ -114,7 +114,7 @@ fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
 
 fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
     let by_name: HashMap<&str, &Arc<Worker>> = present.iter().map(|worker| (worker.name(), worker)).collect();
-    let stays = |worker: &&Arc<Worker>| !worker.hold().is_final();
+    let stays = |worker: &&Arc<Worker>| !worker.admin_state().is_final();
     let address = |spec: &config::Worker| (spec.url.to_string(), spec.rank);
     let mut addresses: HashMap<_, &str> = present
         .iter()
@@ -131,7 +131,7 @@ fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool
     let (mut waits, mut refused) = (false, Vec::new());
     for (name, (source, named)) in &wanted.workers {
         match by_name.get(name) {
-            Some(worker) if worker.hold() == Hold::Leaving => {
+            Some(worker) if worker.admin_state() == AdminState::Leaving => {
                 waits = true;
                 continue;
             }

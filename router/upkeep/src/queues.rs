@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
+use policy::cost::PrefillCost;
 use policy::estimate::QueueFigure;
 use policy::units::{Millis, Tokens};
 use serde_json::Value;
@@ -46,6 +47,22 @@ struct Counts {
     waiting_tokens: Option<Tokens>,
     /// Prefill counters since the engine's start.
     prefills: Option<Counted>,
+}
+
+impl Counts {
+    /// Returns the figure, with the predicted prefill of the waiting tokens if the engine reports them.
+    fn figure(&self, cost: &PrefillCost) -> QueueFigure {
+        let waiting = f64::from(self.waiting);
+        QueueFigure {
+            waiting: self.waiting,
+            running: self.running,
+            waiting_work: self.waiting_tokens.map(|tokens| {
+                let line = cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * waiting;
+                Millis(line.max(cost.floor_ms * waiting))
+            }),
+            ..QueueFigure::default()
+        }
+    }
 }
 
 /// Queries one worker until the task is cancelled.
@@ -87,19 +104,11 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
         if let Some(prefills) = counts.prefills {
             learner::learn_counted(&state, &worker, prefills);
         }
-        let cost = worker.cost();
         let figure = QueueFigure {
             asked,
             good_for: Millis(interval.as_secs_f64() * 1e3 * INTERVALS),
-            waiting: counts.waiting,
-            running: counts.running,
-            waiting_work: counts.waiting_tokens.map(|tokens| {
-                let waiting = f64::from(counts.waiting);
-                let line = cost.alpha_ms_per_token * tokens.as_f64() + cost.beta_ms * waiting;
-                Millis(line.max(cost.floor_ms * waiting))
-            }),
             in_flight: in_flight.saturating_add(others),
-            mean_work: Millis::ZERO,
+            ..counts.figure(&worker.cost())
         };
         let found = worker.reconcile(state.clock.now(), figure);
         if found.lost > 0 {
@@ -110,15 +119,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
             );
         }
         let there = counts.waiting.saturating_add(counts.running);
-        if drift.looked(in_flight, there) {
-            state.metrics.in_flight_drift(worker.name());
-        }
-        if drift.in_a_row == DRIFTS {
-            warn!(
-                worker = worker.name(),
-                in_flight, there, "the worker reports fewer requests than are counted here"
-            );
-        }
+        drift.note(&state, &worker, in_flight, there);
         if state.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
             ticks.reset_at(tick + interval * IDLE);
             waits = true;
@@ -137,6 +138,19 @@ struct Drift {
 }
 
 impl Drift {
+    /// Compares the counts, and reports a difference that lasts.
+    fn note(&mut self, state: &State, worker: &Worker, in_flight: u32, there: u32) {
+        if self.looked(in_flight, there) {
+            state.metrics.in_flight_drift(worker.name());
+        }
+        if self.in_a_row == DRIFTS {
+            warn!(
+                worker = worker.name(),
+                in_flight, there, "the worker reports fewer requests than are counted here"
+            );
+        }
+    }
+
     /// Compares the worker's count `there` with the router's count `here` when it was queried. Returns whether the
     /// router's has been higher for longer than requests are in transit.
     fn looked(&mut self, here: u32, there: u32) -> bool {

@@ -6,7 +6,7 @@ use policy::units::Millis;
 
 use fleet::Worker;
 use fleet::clock;
-use operator::audit::{AuditRecord, Who};
+use operator::audit::{AuditRecord, Author};
 use replicas::Bus;
 use state::State;
 
@@ -48,7 +48,7 @@ async fn revert(state: &State, worker: &Worker) {
         return;
     };
     let happened = AuditRecord {
-        who: Who::router(),
+        who: Author::router(),
         action: "workers.alpha_revert".to_owned(),
         target: worker.name().to_owned(),
         why: Some("the temporary change expired".to_owned()),

@@ -143,7 +143,6 @@ fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
     true
 }
 
-/// Forgets a conversation's copy on a worker that cannot be trimmed.
 pub(super) fn forget(proxy: &Proxy, worker: WorkerId, conversation: u64) {
     proxy.state.feedback.tail.lock().forget(worker, conversation);
 }

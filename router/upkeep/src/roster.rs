@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::{health, hints, queues};
 use evidence::follow::follow;
 use fleet::Worker;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use proxy::Proxy;
 use state::supervise::{Task, forever};
 
@@ -32,15 +32,17 @@ pub(super) async fn keep(proxy: Arc<Proxy>) {
         }
         // The tasks end first, because the state that they learn is removed with the worker.
         for (worker, crew) in &mut crews {
-            if worker.hold() == Hold::Leaving && worker.with_load(|load| load.in_flight) == 0 {
+            if worker.admin_state() == AdminState::Leaving && worker.with_load(|load| load.in_flight) == 0 {
                 crew.shutdown().await;
                 if proxy.state.forget_if_done(worker) {
                     proxy.stored.left(worker.id);
                 }
             }
         }
-        crews.retain(|(worker, _)| worker.hold() != Hold::Gone);
-        let leaving = crews.iter().any(|(worker, _)| worker.hold() == Hold::Leaving);
+        crews.retain(|(worker, _)| worker.admin_state() != AdminState::Gone);
+        let leaving = crews
+            .iter()
+            .any(|(worker, _)| worker.admin_state() == AdminState::Leaving);
         tokio::select! {
             // The proxy holds the sender and outlives this task.
             _ = changes.changed() => {}

@@ -1,9 +1,70 @@
 //! Pods, by their labels.
 
+use std::borrow::Cow;
+
 use config::Port;
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ContainerPort, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
 
 use super::objects::{Endpoint, Object, PREFIX, Rules, Spoken, annotated, is_tcp, number};
+
+/// The parts of a pod that describe a worker. The API's own type decodes every volume, probe and affinity as well.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Pod {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    spec: Option<Spec>,
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Spec {
+    containers: Option<Vec<Container>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Container {
+    ports: Option<Vec<ContainerPort>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Status {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    conditions: Option<Vec<PodCondition>>,
+}
+
+impl kube::Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Self::RESOURCE.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
 
 impl Object for Pod {
     const RESOURCE: &'static str = "pods";
@@ -34,7 +95,7 @@ impl Object for Pod {
 }
 
 fn port(pod: &Pod, wanted: Option<&Port>) -> Result<u16, String> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let containers = pod.spec.iter().flat_map(|spec| spec.containers.iter().flatten());
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     let mut ports = ports.filter(|port| is_tcp(port.protocol.as_deref()));
     match wanted {

@@ -54,7 +54,6 @@ pub enum CodecError {
 
 impl CodecError {
     /// Returns whether a bound was exceeded, as opposed to a protocol violation.
-    #[must_use]
     pub fn is_oversized(&self) -> bool {
         matches!(
             self,
@@ -73,7 +72,6 @@ pub enum Incoming {
 }
 
 /// Returns the client's greeting: version 3.0, mechanism NULL.
-#[must_use]
 pub fn greeting() -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     greeting[0] = 0xff;
@@ -84,9 +82,7 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
 }
 
 /// Checks a peer's greeting. Peers with higher versions answer a 3.0 client in 3.0.
-///
-/// # Errors
-/// If it is not a greeting of ZMTP 3 with the NULL mechanism.
+/// Fails if it is not a greeting of ZMTP 3 with the NULL mechanism.
 pub fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), CodecError> {
     if greeting[0] != 0xff || greeting[9] != 0x7f {
         return Err(CodecError::Greeting);
@@ -115,7 +111,6 @@ pub fn put_frame(out: &mut Vec<u8>, is_command: bool, has_more: bool, body: &[u8
 }
 
 /// Returns a READY command's body.
-#[must_use]
 pub fn ready(socket_type: &str) -> Vec<u8> {
     let mut body = b"\x05READY\x0bSocket-Type".to_vec();
     body.extend((socket_type.len() as u32).to_be_bytes());
@@ -124,18 +119,14 @@ pub fn ready(socket_type: &str) -> Vec<u8> {
 }
 
 /// Splits a command, or one of its properties, into its name and the rest.
-///
-/// # Errors
-/// If it ends within its name.
+/// Fails if it ends within its name.
 pub fn name(bytes: &[u8]) -> Result<(&[u8], &[u8]), CodecError> {
     let (&length, rest) = bytes.split_first().ok_or(CodecError::Command)?;
     rest.split_at_checked(length.into()).ok_or(CodecError::Command)
 }
 
 /// Returns the socket type in a READY command's data.
-///
-/// # Errors
-/// If its properties are malformed, or contain none.
+/// Fails if its properties are malformed, or contain none.
 pub fn socket_type(mut data: &[u8]) -> Result<&[u8], CodecError> {
     let mut found = None;
     while !data.is_empty() {
@@ -173,7 +164,6 @@ struct Body {
 
 impl Decoder {
     /// Returns a decoder with a bound of `max_message_bytes` per message.
-    #[must_use]
     pub fn new(max_message_bytes: usize) -> Self {
         Self {
             max_message_bytes,
@@ -185,21 +175,17 @@ impl Decoder {
     }
 
     /// Returns whether a frame or a message is incomplete.
-    #[must_use]
     pub fn is_within(&self) -> bool {
         !self.head.is_empty() || self.body.is_some() || !self.frames.is_empty()
     }
 
     /// Returns the bytes allocated for the current message.
-    #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         self.frame_bytes + self.body.as_ref().map_or(0, |body| body.arrived.capacity())
     }
 
     /// Consumes bytes of `input` until a message or a command is complete; `None` if more are needed.
-    ///
-    /// # Errors
-    /// If the peer violates the protocol or exceeds a bound. Nothing can be read after that.
+    /// Fails if the peer violates the protocol or exceeds a bound. Nothing can be read after that.
     pub fn read(&mut self, input: &mut impl Buf) -> Result<Option<Incoming>, CodecError> {
         loop {
             let Some(body) = &mut self.body else {

@@ -20,7 +20,6 @@ pub struct SglangTlru {
 
 /// Returns whether a `/server_info` is of an SGLang that serves an embedding model and caches its inputs. Requests for
 /// embeddings have no field that would divide that cache.
-#[must_use]
 pub fn caches_inputs(server_info: &[u8]) -> bool {
     let Ok(info) = serde_json::from_slice::<Value>(server_info) else {
         return false;
@@ -30,7 +29,6 @@ pub fn caches_inputs(server_info: &[u8]) -> bool {
 
 impl SglangTlru {
     /// Reads `/server_info`; `None` if it is not SGLang, or runs another policy.
-    #[must_use]
     pub fn of(server_info: &[u8]) -> Option<Self> {
         let info: Value = serde_json::from_slice(server_info).ok()?;
         if info["radix_eviction_policy"] != "tlru" {

@@ -11,7 +11,6 @@ use protocol::headers;
 
 /// The body field that vLLM passes to its engine core.
 const XARGS: &str = "vllm_xargs";
-/// Name of the hint in it.
 const EVICT_FIRST: &str = "tailroute_evict_first_tokens";
 
 /// A worker that serves `/v1/tailroute`.
@@ -24,7 +23,6 @@ pub struct Tailroute {
 
 impl Tailroute {
     /// Returns a worker that reads the header and takes hints and objective.
-    #[must_use]
     pub fn by_header() -> Self {
         Self {
             by_xarg: false,
@@ -34,7 +32,6 @@ impl Tailroute {
     }
 
     /// Reads a capability document; `None` for any other document, as from a server that answers 200 to any path.
-    #[must_use]
     pub fn of(document: &[u8]) -> Option<Self> {
         let says: Value = serde_json::from_slice(document).ok()?;
         (says["dialect"] == "tailroute").then(|| Self {

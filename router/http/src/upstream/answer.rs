@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::decoder::{Decoder, Framing};
 use super::{Origin, SCRATCH, invalid};
-use crate::body::{BodyError, Given, Piece, Pieces, poll_piece_of};
+use crate::body::{BodyError, Piece, Pieces, PolledFrame, poll_piece_of};
 
 /// Reads up to this size are decoded into a thread-local buffer: copying an exact size out of it takes one
 /// allocation, a vector with spare capacity would take two.
@@ -147,7 +147,7 @@ impl Own {
         })
     }
 
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let data = self.poll_wire(cx, |own, wire| {
             let data = own.decode(wire)?;
             Ok((!data.is_empty()).then_some(data))
@@ -168,11 +168,11 @@ impl Own {
             }
         };
         out.truncate(before);
-        self.poll_given(given).map(Piece::Given)
+        self.poll_given(given).map(Piece::Frame)
     }
 
     /// Returns the frame that was read, or the trailers after the last one.
-    fn poll_given(&mut self, came: Poll<io::Result<Option<Frame<Bytes>>>>) -> Poll<Given> {
+    fn poll_given(&mut self, came: Poll<io::Result<Option<Frame<Bytes>>>>) -> Poll<PolledFrame> {
         Poll::Ready(match ready!(came) {
             Ok(Some(frame)) => Some(Ok(frame)),
             Ok(None) => self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))),
@@ -201,7 +201,7 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         match &mut self.get_mut().0 {
             Inner::Hyper(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
             Inner::Own(own) => own.poll_data(cx),

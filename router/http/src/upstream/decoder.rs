@@ -8,9 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Most bytes of chunk extensions in one body. They have no use here.
 const MAX_EXTENSIONS: usize = 16 * 1024;
-/// Most bytes of trailers.
 const MAX_TRAILERS: usize = 16 * 1024;
-/// Most trailer fields.
 const MAX_TRAILER_FIELDS: usize = 64;
 
 /// How the end of a body is determined.
@@ -18,9 +16,7 @@ const MAX_TRAILER_FIELDS: usize = 64;
 pub(super) enum Framing {
     /// After this number of bytes.
     Length(u64),
-    /// At the last chunk.
     Chunked,
-    /// When the connection closes.
     UntilClose,
 }
 
@@ -70,7 +66,6 @@ impl Decoder {
         }
     }
 
-    /// Returns whether the body has ended.
     pub(super) fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -94,9 +89,7 @@ impl Decoder {
 
     /// Decodes bytes and appends the body data to `out`. Returns how many were consumed: all, unless the body ends
     /// before.
-    ///
-    /// # Errors
-    /// If the chunked coding is violated.
+    /// Fails if the chunked coding is violated.
     pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
         let mut at = 0;
         while at < wire.len() {

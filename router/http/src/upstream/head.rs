@@ -12,7 +12,6 @@ use super::decoder::Framing;
 pub const MAX_HEAD_BYTES: usize = 128 * 1024;
 /// Most interim responses (1xx) before the final one.
 const MAX_INTERIM: usize = 16;
-/// Most header fields of a response.
 const MAX_FIELDS: usize = 128;
 
 /// The head of a response and its framing.
@@ -40,15 +39,12 @@ pub(super) enum Unreadable {
     Switched,
 }
 
-/// Reads the head of a response from pieces.
 #[derive(Debug, Default)]
 pub(super) struct Reading(Vec<u8>);
 
 impl Reading {
     /// Adds a piece. Returns the head once it is complete, and the bytes after it.
-    ///
-    /// # Errors
-    /// If this is not the head of a response.
+    /// Fails if this is not the head of a response.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
         let bytes = if self.0.is_empty() {
             piece
@@ -105,9 +101,7 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 
 /// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns it with its length in bytes;
 /// `None` if it is incomplete.
-///
-/// # Errors
-/// If this is not the head of a response, or its framing is ambiguous.
+/// Fails if this is not the head of a response, or its framing is ambiguous.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     let mut from = 0;
     for _ in 0..=MAX_INTERIM {
@@ -182,9 +176,7 @@ fn head(
 
 /// Applies the same framing rules to a response of hyper's client: hyper passes on transfer codings that it does not
 /// decode, and lengths that do not apply.
-///
-/// # Errors
-/// If the framing is ambiguous.
+/// Fails if the framing is ambiguous.
 pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unreadable> {
     let (status, version) = (response.status(), response.version());
     if version <= Version::HTTP_11 {

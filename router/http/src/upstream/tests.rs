@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::body::{Given, Piece, Pieces as _};
+use crate::body::{Piece, Pieces as _, PolledFrame};
 
 async fn listen() -> (TcpListener, Arc<Origin>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -249,7 +249,7 @@ fn https_urls_have_no_plain_text_origin() {
 }
 
 /// Polls an answer for pieces and notifies `seen` of each. Returns the pieces and the frame that ended them.
-async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Given) {
+async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, PolledFrame) {
     let mut pieces = Vec::new();
     loop {
         let mut out = b"before".to_vec();
@@ -260,7 +260,7 @@ async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Gi
                 pieces.push(added.to_vec());
                 let _ = seen.send(()).await;
             }
-            Piece::Given(given) => {
+            Piece::Frame(given) => {
                 assert!(added.is_empty(), "what is given is not added");
                 return (pieces, given);
             }

@@ -18,7 +18,6 @@ const RESPONSE: Tokens = Tokens(256);
 const GAP: Millis = Millis(30_000.0);
 /// Longest time that a running turn delays the point at which its conversation counts as silent.
 const LONGEST_TURN: Millis = Millis(600_000.0);
-/// Conversations examined per sweep.
 const SWEEP: usize = 1024;
 
 /// What is expected of a turn when it arrives.
@@ -69,7 +68,6 @@ pub struct CompletedTurn {
 #[derive(Debug)]
 struct Conversation {
     turns: u32,
-    /// L.
     length: Tokens,
     class: Class,
     /// When the last turn arrived, and when the last response was complete.
@@ -93,7 +91,6 @@ pub struct Conversations {
 
 impl Conversations {
     /// Creates an empty table with `next_prompt` as the initial Q̂.
-    #[must_use]
     pub fn new(next_prompt: Tokens) -> Self {
         Self {
             talks: LruCache::new(CONVERSATIONS),
@@ -210,13 +207,11 @@ impl Conversations {
     }
 
     /// Returns the number of conversations remembered.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.talks.len()
     }
 
     /// Returns whether no conversation is remembered.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.talks.is_empty()
     }

@@ -29,8 +29,10 @@
 //! every prediction. Samples of the router's clock already include it. It is published like the cost: the pool's
 //! median, unless a worker's own value differs by more than [`ALIKE`] of a typical prefill.
 
+mod slow;
+
 use policy::cost::PrefillCost;
-use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, pooled};
+use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, Slowness, pooled};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
@@ -113,6 +115,7 @@ struct One {
     renewed: Millis,
     /// Possible error of the estimate due to the time without a response.
     doubt: Doubt,
+    slowness: Slowness,
 }
 
 impl One {
@@ -130,6 +133,7 @@ impl One {
             known: worker.cost_is_known,
             renewed: Millis::ZERO,
             doubt: Doubt::NONE,
+            slowness: Slowness::default(),
         }
     }
 
@@ -234,16 +238,16 @@ impl Costs {
     pub fn calibrate(&mut self, worker: WorkerId, measured: PrefillCost) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::new(measured);
-            (one.known, one.doubt) = (true, Doubt::NONE);
+            (one.known, one.doubt, one.slowness) = (true, Doubt::NONE, Slowness::default());
         }
     }
 
     /// Removes a worker, so that it no longer affects the others.
-    pub fn vacate(&mut self, worker: WorkerId) {
+    pub fn remove_worker(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::guess(one.learned.cost());
             (one.beside, one.tells) = (Overhead::default(), false);
-            (one.known, one.doubt) = (false, Doubt::NONE);
+            (one.known, one.doubt, one.slowness) = (false, Doubt::NONE, Slowness::default());
         }
     }
 

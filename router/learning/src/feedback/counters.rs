@@ -99,7 +99,6 @@ impl One {
 
 impl Counters {
     /// Creates empty counters for `workers` slots.
-    #[must_use]
     pub fn new(workers: usize) -> Self {
         Self {
             workers: vec![One::default(); workers],

@@ -36,7 +36,6 @@ pub struct SharedPrefixes {
 
 impl SharedPrefixes {
     /// Creates an empty table. A prefix is shared from `from` conversations on; with `None`, never.
-    #[must_use]
     pub fn new(from: Option<NonZeroU32>) -> Self {
         Self {
             from,
@@ -61,7 +60,6 @@ impl SharedPrefixes {
     }
 
     /// Returns how many leading keys of a prompt are shared.
-    #[must_use]
     pub fn shared(&self, keys: &[PrefixHash]) -> usize {
         let Some(from) = self.from else { return 0 };
         let many = |key: &PrefixHash| {

@@ -2,6 +2,7 @@
 
 use policy::estimate::{Class, HabitTable, Habits, Stage};
 use policy::tail::IN_TIME;
+use policy::text::{counted, ms};
 use policy::units::Millis;
 use serde::Serialize;
 
@@ -105,25 +106,27 @@ impl ClassState {
     }
 }
 
-/// Explains the terms in one sentence.
+/// Explains in a sentence or two whether early eviction is on, and why.
 fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
     if !enabled {
-        return "hints are off: workers evict the least recently used first".to_owned();
+        return "Early eviction is off (hints.enabled): workers evict the least recently used first."
+            .to_owned();
     }
     if pause > 0 {
         return format!(
-            "more turns were late with hints than expected without: no ends are evicted early for the next {pause} \
-             turns"
+            "Early eviction is paused for the next {}: with it, more turns were late than expected without.",
+            counted(pause, "turn")
         );
     }
     let late = target_ms.map_or_else(
-        || "turns use their objective as threshold until enough are observed".to_owned(),
+        || "Until enough turns are observed, a turn counts as late after its objective.".to_owned(),
         |target| {
             let share = 100.0 * (1.0 - IN_TIME);
-            format!("{share:.0} % of turns take longer than {target:.0} ms to their first token")
+            format!(
+                "A turn counts as late after {}, like the slowest {share:.0} %.",
+                ms(target)
+            )
         },
     );
-    format!(
-        "{late}, and {behind:.1} turns wait behind one: the ends that are expected to cost least are evicted first"
-    )
+    format!("Early eviction is on. {late} Each turn delays {behind:.1} turns behind it on average.")
 }

@@ -25,7 +25,6 @@ pub struct CopyKeys {
 
 impl CopyKeys {
     /// Returns the keys to try in order; the copy ends at the first one that the worker still holds.
-    #[must_use]
     pub fn keys(&self) -> Vec<PrefixHash> {
         let end = *self.end.lock();
         end.into_iter().chain(self.tips.iter().copied()).collect()
@@ -69,7 +68,6 @@ impl Recent {
     }
 
     /// Returns the trims, the newest first.
-    #[must_use]
     pub fn all(&self) -> Vec<Trimmed> {
         self.0.lock().iter().rev().cloned().collect()
     }

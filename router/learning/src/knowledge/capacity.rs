@@ -12,23 +12,21 @@ impl Knowledge {
     }
 
     /// Sets the capacity that a worker reported. Returns whether it differs from the one in force.
-    pub fn capacity_told(&self, worker: WorkerId, capacity: Tokens, block_size: u32) -> bool {
+    pub fn set_reported_capacity(&self, worker: WorkerId, capacity: Tokens, block_size: u32) -> bool {
         let usable = usable(capacity, block_size);
         self.update(worker, |residency| {
             let is_new = residency.learns_capacity(worker) || residency.capacity_of(worker) != usable;
-            residency.capacity_told(worker, usable);
+            residency.set_reported_capacity(worker, usable);
             is_new
         })
     }
 
     /// Returns whether responses correct the capacity: neither the worker nor the configuration states it.
-    #[must_use]
     pub fn learns_capacity(&self, worker: WorkerId) -> bool {
         self.residency.lock().learns_capacity(worker)
     }
 
     /// Returns a worker's capacity: configured, reported or learned.
-    #[must_use]
     pub fn capacity(&self, worker: WorkerId) -> Tokens {
         self.residency.lock().capacity_of(worker)
     }

@@ -72,7 +72,6 @@ impl ClearedCaches {
         self.snapshot.store(taken_ms, Ordering::SeqCst);
     }
 
-    /// Returns whether the worker's cache was cleared after `taken_ms`.
     pub(super) fn since(&self, worker: WorkerId, taken_ms: u64) -> bool {
         let worker = self.workers.get(worker);
         worker.is_some_and(|worker| worker.at.load(Ordering::SeqCst) > taken_ms)

@@ -1,7 +1,7 @@
 //! Where conversations are served, and which prompt continues which.
 
 use parking_lot::{Mutex, RwLock};
-use policy::estimate::{ConversationCounts, Home};
+use policy::estimate::{ConversationCounts, LastTurn};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::set_associative::SetAssociativeMap;
@@ -21,7 +21,6 @@ pub(super) struct Conversations {
     prompts: Mutex<SetAssociativeMap>,
 }
 
-/// Worker of each conversation's last turn.
 #[derive(Debug)]
 struct LastTurns {
     /// Last turn by conversation: see [`packed`].
@@ -56,7 +55,9 @@ impl Conversations {
     pub(super) fn moved(&self, now: Millis, session: u64, to: WorkerId) -> Option<WorkerId> {
         let now = Millis(now.0.trunc());
         let mut last_turns = self.last_turns.write();
-        let last = last_turns.of.put(session, packed(Home { worker: to, at: now }));
+        let last = last_turns
+            .of
+            .put(session, packed(LastTurn { worker: to, at: now }));
         let last = last.map(unpacked);
         last_turns.homes.placed(now, to, last);
         last.map(|last| last.worker).filter(|&last| last != to)
@@ -142,7 +143,7 @@ impl Conversations {
         let mut last_turns = self.last_turns.write();
         if !last_turns.of.contains(session) {
             let at = Millis::ZERO;
-            last_turns.of.put(session, packed(Home { worker, at }));
+            last_turns.of.put(session, packed(LastTurn { worker, at }));
             last_turns.homes.placed(at, worker, None);
         }
     }
@@ -157,12 +158,12 @@ impl Conversations {
 }
 
 /// Packs a last turn into one number.
-fn packed(home: Home) -> u64 {
+fn packed(home: LastTurn) -> u64 {
     (home.at.0.max(0.0) as u64) << SLOT_BITS | u64::from(home.worker.0)
 }
 
-fn unpacked(last: u64) -> Home {
-    Home {
+fn unpacked(last: u64) -> LastTurn {
+    LastTurn {
         worker: WorkerId((last & ((1 << SLOT_BITS) - 1)) as u32),
         at: Millis((last >> SLOT_BITS) as f64),
     }

@@ -4,7 +4,7 @@ use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::chains;
 
 use super::Knowledge;
-use super::place::Place;
+use super::token_offset::TokenOffset;
 use crate::format::{Contents, Kind};
 
 /// Chains restored per acquisition of the lock.
@@ -12,23 +12,22 @@ const BATCH: usize = 64;
 
 impl Knowledge {
     /// Returns everything that outlives the process. `names` are the workers' names, by slot.
-    #[must_use]
     pub fn contents(&self, names: &[&str], taken_ms: u64) -> Contents {
         // One worker at a time bounds the time that requests wait for the lock.
         let workers = (0..)
             .zip(names)
             .map(|(slot, &name)| (name.to_owned(), self.residency.lock().entries(WorkerId(slot))))
             .collect();
-        let place = |(key, place): (PrefixHash, Place)| match place {
-            Place::Counted(tokens) => (key.0, tokens, Kind::Counted),
-            Place::Tip { total, .. } => (key.0, total, Kind::Tip),
-            Place::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
+        let place = |(key, place): (PrefixHash, TokenOffset)| match place {
+            TokenOffset::Counted(tokens) => (key.0, tokens, Kind::Counted),
+            TokenOffset::Tip { total, .. } => (key.0, total, Kind::Tip),
+            TokenOffset::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
         };
         Contents {
             taken_ms,
             workers,
             models: self.models.all(),
-            places: self.places.all().into_iter().map(place).collect(),
+            places: self.offsets.all().into_iter().map(place).collect(),
             last_workers: self.conversations.last_workers(),
             prompts: self.conversations.prompts(),
             outcomes: Vec::new(),
@@ -48,15 +47,15 @@ impl Knowledge {
         }
         for &(key, tokens, kind) in &contents.places {
             let place = match kind {
-                Kind::Counted => Place::Counted(tokens),
-                Kind::Tip => Place::Tip {
+                Kind::Counted => TokenOffset::Counted(tokens),
+                Kind::Tip => TokenOffset::Tip {
                     total: tokens,
                     // True for most responses; the snapshot does not record it.
                     ended: true,
                 },
-                Kind::Guessed => Place::Guessed(tokens),
+                Kind::Guessed => TokenOffset::Guessed(tokens),
             };
-            self.places.restore(PrefixHash(key), place);
+            self.offsets.restore(PrefixHash(key), place);
         }
         for &(session, worker) in &contents.last_workers {
             if let Some(worker) = slots.get(worker as usize).copied().flatten() {

@@ -81,7 +81,6 @@ impl Models {
         })
     }
 
-    /// Learns tokens per byte from a counted prompt.
     pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
         let model = names::kept(model);
         let mut known = self.known.write();
@@ -95,13 +94,12 @@ impl Models {
     }
 
     /// Returns whether the template gap of a model was measured.
-    pub(super) fn was_told_gap(&self, model: &str) -> bool {
+    pub(super) fn has_measured_gap(&self, model: &str) -> bool {
         let model = names::kept(model);
         self.known.read().peek(model).is_some_and(|model| model.told)
     }
 
-    /// Sets the measured template gap of a model.
-    pub(super) fn told_gap(&self, model: &str, gap: u64) {
+    pub(super) fn set_measured_gap(&self, model: &str, gap: u64) {
         let model = names::kept(model);
         let mut known = self.known.write();
         if !known.contains(model) {
@@ -158,10 +156,10 @@ mod tests {
         let models = Models::new(0.25);
         let long = "m".repeat(1 << 20);
         models.counted(&long, 100, Tokens(50));
-        models.told_gap(&long, 3);
+        models.set_measured_gap(&long, 3);
         models.restore("a\nb", 0.5, 3);
         assert_eq!(models.all().len(), 1);
         assert_eq!(models.all()[0].0, names::OTHER);
-        assert!(models.was_told_gap(&long));
+        assert!(models.has_measured_gap(&long));
     }
 }

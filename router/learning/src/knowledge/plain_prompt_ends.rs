@@ -22,7 +22,6 @@ const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Keys of a prompt that are looked up, the last ones first: all that a turn is likely to add.
 const TRIED: usize = 256;
 
-/// End of the turn that a prompt continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     /// Leading keys of the prompt up to the last shared one.
@@ -31,7 +30,6 @@ pub(super) struct Tail {
     pub(super) at: u64,
     /// The turn's key after that one, if there is one.
     pub(super) end: Option<PrefixHash>,
-    /// Bytes up to the end of the turn.
     pub(super) bytes: u64,
     /// Counted tokens up to the end of the turn.
     pub(super) tokens: u64,
@@ -56,7 +54,6 @@ pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
 }
 
 impl PlainPromptEnds {
-    /// Records the end of a counted turn.
     pub(super) fn counted(&self, turn: &Counted<'_>) {
         let Some((_, reply)) = turn.reply else { return };
         let Some(at) = last_full(turn.goes_on, reply) else {

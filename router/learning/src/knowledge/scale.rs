@@ -9,8 +9,8 @@ use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 
 use super::models::Ratio;
-use super::place::Place;
 use super::plain_prompt_ends::Tail;
+use super::token_offset::TokenOffset;
 
 /// The known position of a message's end.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,6 @@ impl Default for Scale {
 
 impl Scale {
     /// Returns the scale of a chain whose ends are tokens.
-    #[must_use]
     pub fn exact() -> Self {
         Self {
             pins: Vec::new(),
@@ -71,33 +70,38 @@ impl Scale {
     }
 
     /// Returns the scale of a chain with known positions for some keys.
-    pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) -> Self {
+    pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<TokenOffset>) -> Self {
         let mut scale = Self::exact();
         scale.read(chain, ratio, place);
         scale
     }
 
     /// Like [`Self::of`], reusing the memory of `self`.
-    pub(super) fn read(&mut self, chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<Place>) {
+    pub(super) fn read(
+        &mut self,
+        chain: &Chain,
+        ratio: Ratio,
+        place: impl Fn(PrefixHash) -> Option<TokenOffset>,
+    ) {
         (self.ratio, self.exact) = (ratio.ratio, false);
         let pins = &mut self.pins;
         pins.clear();
         for (key, bytes) in chain.message_ends() {
             let Some(place) = place(key) else { continue };
             let pin = match place {
-                Place::Counted(tokens) => Pin {
+                TokenOffset::Counted(tokens) => Pin {
                     bytes,
                     tokens,
                     held: tokens,
                     counted: true,
                 },
-                Place::Tip { total, ended } => Pin {
+                TokenOffset::Tip { total, ended } => Pin {
                     bytes,
                     tokens: total + ratio.after(ended),
                     held: total.saturating_sub(1),
                     counted: true,
                 },
-                Place::Guessed(tokens) => Pin {
+                TokenOffset::Guessed(tokens) => Pin {
                     bytes,
                     tokens,
                     held: tokens,
@@ -149,7 +153,6 @@ impl Scale {
     }
 
     /// Returns the scale for text after the first `units` of a counted prompt and its reply.
-    #[must_use]
     pub fn after(prompt_units: u64, prompt_tokens: u64, units: u64, tokens: u64) -> Self {
         let pin = |bytes, tokens| Pin {
             bytes,
@@ -169,7 +172,6 @@ impl Scale {
     }
 
     /// Returns the tokens of the first `bytes` bytes.
-    #[must_use]
     pub fn tokens(&self, bytes: u64) -> u64 {
         self.between(self.pins.partition_point(|pin| pin.bytes <= bytes), bytes)
     }
@@ -257,8 +259,8 @@ mod tests {
         end_mark: 1,
     };
 
-    fn tip(total: u64, ended: bool) -> Place {
-        Place::Tip { total, ended }
+    fn tip(total: u64, ended: bool) -> TokenOffset {
+        TokenOffset::Tip { total, ended }
     }
 
     /// Three messages of four chunks each.
@@ -272,7 +274,7 @@ mod tests {
         builder.into_chain()
     }
 
-    fn scale(chain: &Chain, places: &[(usize, Place)]) -> Scale {
+    fn scale(chain: &Chain, places: &[(usize, TokenOffset)]) -> Scale {
         Scale::of(chain, HALF, |key| {
             let known = places.iter().find(|&&(at, _)| chain.hashes()[at] == key);
             known.map(|&(_, place)| place)
@@ -283,7 +285,10 @@ mod tests {
     fn counted_places_are_exact_and_the_rest_lies_between_them() {
         let chain = chain();
         let ends = chain.ends();
-        let scale = scale(&chain, &[(3, Place::Counted(300)), (7, Place::Counted(200))]);
+        let scale = scale(
+            &chain,
+            &[(3, TokenOffset::Counted(300)), (7, TokenOffset::Counted(200))],
+        );
         assert_eq!(scale.tokens(ends[3]), 300);
         assert_eq!(scale.tokens(ends[3] / 2), 150);
         let rising = scale.rising();
@@ -298,7 +303,10 @@ mod tests {
     #[test]
     fn a_guess_gives_way_to_what_was_counted() {
         let chain = chain();
-        let scale = scale(&chain, &[(3, Place::Guessed(500)), (7, Place::Counted(400))]);
+        let scale = scale(
+            &chain,
+            &[(3, TokenOffset::Guessed(500)), (7, TokenOffset::Counted(400))],
+        );
         assert_eq!(scale.tokens(chain.ends()[7]), 400);
         assert_eq!(scale.tokens(chain.ends()[3]), 200);
     }
@@ -322,8 +330,8 @@ mod tests {
     fn only_what_was_counted_can_be_missing_unless_nothing_is_there() {
         let chain = chain();
         let places = [
-            (3, Place::Guessed(300)),
-            (7, Place::Counted(600)),
+            (3, TokenOffset::Guessed(300)),
+            (7, TokenOffset::Counted(600)),
             (11, tip(900, false)),
         ];
         let scale = scale(&chain, &places);

@@ -43,7 +43,6 @@ impl Lines {
         self.file.sync_data()
     }
 
-    /// Reopens the file if it was moved or deleted.
     fn find_again(&mut self) -> io::Result<Metadata> {
         let ours = self.file.metadata()?;
         match std::fs::metadata(&self.path) {

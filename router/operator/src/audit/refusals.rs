@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-/// Entries of one name in a burst.
 pub(super) const AT_ONCE: u64 = 50;
 /// Milliseconds until one more is admitted.
 const MS_EACH: u64 = 6_000;

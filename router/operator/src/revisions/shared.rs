@@ -23,13 +23,11 @@ pub struct Adopted {
 
 impl Revisions {
     /// Returns whether the revisions belong to a bucket.
-    #[must_use]
     pub fn is_shared(&self) -> bool {
         self.is_shared.load(Ordering::Acquire)
     }
 
     /// Returns whether the revisions belong to this bucket.
-    #[must_use]
     pub fn are_of(&self, lineage: u32) -> bool {
         self.is_shared() && self.lineage() == lineage
     }
@@ -62,7 +60,6 @@ impl Revisions {
     }
 
     /// Returns the scheduled revert as a change, if it is due.
-    #[must_use]
     pub fn due(&self, now: Millis) -> Option<Change> {
         let state = self.state.lock();
         let pending = state.pending.as_ref().filter(|pending| pending.due <= now)?;
@@ -86,7 +83,6 @@ impl Revisions {
     }
 
     /// Returns the configuration that is yet to be applied to all replicas.
-    #[must_use]
     pub fn to_configure(&self) -> Option<Change> {
         let state = self.state.lock();
         state
@@ -96,7 +92,6 @@ impl Revisions {
 
     /// Returns whether these settings are the latest that came from a configuration. Then another replica has already
     /// read the same file, and later changes must not be undone by a late reader.
-    #[must_use]
     pub fn was_configured(&self, settings: &Settings) -> bool {
         let state = self.state.lock();
         let mut newest_first = state.history();

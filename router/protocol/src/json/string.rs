@@ -16,21 +16,18 @@ pub struct Quoted<'a> {
 
 impl<'a> Quoted<'a> {
     /// Returns the decoded text.
-    #[must_use]
     pub fn text(self) -> Cow<'a, str> {
         decoded(self.inside)
     }
 
     /// Returns the canonical bytes if the string has no escapes.
     #[inline]
-    #[must_use]
     pub fn plain(self) -> Option<&'a [u8]> {
         (!self.has_escapes).then_some(self.inside)
     }
 
     /// Returns the decoded text as UTF-8 bytes.
     #[inline]
-    #[must_use]
     pub fn decoded(self) -> Cow<'a, [u8]> {
         if !self.has_escapes {
             return Cow::Borrowed(self.inside);

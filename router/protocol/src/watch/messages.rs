@@ -18,18 +18,14 @@ struct Event<'a> {
     kind: StreamFact<'a>,
     #[serde(default)]
     index: u64,
-    /// In `message_start`.
     #[serde(borrow, default)]
     message: Option<Message<'a>>,
-    /// In `content_block_start`.
     #[serde(borrow, default)]
     content_block: Option<Block<'a>>,
-    /// In `content_block_delta` and `message_delta`.
     #[serde(borrow, default)]
     delta: Option<Block<'a>>,
     #[serde(default)]
     usage: Option<WireUsage>,
-    /// In a whole message.
     #[serde(borrow, default)]
     content: Option<Vec<Block<'a>>>,
     #[serde(borrow, default)]

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::Proxy;
 use fleet::Worker;
 use fleet::clock;
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use metrics::AdmissionGauges;
 use protocol::error::ApiError;
 
@@ -35,9 +35,7 @@ const STEP: Duration = Duration::from_millis(2);
 
 /// Time without an admitted turn after which an idle worker gets a turn that is predicted to be late.
 const PROBE_AFTER: Millis = Millis(500.0);
-/// Queue of requests that name no model.
 const NO_MODEL: &str = "";
-/// Models whose last admission is tracked.
 const MAX_MODELS: usize = 256;
 
 /// The gate.
@@ -262,7 +260,6 @@ impl Pools {
 
 impl Gate {
     /// Creates a gate with room for `capacity` waiting requests.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
             pools: Mutex::new(Pools {
@@ -282,7 +279,6 @@ impl Gate {
     }
 
     /// Returns the numbers of waiting and of admitted requests.
-    #[must_use]
     pub fn counts(&self) -> AdmissionGauges {
         let pools = self.pools.lock();
         AdmissionGauges {
@@ -292,8 +288,6 @@ impl Gate {
     }
 
     /// Waits until a request is admitted. `None` if nothing limits admission.
-    ///
-    /// # Errors
     /// Fails if too many requests wait, the wait exceeds its limit, or the turn would be late.
     pub async fn enter(proxy: &Arc<Proxy>, ask: Ask) -> Result<Option<Permit>, ApiError> {
         let gate = &proxy.admission.gate;
@@ -458,10 +452,9 @@ impl Pools {
 }
 
 /// Returns the model whose queue a request for this one uses: that of unnamed requests, if every worker serves it.
-#[must_use]
 pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
     let workers = proxy.state.fleet.workers();
-    let present = |worker: &&Arc<Worker>| worker.hold() != Hold::Gone;
+    let present = |worker: &&Arc<Worker>| worker.admin_state() != AdminState::Gone;
     let everybodys = workers
         .iter()
         .filter(present)
@@ -480,7 +473,6 @@ pub async fn keep_moving(proxy: Arc<Proxy>) {
 }
 
 /// Returns the longest wait of a request.
-#[must_use]
 pub fn patience(proxy: &Proxy, shed: Option<Shed>) -> Duration {
     let settings = proxy.admission.settings.load();
     let own = shed.map(|shed| clock::duration(shed.due - proxy.state.clock.now()));

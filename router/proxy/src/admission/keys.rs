@@ -52,7 +52,6 @@ pub struct Caller(Option<Arc<Key>>);
 
 impl Keyring {
     /// Reads the keys of a configuration; those of the same name keep their usage in `old`.
-    #[must_use]
     pub fn new(config: &config::Config, old: &Self, now: Millis) -> Self {
         let tenants = tenants::all(config);
         let key = |spec: &config::Key| {
@@ -96,22 +95,18 @@ impl Keyring {
     }
 
     /// Returns the keys by name, with their digests, to detect changes.
-    #[must_use]
     pub fn named(&self) -> Named {
         let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
         self.keys.values().map(named).collect()
     }
 
     /// Returns whether a key is required.
-    #[must_use]
     pub fn is_required(&self) -> bool {
         self.required
     }
 
     /// Identifies the caller of a request.
-    ///
-    /// # Errors
-    /// [`ApiError::Unauthorized`] if a key is required and the request has no valid one.
+    /// Fails with [`ApiError::Unauthorized`] if a key is required and the request has no valid one.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if !self.required {
             return Ok(Caller(None));
@@ -125,44 +120,37 @@ impl Keyring {
 
 impl Caller {
     /// Returns the caller used without keys.
-    #[must_use]
     pub fn anonymous() -> Self {
         Self(None)
     }
 
     /// Returns the name in metrics and logs.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or(ANONYMOUS, |key| &key.spec.name)
     }
 
     /// Returns the tenant, whose keys share cached prefixes and conversations; `None` if there are no tenants.
-    #[must_use]
     pub fn tenant(&self) -> Option<&Tenant> {
         self.0.as_ref().map(|key| &*key.tenant)
     }
 
     /// Returns the seed for hashes of names that the tenant uses; 0 if there are no tenants.
-    #[must_use]
     pub fn seed(&self) -> u64 {
         self.tenant().map_or(0, Tenant::seed)
     }
 
     /// Returns whether the caller may request explanations of routing decisions.
-    #[must_use]
     pub fn may_ask_why(&self) -> bool {
         self.0.as_ref().is_some_and(|key| key.spec.explain)
     }
 
     /// Returns the caller's flow in the fair queue.
-    #[must_use]
     pub fn flow(&self) -> Flow {
         // By name and not by address, so that a reload does not give a key a second flow.
         Flow(xxhash_rust::xxh3::xxh3_64(self.name().as_bytes()))
     }
 
     /// Returns weight and priority.
-    #[must_use]
     pub fn standing(&self) -> (f64, i32) {
         self.0
             .as_ref()
@@ -170,9 +158,7 @@ impl Caller {
     }
 
     /// Charges a request.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the key's requests are used up.
+    /// Fails with [`ApiError::RateLimited`] if the key's requests are used up.
     pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
         match &self.0 {
             Some(key) => key.used.lock().count_request(now),
@@ -181,9 +167,7 @@ impl Caller {
     }
 
     /// Charges an estimate of tokens.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the key's tokens are used up.
+    /// Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
     pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
         match &self.0 {
             Some(key) => Charge::new(&key.used, clock, estimated),
@@ -206,8 +190,6 @@ fn shown(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Generates a new key.
-///
-/// # Errors
 /// Fails if the system has no randomness.
 pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0; KEY_BYTES];

@@ -54,9 +54,7 @@ impl Used {
     }
 
     /// Charges a request.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the requests are used up.
+    /// Fails with [`ApiError::RateLimited`] if the requests are used up.
     pub(super) fn count_request(&mut self, now: Millis) -> Result<(), ApiError> {
         match &mut self.requests {
             Some(bucket) => bucket.take(now, 1.0).map_err(|after| refusal("requests", after)),
@@ -116,9 +114,7 @@ struct Open {
 
 impl Charge {
     /// Charges an estimate of tokens to a key's usage.
-    ///
-    /// # Errors
-    /// [`ApiError::RateLimited`] if the key's tokens are used up.
+    /// Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
     pub(super) fn new(used: &Arc<Mutex<Used>>, clock: Clock, estimated: Tokens) -> Result<Self, ApiError> {
         let mut key = used.lock();
         if let Some(bucket) = &mut key.tokens {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use protocol::tenant::Tenant;
 
 /// Returns the tenants of a configuration, by name.
-#[must_use]
 pub fn all(config: &config::Config) -> HashMap<&str, Arc<Tenant>> {
     let secret = config.admission.salt_secret.as_ref();
     let mut digests: HashMap<&str, Vec<[u8; 32]>> = HashMap::new();

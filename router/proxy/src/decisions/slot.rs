@@ -5,7 +5,7 @@ use policy::route::{Costs, Overridden, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::{Millis, Tokens};
 
-use super::Made;
+use super::NewDecision;
 use telemetry::context::TraceId;
 
 /// Workers whose terms are kept, including the chosen one.
@@ -192,7 +192,7 @@ impl Slot {
         (self.position != u64::MAX).then_some(self.position)
     }
 
-    pub(super) fn write(&mut self, position: u64, made: &Made<'_>) {
+    pub(super) fn write(&mut self, position: u64, made: &NewDecision<'_>) {
         let decision = made.decision;
         self.position = position;
         self.sequence = decision.sequence;
@@ -260,6 +260,11 @@ impl Slot {
         self.rows()
             .get(1)
             .filter(|row| row.ready && row.score.is_finite())
+    }
+
+    /// Returns the time of the first token; of the arrival while there is none.
+    pub(super) fn began(&self) -> Millis {
+        self.arrived + self.came.ttft.unwrap_or(Millis::ZERO)
     }
 
     /// Returns whether the first token missed the objective.

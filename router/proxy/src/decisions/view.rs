@@ -1,13 +1,14 @@
 //! The public form of a decision: `GET /admin/v1/decisions`, and `x-tailroute-explain` in a response.
 
 use http::HeaderValue;
-use policy::route::{Costs, Decision, Overridden, PolicyName, Reason, Terms};
+use policy::route::{Costs, Decision, Overridden, Part, PolicyName, Reason, Terms};
 use policy::slo::{Cause, Parts};
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::slot::{Came, Row, Slot};
+use super::verdict;
 use crate::Proxy;
 
 /// Workers whose terms fit into a response header.
@@ -16,7 +17,7 @@ const IN_HEADER: usize = 8;
 /// A page of decisions.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Page {
-    /// Returns the trims, the newest first.
+    /// Decisions, the newest first.
     pub decisions: Vec<Explained>,
     /// Value of `before` for the next page; `null` if there is none.
     pub next: Option<u64>,
@@ -55,6 +56,11 @@ pub struct Explained {
     /// Rule of the policy that decided.
     #[schemars(with = "String")]
     pub reason: Reason,
+    /// The reason of the choice in one sentence.
+    pub verdict: String,
+    /// The field of a worker's terms that its `parts` add up to: `score`, or `predicted_ttft_ms` under policies that do not
+    /// minimise a cost.
+    pub parts_of: &'static str,
     /// Chosen worker.
     pub worker: String,
     /// Terms of each worker: the chosen one, then the others that could be chosen, the best first.
@@ -89,6 +95,10 @@ pub struct WorkerTerms {
     /// Value that the policy minimised; `null` for a worker that it would not use.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
+    /// Parts in tenths of a millisecond, which add up to the rounded value of the field in `parts_of`. Parts that are zero
+    /// on all workers are left out. Absent in a response's header.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
 }
 
 /// Summary of the workers whose terms were not kept.
@@ -107,7 +117,7 @@ pub struct LeftOut {
 /// The worker that would have been chosen without the chosen one.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunnerUp {
-    /// Name of the label.
+    /// Name of the worker.
     pub worker: String,
     /// Its score less that of the chosen worker: the saving by the policy's own measure.
     pub score_more: f64,
@@ -159,8 +169,15 @@ fn name(proxy: &Proxy, worker: u32, then: Millis) -> String {
     found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
 }
 
+/// Returns whether the worker of a slot was in the fleet at that time. Terms are also recorded for workers that have left.
+fn was_present(proxy: &Proxy, worker: u32, then: Millis) -> bool {
+    let workers = proxy.state.fleet.workers();
+    let left = workers.get(worker as usize).and_then(|known| known.gone_since());
+    left.is_none_or(|left| left > then)
+}
+
 impl WorkerTerms {
-    fn of(name: String, row: &Row) -> Self {
+    fn of(name: String, row: &Row, parts: Vec<Part>) -> Self {
         let ms = |value: f32| round(f64::from(value));
         Self {
             worker: name,
@@ -170,6 +187,7 @@ impl WorkerTerms {
             costs: row.costs.map(ms),
             score: row.score.is_finite().then(|| ms(row.score)),
             predicted_ttft_ms: ms(row.predicted_ttft_ms()),
+            parts,
         }
     }
 }
@@ -180,6 +198,12 @@ impl Explained {
     pub fn of(proxy: &Proxy, slot: &Slot) -> Self {
         let rest = slot.rest;
         let chosen = slot.chosen();
+        let names: Vec<String> = slot
+            .rows()
+            .iter()
+            .map(|row| name(proxy, row.worker, slot.arrived))
+            .collect();
+        let terms = slot.rows().iter().zip(&names).zip(verdict::tables(slot));
         Self {
             decision: slot.sequence,
             request: slot.request.text(),
@@ -194,11 +218,15 @@ impl Explained {
             policy: slot.policy,
             overridden: OverriddenBy::of(slot),
             reason: slot.reason,
-            worker: chosen.map_or_else(String::new, |row| name(proxy, row.worker, slot.arrived)),
-            terms: slot
-                .rows()
-                .iter()
-                .map(|row| WorkerTerms::of(name(proxy, row.worker, slot.arrived), row))
+            verdict: verdict::sentence(slot, &names),
+            parts_of: match verdict::is_cost(slot) {
+                true => "score",
+                false => "predicted_ttft_ms",
+            },
+            worker: names.first().cloned().unwrap_or_default(),
+            terms: terms
+                .filter(|((row, _), _)| was_present(proxy, row.worker, slot.arrived))
+                .map(|((row, name), parts)| WorkerTerms::of(name.clone(), row, parts))
                 .collect(),
             left_out: (rest.workers > 0).then(|| LeftOut {
                 workers: rest.workers,
@@ -270,6 +298,7 @@ fn rounded(parts: Parts) -> Parts {
     Parts {
         queue_ms: round(parts.queue_ms),
         miss_ms: round(parts.miss_ms),
+        slow_worker_ms: round(parts.slow_worker_ms),
         engine_ms: round(parts.engine_ms),
         network_ms: round(parts.network_ms),
         prompt_ms: round(parts.prompt_ms),
@@ -277,7 +306,6 @@ fn rounded(parts: Parts) -> Parts {
     }
 }
 
-/// Content of the response header.
 #[derive(Serialize)]
 struct InHeader<'a> {
     decision: u64,
@@ -297,14 +325,16 @@ pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
     let now = proxy.state.clock.now();
     let rank = |terms: &&Terms| (!terms.ready, terms.score);
     let mut others: Vec<&Terms> = decision.terms.iter().collect();
-    others.retain(|terms| terms.worker != decision.chosen().worker);
+    others
+        .retain(|terms| terms.worker != decision.chosen().worker && was_present(proxy, terms.worker.0, now));
+    let workers = others.len() + 1;
     others.sort_by(|a, b| {
         let (a, b) = (rank(a), rank(b));
         a.0.cmp(&b.0).then_with(|| a.1.total_cmp(&b.1))
     });
     let shown = std::iter::once(decision.chosen()).chain(others).take(IN_HEADER);
     let terms: Vec<WorkerTerms> = shown
-        .map(|terms| WorkerTerms::of(name(proxy, terms.worker.0, now), &Row::of(terms)))
+        .map(|terms| WorkerTerms::of(name(proxy, terms.worker.0, now), &Row::of(terms), Vec::new()))
         .collect();
     let said = InHeader {
         decision: decision.sequence,
@@ -312,7 +342,7 @@ pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
         overridden: Some(decision.overridden).filter(|by| by.class || by.request),
         reason: decision.reason,
         worker: terms.first().map_or("", |terms| &terms.worker),
-        workers: decision.terms.len(),
+        workers,
         terms: terms.clone(),
     };
     HeaderValue::try_from(serde_json::to_string(&said).ok()?).ok()

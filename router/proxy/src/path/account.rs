@@ -11,7 +11,7 @@ use super::ask::Asked;
 use super::select::Choice;
 use super::turn::Turn;
 use crate::Proxy;
-use crate::decisions::{Came, Made, Ticket};
+use crate::decisions::{Came, NewDecision, Ticket};
 use fleet::Worker;
 use protocol::watch::Usage;
 use telemetry::traces::Note;
@@ -29,7 +29,11 @@ pub struct Account {
     held_elsewhere: Tokens,
     /// Prompt tokens that could have been cached, in full blocks.
     cacheable: Tokens,
+    /// The worker's cost, to judge it by.
     cost: PrefillCost,
+    is_slow: bool,
+    /// Share of the wait that slow workers cause.
+    slowed_share: f64,
     objective: Millis,
     prompt: Tokens,
     first: Option<First>,
@@ -72,8 +76,9 @@ impl Account {
         let block = u64::from(worker.spec.block_size.max(1));
         let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
         let history = Tokens(history.0 / block * block);
+        let slowdown = worker.slowdown();
         let live = proxy.state.live();
-        let ticket = proxy.decisions.record(&Made {
+        let ticket = proxy.decisions.record(&NewDecision {
             request: turn.request.as_bytes(),
             trace: turn.trace,
             conversation: turn.session.as_ref().map(|session| session.key),
@@ -94,7 +99,11 @@ impl Account {
             predicted_cached: terms.cached,
             held_elsewhere: most(true),
             cacheable: history.max(most(false)),
-            cost: fitted(worker, &choice.view.cost),
+            cost: slowdown
+                .own
+                .map_or_else(|| fitted(worker, &choice.view.cost), |slow| slow.baseline),
+            is_slow: slowdown.own.is_some(),
+            slowed_share: slowdown.queue_share,
             objective: turn.goal.ttft,
             prompt,
             first: None,
@@ -157,6 +166,8 @@ impl Account {
             cached: cached.unwrap_or(self.predicted_cached),
             cacheable: self.cacheable,
             cost: self.cost,
+            is_slow: self.is_slow,
+            slowed_share: self.slowed_share,
             streamed: first.streamed,
         })
     }
@@ -174,8 +185,8 @@ impl Account {
     }
 }
 
-/// The cost model to judge a worker by: the measured or configured one if known, else the learned one. The learned
-/// model of a slow worker would hide that it is slow.
+/// The cost model to judge a worker by that is not known to be slow: the measured or configured one if known, else the
+/// learned one. The learned model of a worker that becomes slow would hide that.
 fn fitted(worker: &Worker, learned: &PrefillCost) -> PrefillCost {
     if worker.spec.cost_is_known {
         worker.spec.cost

@@ -16,16 +16,13 @@ use protocol::routes;
 use protocol::routes::Route;
 use tailroute_http::unread::Unread;
 
-/// Longest request target accepted.
 const MAX_TARGET_BYTES: usize = 8 * 1024;
 /// Most memory reserved up front for a declared content length. A body up to this length is not reallocated as it
 /// grows, and untouched pages are not resident.
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request.
-///
-/// # Errors
-/// If the request is refused by its head alone.
+/// Fails if the request is refused by its head alone.
 pub fn route<B>(proxy: &Arc<Proxy>, request: &Request<B>) -> Result<Route, ApiError> {
     let target = request
         .uri()

@@ -19,7 +19,6 @@ pub enum Among {
 
 impl Among {
     /// Whether the set contains a worker.
-    #[must_use]
     pub fn has(&self, worker: &Worker) -> bool {
         let Some(endpoint) = worker.endpoint else {
             return false;

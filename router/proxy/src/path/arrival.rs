@@ -28,7 +28,6 @@ use telemetry::traces::Trace;
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Longest request id accepted from a client.
 const MAX_REQUEST_ID: usize = 128;
 
 /// State kept from the request head until the response leaves.
@@ -83,13 +82,11 @@ impl Arrival {
     }
 
     /// The request id.
-    #[must_use]
     pub fn id(&self) -> &HeaderValue {
         &self.id
     }
 
     /// The request's identity in logs.
-    #[must_use]
     pub fn whose(&self) -> &RequestIdentity {
         &self.whose
     }
@@ -126,7 +123,7 @@ impl Arrival {
 }
 
 /// The client's request id if it is valid; else the generated one, which is set in the headers.
-fn name(headers: &mut HeaderMap, made: context::Made) -> HeaderValue {
+fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
     let fit = |name: &&HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
     };
@@ -162,7 +159,6 @@ fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::I
 }
 
 /// The connection state that its requests share.
-#[must_use]
 pub fn peer(proxy: &Proxy, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
     Arc::new(Peer::new(&proxy.state.config.http, address.ip(), is_secure))
 }

@@ -12,17 +12,14 @@ use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
 
-/// Longest value accepted.
 const MAX_BYTES: usize = 256;
 
-/// The header's values, moved from the headers into an extension.
 #[derive(Clone, Debug)]
 struct Carried(Vec<HeaderValue>);
 
 /// The permitted choice of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// The header's text.
     text: String,
     /// The request's weights; without them, the text is a name.
     own: Option<Override>,
@@ -66,7 +63,6 @@ impl Asked {
     }
 
     /// The choice as a policy input.
-    #[must_use]
     pub fn ask(&self) -> Ask<'_> {
         match &self.own {
             Some(own) => Ask::Own(own),
@@ -75,7 +71,6 @@ impl Asked {
     }
 
     /// The header's text.
-    #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep};
 use super::inspect::{Inspector, Refused};
 use crate::Proxy;
 use protocol::error::ApiError;
-use tailroute_http::body::BodyError;
+use tailroute_http::body::{self, BodyError, PolledFrame};
 
 /// A body slower than this after `limits.body_timeout_s` is aborted.
 const LEAST_BYTES_PER_S: u64 = 1024;
@@ -49,7 +49,6 @@ enum Broken {
 
 impl ClientBody {
     /// Wraps the body of a request with this head.
-    #[must_use]
     pub fn new(proxy: &Proxy, head: &HeaderMap, inner: Incoming) -> Self {
         let live = proxy.state.live();
         let limits = &live.limits;
@@ -69,7 +68,6 @@ impl ClientBody {
     }
 
     /// The error that ended the body, if any.
-    #[must_use]
     pub fn failure(&self) -> Option<ApiError> {
         self.broken.map(|broken| match broken {
             Broken::Off => ApiError::BodyCutShort,
@@ -80,15 +78,12 @@ impl ClientBody {
     }
 
     /// Whether the body is complete.
-    #[must_use]
     pub fn is_here(&self) -> bool {
         self.ended || self.is_end_stream()
     }
 
     /// Reads the beginning of a multipart form to find the model.
-    ///
-    /// # Errors
-    /// If the body exceeds its bounds.
+    /// Fails if the body exceeds its bounds.
     pub async fn model(&mut self, proxy: &Proxy) -> Result<Option<String>, ApiError> {
         let (mut seen, mut room) = (BytesMut::new(), proxy.state.unread());
         while !self.inspector.knows_model() {
@@ -108,7 +103,7 @@ impl ClientBody {
         Ok(self.inspector.model())
     }
 
-    fn breaks(&mut self, broken: Broken) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn breaks(&mut self, broken: Broken) -> Poll<PolledFrame> {
         self.broken = Some(broken);
         Poll::Ready(Some(Err("the client's body failed or exceeded its limit".into())))
     }
@@ -136,10 +131,7 @@ impl HttpBody for ClientBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let body = self.get_mut();
         if body.broken.is_some() {
             return Poll::Ready(None);
@@ -176,13 +168,7 @@ impl HttpBody for ClientBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self.first.as_ref().map_or(0, Bytes::len) as u64;
-        let rest = self.inner.size_hint();
-        let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + read);
-        }
-        hint.set_lower(rest.lower() + read);
-        hint
+        let first = self.first.as_ref().map_or(0, Bytes::len);
+        body::hint_with(first, &self.inner.size_hint())
     }
 }

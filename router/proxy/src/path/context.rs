@@ -47,7 +47,7 @@ impl RequestTimer {
 
 impl RequestContext<'_> {
     /// Takes a permit. Fails if `limits.max_in_flight` is reached.
-    pub fn place(&self) -> Result<RequestPermit, ApiError> {
-        self.proxy.place().ok_or(ApiError::Overloaded)
+    pub fn permit(&self) -> Result<RequestPermit, ApiError> {
+        self.proxy.acquire().ok_or(ApiError::Overloaded)
     }
 }

@@ -38,7 +38,6 @@ pub struct Deadline {
 
 impl Deadline {
     /// The deadline of a request whose head has just arrived.
-    #[must_use]
     pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
         let text = |name: &HeaderName| headers.get(name)?.to_str().ok();
         let millis = |name| text(name)?.parse().ok().map(Duration::from_millis);
@@ -61,19 +60,16 @@ impl Deadline {
     }
 
     /// Deadline of the response head.
-    #[must_use]
     pub fn head(&self) -> Option<Instant> {
         earlier(self.head, self.whole)
     }
 
     /// Deadline of the whole response.
-    #[must_use]
     pub fn whole(&self) -> Option<Instant> {
         self.whole
     }
 
     /// The error for a passed deadline.
-    #[must_use]
     pub fn exceeded(&self) -> ApiError {
         ApiError::DeadlineExceeded(self.began.elapsed())
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use policy::fingerprint::ChainBuilder;
 use policy::ids::WorkerId;
-use policy::residency::{Compared, Hold};
+use policy::residency::{Compared, Reservation};
 use policy::tail;
 use policy::units::Millis;
 use tracing::warn;
@@ -51,7 +51,6 @@ use state::turn_reports::{ReportedTurn, SentTurn};
 use telemetry::capture::Slip;
 use telemetry::traces::Note;
 
-/// Rounds down to full blocks.
 fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
     let block = u64::from(worker.spec.block_size.max(1));
     // Called for each key of a prompt, where a division would dominate.
@@ -72,7 +71,7 @@ pub struct Flight {
     noted: Noted,
     progress: Progress,
     /// The request's permit, once this attempt is the one that is answered.
-    place: Option<RequestPermit>,
+    permit: Option<RequestPermit>,
     charged: Charged,
     account: Account,
     /// The turn's position in the capture's file.
@@ -85,7 +84,7 @@ pub struct Flight {
 struct Noted {
     is_out: bool,
     /// The prompt's hold in the worker's mirror.
-    hold: Option<Hold>,
+    hold: Option<Reservation>,
     /// Cached tokens of the prompt, with hints and without.
     compared: Option<Compared>,
     /// The message to other replicas.
@@ -94,7 +93,6 @@ struct Noted {
     blocks_told: Option<u64>,
 }
 
-/// Progress of the response.
 #[derive(Debug, Default)]
 struct Progress {
     started: bool,
@@ -109,7 +107,6 @@ struct Progress {
     /// The worker of the conversation's last turn, if it was another one.
     left: Option<WorkerId>,
     passed: Passed,
-    /// The reply, as it streams.
     passing: Option<reply::Reply>,
     /// The keys of the whole reply, if the next turn can repeat it.
     reply: Option<ChainBuilder>,
@@ -141,7 +138,7 @@ impl Flight {
                 passing: reply.map(|hash| reply::Reply::at(turn.endpoint, hash)),
                 ..Progress::default()
             },
-            place: None,
+            permit: None,
             charged,
             account: Account::open(proxy, turn, choice),
             slip: proxy.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
@@ -166,7 +163,7 @@ impl Flight {
                 );
                 (hold, residency.room_on(worker.id) < reserve)
             });
-            self.noted.compared = hold.as_ref().and_then(Hold::compared);
+            self.noted.compared = hold.as_ref().and_then(Reservation::compared);
             self.noted.hold = hold;
             if low && proxy.state.makes_room_on(worker) {
                 proxy.state.feedback.sent(worker.id);
@@ -197,7 +194,6 @@ impl Flight {
     }
 
     /// The worker.
-    #[must_use]
     pub fn worker(&self) -> &Arc<Worker> {
         self.in_flight.worker()
     }
@@ -247,7 +243,6 @@ impl Flight {
             .first_token(self.worker().name(), class, times, trace);
     }
 
-    /// Records the conversation's new worker.
     fn note_move(&mut self) {
         let Some(session) = &self.turn.session else { return };
         let (now, worker) = (self.proxy.state.clock.now(), self.in_flight.worker());
@@ -280,7 +275,6 @@ impl Flight {
     }
 
     /// Returns the plausible part of the response's own figures. Counts the rest, and logs it at a limited rate.
-    #[must_use]
     pub fn believed(&self, seen: Seen) -> Seen {
         let (worker, now) = (self.worker(), self.proxy.state.clock.now());
         let context = || claim::context(worker.context(&self.turn.model));
@@ -306,20 +300,19 @@ impl Flight {
     }
 
     /// Whether the endpoint's streams end with `[DONE]`.
-    #[must_use]
     pub fn is_ended_by_done(&self) -> bool {
         matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
     }
 
     /// Takes over the request's permit once this attempt is the one that is answered.
-    pub fn keep(&mut self, place: Option<RequestPermit>) {
-        self.place = place;
+    pub fn keep(&mut self, permit: Option<RequestPermit>) {
+        self.permit = permit;
     }
 
     /// Releases the permit. The response is complete.
-    pub fn free_place(&mut self) {
-        if let Some(place) = &mut self.place {
-            place.free();
+    pub fn release_permit(&mut self) {
+        if let Some(permit) = &mut self.permit {
+            permit.free();
         }
     }
 }

@@ -41,7 +41,6 @@ use protocol::headers;
 use protocol::watch::Watch;
 use tailroute_http::body::Body;
 
-/// A turn to forward.
 #[derive(Clone, Copy)]
 pub(crate) struct TurnRequest<'a> {
     pub(crate) context: &'a RequestContext<'a>,
@@ -55,7 +54,7 @@ pub(crate) struct TurnRequest<'a> {
 /// streaming. Fails if no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
-    place: &mut Option<RequestPermit>,
+    permit: &mut Option<RequestPermit>,
 ) -> Result<Response<Body>, ApiError> {
     let proxy = request.context.proxy;
     let mut state = RetryState::new(proxy);
@@ -63,8 +62,8 @@ pub(crate) async fn deliver(
         let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
         let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
         let sent = Sent::start(&request, &choice, pass, &state.charged)?;
-        if let Some(place) = place {
-            place.sent();
+        if let Some(permit) = permit {
+            permit.sent();
         }
         state.tried.push(choice.worker.id);
         let (sent, head) = match proxy.state.config.failure.hedge_after {
@@ -79,7 +78,7 @@ pub(crate) async fn deliver(
             state.may_retry(proxy, failure, request.head, || has_other)
         });
         match verdict {
-            Verdict::Answer(answer) => return Ok(answered(&request, *answer, place.take())),
+            Verdict::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
             Verdict::Again(why) => {
                 warn!(worker = &*worker, why, "trying another worker");
                 proxy.state.metrics.retry(&worker);
@@ -87,7 +86,7 @@ pub(crate) async fn deliver(
             Verdict::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
                     // The worker may have computed until then, so the key is charged.
-                    drop(place.take());
+                    drop(permit.take());
                 }
                 return Ok(error.response_for(request.turn.endpoint.family()));
             }
@@ -137,7 +136,7 @@ pub fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
     outcome
 }
 
-fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPermit>) -> Response<Body> {
+fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPermit>) -> Response<Body> {
     let Answer {
         response,
         first,
@@ -145,7 +144,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, place: Option<RequestPerm
         sequence,
         explained,
     } = answer;
-    attempt.flight.keep(place);
+    attempt.flight.keep(permit);
     let outcome = outcome(response.status(), &mut attempt.flight);
     let (mut parts, incoming) = response.into_parts();
     let content_type = parts

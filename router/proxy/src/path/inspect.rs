@@ -47,14 +47,12 @@ pub struct Inspector {
     is_model: bool,
     /// The value of the field `model`, as far as received.
     model: Vec<u8>,
-    /// Whether the value is complete.
     is_whole: bool,
     seen: usize,
 }
 
 impl Inspector {
     /// Inspects the body of a request with this head.
-    #[must_use]
     pub fn new(proxy: &Proxy, head: &HeaderMap) -> Self {
         let kind = head
             .get(CONTENT_TYPE)
@@ -74,9 +72,7 @@ impl Inspector {
     }
 
     /// Inspects the next piece.
-    ///
-    /// # Errors
-    /// If the body must not be forwarded.
+    /// Fails if the body must not be forwarded.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Refused> {
         self.seen += piece.len();
         let mut found = None;
@@ -116,13 +112,11 @@ impl Inspector {
     }
 
     /// Whether the search for the model is over.
-    #[must_use]
     pub fn knows_model(&self) -> bool {
         self.form.is_none() || self.is_whole || self.seen >= LOOKED_AT
     }
 
     /// The model that the form requests, if found.
-    #[must_use]
     pub fn model(&self) -> Option<String> {
         let model = std::str::from_utf8(&self.model).ok().filter(|_| self.is_whole)?;
         Some(model.trim().to_owned())

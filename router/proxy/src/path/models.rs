@@ -16,7 +16,6 @@ use tailroute_http::body::{self, Body};
 
 /// Longest part of a model's name repeated in an error.
 const SHOWN_CHARS: usize = 128;
-/// Most models listed in an error.
 const SHOWN_MODELS: usize = 16;
 
 /// Lists the models of all ready workers, merged and sorted by name.

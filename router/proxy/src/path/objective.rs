@@ -34,7 +34,6 @@ pub struct Goal {
 
 impl Goal {
     /// The objective of a turn of this model.
-    #[must_use]
     pub fn of(headers: &HeaderMap, model: &str, objective: &Objective) -> Self {
         let own = [headers::SLO_TTFT_MS, headers::SLO_TTFT_MS_LLM_D]
             .iter()
@@ -68,7 +67,6 @@ impl Goal {
 
 impl Origin {
     /// The name in captures; empty for the configured objective.
-    #[must_use]
     pub fn named(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "",
@@ -77,7 +75,6 @@ impl Origin {
     }
 
     /// The name in metrics.
-    #[must_use]
     pub fn name(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "default",

@@ -33,7 +33,6 @@ pub struct Observer {
     watch: Watch,
     /// Bytes that passed and were not parsed yet.
     aside: Vec<u8>,
-    /// Whether parsing may be deferred.
     is_flowing: bool,
     worker: Arc<Worker>,
     flight: Option<Box<Flight>>,
@@ -45,7 +44,6 @@ pub struct Observer {
 
 impl Observer {
     /// Observes the response of this attempt.
-    #[must_use]
     pub fn new(watch: Watch, attempt: Attempt, outcome: Outcome) -> Self {
         let Attempt { flight, span } = attempt;
         Self {
@@ -61,19 +59,16 @@ impl Observer {
     }
 
     /// The attempt, until it ends.
-    #[must_use]
     pub fn flight(&self) -> Option<&Flight> {
         self.flight.as_deref()
     }
 
     /// The API family of the response.
-    #[must_use]
     pub fn family(&self) -> Family {
         self.watch.family()
     }
 
     /// The parsed position in the event stream; `None` for other responses.
-    #[must_use]
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         self.watch.standing()
     }
@@ -83,7 +78,7 @@ impl Observer {
         if self.flight.is_none() {
             return;
         }
-        self.worker.saw_bytes(data.len());
+        self.worker.count_bytes(data.len());
         if self.is_flowing && self.aside.len() + data.len() <= ASIDE_BYTES {
             if self.aside.capacity() == 0 {
                 self.aside.reserve_exact(ASIDE_BYTES);
@@ -125,7 +120,7 @@ impl Observer {
     pub fn is_whole(&mut self) {
         self.catch_up();
         let Some(flight) = &mut self.flight else { return };
-        flight.free_place();
+        flight.release_permit();
         if self.watch.keeps() {
             self.watch.end(|piece| flight.reply(piece));
             if let Some(key) = self.watch.answer.take() {
@@ -171,7 +166,6 @@ impl Observer {
 
     /// Whether a stream ended in HTTP but not in its API, as when an engine's generator fails. A client that does not
     /// wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
-    #[must_use]
     pub fn stops_short(&self) -> bool {
         let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
         self.outcome == Outcome::Ok

@@ -82,7 +82,6 @@ pub enum Failure {
 
 impl Failure {
     /// Classifies an error of the HTTP client.
-    #[must_use]
     pub fn of(error: &upstream::Error) -> Self {
         match error {
             upstream::Error::Connect(_) => Self::NoConnection,
@@ -109,7 +108,6 @@ impl Failure {
     }
 
     /// The failure that a status means; `None` if the response is relayed.
-    #[must_use]
     pub fn of_status(status: StatusCode) -> Option<Self> {
         match status {
             StatusCode::TOO_MANY_REQUESTS => Some(Self::Busy),
@@ -119,25 +117,21 @@ impl Failure {
     }
 
     /// Whether the worker may have begun the request.
-    #[must_use]
     pub fn may_have_begun(self) -> bool {
         matches!(self, Self::Lost | Self::TimedOut | Self::DeadlinePassed)
     }
 
     /// Whether the worker declined the request.
-    #[must_use]
     pub fn is_declined(self) -> bool {
         matches!(self, Self::Busy | Self::Unavailable)
     }
 
     /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
-    #[must_use]
     pub fn is_the_workers(self) -> bool {
         matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
     }
 
     /// Whether the request may be sent again, given whether it is `idempotent`.
-    #[must_use]
     fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
         match self {
             Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable => true,
@@ -159,7 +153,6 @@ pub struct RetryState {
 
 impl RetryState {
     /// The state of a new request, which adds to the retry budget.
-    #[must_use]
     pub fn new(proxy: &Proxy) -> Self {
         proxy.retries.lock().request(proxy.state.clock.now());
         Self {
@@ -203,7 +196,6 @@ impl RetryState {
 }
 
 /// Whether the connect timed out, as it may on a busy worker.
-#[must_use]
 pub fn is_slow_to_connect(error: &upstream::Error) -> bool {
     error.is_connect()
         && sources(error).any(|error| {
@@ -218,14 +210,12 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
 }
 
 /// Whether a response with this status counts against the worker. 501 does not: the worker lacks the feature.
-#[must_use]
 pub fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
 }
 
 /// Whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only [computes](COMPUTES), or
 /// its client declares it ([`IDEMPOTENCY_KEY`]).
-#[must_use]
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
 }

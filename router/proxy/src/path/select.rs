@@ -6,24 +6,20 @@ use std::time::Instant;
 
 use policy::ids::{ConversationId, WorkerId};
 use policy::route::{self, Decision, Snapshot, WorkerView};
-use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use tracing::debug;
 
 use super::ask::Asked;
+use super::evict_first::evict_first;
 use super::objective::Origin;
 use super::turn::Turn;
 use crate::Proxy;
 use fleet::Worker;
 use fleet::breaker::BreakerState;
-use fleet::dialect::is_told;
 use fleet::rotation::{self, Condition};
 use learning::knowledge::{Match, Scale, Source};
 use protocol::error::ApiError;
 use telemetry::traces::Stage;
-
-/// More tokens than any conversation has.
-const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
 /// A worker chosen for a turn.
 #[derive(Debug)]
@@ -127,9 +123,7 @@ pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
 }
 
 /// Selects an untried worker.
-///
-/// # Errors
-/// If no worker is ready.
+/// Fails if no worker is ready.
 pub fn select(proxy: &Proxy, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
     SCRATCH.with_borrow_mut(|scratch| select_with(scratch, proxy, turn, tried))
 }
@@ -162,6 +156,7 @@ fn select_with(
         [] => proxy.state.no_worker_ready(),
         _ => ApiError::WorkerFailed,
     })?;
+    // Views have the order of the slots.
     let at = decision.chosen;
     let worker = Arc::clone(&workers[at]);
     proxy
@@ -216,7 +211,7 @@ impl Scratch {
         narrow(proxy, workers, now, views, conditions);
         let Some(home) = turn.home else { return };
         let is_possible = workers.get(home.index()).is_some_and(|worker| {
-            worker.may_answer_its_own()
+            worker.accepts_pinned()
                 && turn.may_go_to(worker)
                 && model.is_none_or(|model| worker.serves(model) != Some(false))
         });
@@ -294,30 +289,4 @@ pub(super) fn narrow(
     }
     let passed_over = rotation::narrow(views, conditions, proxy.state.config.failure.max_ejected_share);
     proxy.state.metrics.breakers_passed_over(passed_over);
-}
-
-/// The evict-first tail of this request: hinted, or by the worker's own rule. Zero if the worker takes hints between
-/// requests.
-fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
-    let (hints, dialect) = (&proxy.state.config.hints, worker.dialect());
-    let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
-    if !is_told && !by_itself {
-        return dialect.evict_first(Tokens::ZERO);
-    }
-    if turn.last && !by_itself {
-        return dialect.evict_first(EVERYTHING);
-    }
-    if by_itself {
-        let told = worker
-            .hints
-            .told()
-            .unwrap_or_else(|| proxy.state.objective_for(worker));
-        return dialect.evict_first(told.tail());
-    }
-    if proxy.state.makes_room_on(worker) {
-        return dialect.evict_first(Tokens::ZERO);
-    }
-    let added = prompt.saturating_sub(turn.expected.history);
-    let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
-    dialect.evict_first(proxy.state.feedback.free_tail(worker.id, class))
 }

@@ -34,7 +34,6 @@ pub struct Session {
 impl Session {
     /// Finds the conversation of a turn; `None` without a name and a known prompt. A name in the head is already scoped
     /// to the tenant ([`protocol::tenant::settle`]).
-    #[must_use]
     pub fn of(
         tenant: Option<&Tenant>,
         headers: &HeaderMap,
@@ -78,7 +77,6 @@ impl Session {
     }
 
     /// The name as a header value.
-    #[must_use]
     pub fn header_value(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.name).ok()
     }

@@ -59,7 +59,6 @@ impl Stored {
     }
 
     /// Finds a tenant's response. Tenants cannot find each other's.
-    #[must_use]
     pub fn find(&self, tenant: u64, id: &str) -> Option<Kept> {
         let key = xxh3_64_with_seed(&response_key(id).to_le_bytes(), tenant);
         self.0.lock().get(&key).cloned()

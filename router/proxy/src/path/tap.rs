@@ -17,7 +17,7 @@ use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
 use protocol::watch::Watch;
-use tailroute_http::body::{BodyError, Given, Piece, Pieces};
+use tailroute_http::body::{self, BodyError, Piece, Pieces, PolledFrame};
 use tailroute_http::upstream::Answer;
 
 /// The response body sent to the client.
@@ -40,13 +40,11 @@ enum Failing {
     No,
     /// The last event was sent and must be flushed.
     Said(BodyError),
-    /// Cut the connection.
     Cut(BodyError),
 }
 
 impl Tap {
     /// Wraps a response, of which `first` was already read.
-    #[must_use]
     pub fn new(
         first: Option<Frame<Bytes>>,
         inner: Answer,
@@ -69,7 +67,7 @@ impl Tap {
         tap
     }
 
-    fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<Given> {
+    fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<PolledFrame> {
         frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
         if let Some(data) = frame.data_ref() {
             self.observer.passed(data);
@@ -85,7 +83,7 @@ impl Tap {
     }
 
     /// Handles the next item of the worker's body.
-    fn came(&mut self, cx: &mut Context<'_>, given: Given) -> Poll<Given> {
+    fn came(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
             Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
@@ -102,7 +100,7 @@ impl Tap {
     }
 
     /// Polls the watchdog while no data comes.
-    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<Given> {
+    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let overrun = ready!(self.watchdog.poll(cx));
         self.overran(cx, overrun)
     }
@@ -112,7 +110,7 @@ impl Tap {
         self.observer.is_whole();
     }
 
-    fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<Given> {
+    fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<PolledFrame> {
         let outcome = match overrun {
             Overrun::Silent(_) => Outcome::Broken,
             Overrun::Late => Outcome::Deadline,
@@ -128,7 +126,7 @@ impl Tap {
         outcome: Outcome,
         error: BodyError,
         told: &ApiError,
-    ) -> Poll<Given> {
+    ) -> Poll<PolledFrame> {
         self.observer.broke(outcome, |flight| {
             warn!(worker = flight.worker().name(), %error, "the response was cut off");
         });
@@ -159,7 +157,7 @@ impl Drop for Tap {
 impl Pieces for Tap {
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
         if self.first.is_some() || !matches!(self.failing, Failing::No) {
-            return Pin::new(self).poll_frame(cx).map(Piece::Given);
+            return Pin::new(self).poll_frame(cx).map(Piece::Frame);
         }
         let before = out.len();
         match self.inner.poll_piece(cx, out) {
@@ -168,8 +166,8 @@ impl Pieces for Tap {
                 self.watchdog.saw();
                 Poll::Ready(Piece::Added)
             }
-            Poll::Ready(Piece::Given(given)) => self.came(cx, given).map(Piece::Given),
-            Poll::Pending => self.waits(cx).map(Piece::Given),
+            Poll::Ready(Piece::Frame(given)) => self.came(cx, given).map(Piece::Frame),
+            Poll::Pending => self.waits(cx).map(Piece::Frame),
         }
     }
 }
@@ -178,7 +176,7 @@ impl HttpBody for Tap {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Given> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let tap = self.get_mut();
         match std::mem::replace(&mut tap.failing, Failing::No) {
             Failing::No => {}
@@ -207,17 +205,11 @@ impl HttpBody for Tap {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let read = self
+        let first = self
             .first
             .as_ref()
             .and_then(Frame::data_ref)
-            .map_or(0, Bytes::len) as u64;
-        let rest = self.inner.size_hint();
-        let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + read);
-        }
-        hint.set_lower(rest.lower() + read);
-        hint
+            .map_or(0, Bytes::len);
+        body::hint_with(first, &self.inner.size_hint())
     }
 }

@@ -42,7 +42,6 @@ impl DescribeChoice for Choice {
     }
 }
 
-/// The trace's facts about a response.
 pub(super) fn answer_facts(seen: Seen) -> AnswerFacts {
     AnswerFacts {
         usage: seen.usage.map(|usage| Usage {

@@ -43,7 +43,6 @@ const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
 
-/// Read buffer size of each direction.
 const BUFFER_BYTES: usize = 16 * 1024;
 /// Time for one side to close after the other.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -61,7 +60,7 @@ pub(super) async fn open(
         deadline,
         ..
     } = *context;
-    let place = context.place()?;
+    let permit = context.permit()?;
     let is_h2 = is_extended_connect(&request);
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
@@ -77,7 +76,8 @@ pub(super) async fn open(
         pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
-    let until = Instant::now() + proxy.state.live().limits.first_byte_timeout;
+    let limit = proxy.state.live().limits.first_byte_timeout;
+    let until = Instant::now() + limit;
     let until = deadline.head().map_or(until, |head| head.min(until));
     let answered = async { upstream::vetted(proxy.state.client.request(asked).await?) };
     let mut response = match timeout_at(until, answered).await {
@@ -86,28 +86,16 @@ pub(super) async fn open(
             warn!(worker = worker.name(), %error, "no tunnel");
             return Err(ApiError::WorkerFailed);
         }
-        Err(_) => {
-            return Err(ApiError::WorkerTimeout(
-                proxy.state.live().limits.first_byte_timeout,
-            ));
-        }
+        Err(_) => return Err(ApiError::WorkerTimeout(limit)),
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(pass::answered(context, response, in_flight, place));
+        return Ok(pass::answered(context, response, in_flight, permit));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
-    let (mut parts, _) = response.into_parts();
-    mark(&mut parts.headers, &worker, None);
-    if is_h2 {
-        parts.status = StatusCode::OK;
-        parts.headers.remove(ACCEPT);
-    } else {
-        switched(&mut parts.headers);
-    }
-    parts.version = Version::HTTP_11;
+    let opened = opened(response, &worker, is_h2);
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
         let ended = join(&proxy, client, upstream).await;
@@ -117,9 +105,23 @@ pub(super) async fn open(
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
         timer.record(&proxy, outcome);
-        drop((in_flight, place));
+        drop((in_flight, permit));
     });
-    Ok(Response::from_parts(parts, body::full(Bytes::new())))
+    Ok(opened)
+}
+
+/// Returns the response that opens the tunnel to the client.
+fn opened<B>(response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
+    let (mut parts, _) = response.into_parts();
+    mark(&mut parts.headers, worker, None);
+    if is_h2 {
+        parts.status = StatusCode::OK;
+        parts.headers.remove(ACCEPT);
+    } else {
+        switched(&mut parts.headers);
+    }
+    parts.version = Version::HTTP_11;
+    Response::from_parts(parts, body::full(Bytes::new()))
 }
 
 /// The tunnel's model: `?model=`, as in OpenAI's realtime endpoint.
@@ -215,7 +217,6 @@ impl Activity {
             .store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Completes when the tunnel was idle for `limit`.
     async fn idle(&self, limit: Duration) {
         loop {
             let quiet = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed)) + limit;

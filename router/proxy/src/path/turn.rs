@@ -139,7 +139,6 @@ impl Turn {
 
     /// Tokens of the prompt, counted or estimated, without a lookup. If no prompt was recognised (several prompts, a
     /// continued response, no generation), the whole body is counted, so that it is not free.
-    #[must_use]
     pub fn tokens(&self, proxy: &Proxy) -> Tokens {
         let bytes = match self.fingerprint.extent {
             Extent::Tokens(tokens) => return Tokens(tokens),
@@ -151,7 +150,6 @@ impl Turn {
     }
 }
 
-/// Expectations for a turn, from learned habits.
 fn expect(
     proxy: &Proxy,
     arrived: Millis,

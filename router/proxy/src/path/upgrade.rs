@@ -11,7 +11,6 @@ pub(super) const WEBSOCKET: &str = "websocket";
 struct Asked;
 
 /// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
-#[must_use]
 pub(super) fn is_asked<B>(request: &Request<B>) -> bool {
     request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
 }

@@ -14,13 +14,13 @@ use protocol::error::ApiError;
 pub(super) async fn turn(
     context: &RequestContext<'_>,
     turn: &Turn,
-    place: &mut RequestPermit,
+    permit: &mut RequestPermit,
 ) -> Result<(), ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
     let tokens = turn.tokens(proxy);
     // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
-    place.charge = caller.charge(proxy.state.clock, tokens)?;
-    place.permit = enter(context, turn, tokens).await?;
+    permit.charge = caller.charge(proxy.state.clock, tokens)?;
+    permit.turn = enter(context, turn, tokens).await?;
     let waited = (proxy.state.clock.now() - turn.arrived).0 / 1e3;
     proxy.state.metrics.admitted(caller.name(), waited);
     Ok(())
@@ -53,5 +53,4 @@ async fn enter(
 /// has waited as long as it could; without the margin some would be late by a few milliseconds.
 const MARGIN: f64 = 0.05;
 
-/// Tokens of the assumed reply.
 const REPLY: Tokens = Tokens(256);

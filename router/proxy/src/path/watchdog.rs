@@ -39,7 +39,6 @@ pub enum Overrun {
 
 impl Overrun {
     /// The cause in logs.
-    #[must_use]
     pub fn cause(self) -> BodyError {
         match self {
             Self::Silent(_) => "the worker stopped sending",
@@ -50,7 +49,6 @@ impl Overrun {
     }
 
     /// Whether the overrun counts as a failure of the worker.
-    #[must_use]
     pub fn is_the_workers(self) -> bool {
         matches!(self, Self::Silent(_))
     }
@@ -58,7 +56,6 @@ impl Overrun {
 
 impl Watchdog {
     /// Begins to watch.
-    #[must_use]
     pub fn new(proxy: &Proxy, deadline: Deadline) -> Self {
         let idle = proxy.state.live().limits.idle_timeout;
         let last = Instant::now();
@@ -100,7 +97,6 @@ impl Watchdog {
     }
 
     /// The error sent to the client.
-    #[must_use]
     pub fn told(&self, overrun: Overrun) -> ApiError {
         match overrun {
             Overrun::Silent(idle) => ApiError::WorkerTimeout(idle),

@@ -7,16 +7,13 @@ const OFFER: u64 = u64::from_le_bytes(*b"tr-off-1");
 const WANT: u64 = u64::from_le_bytes(*b"tr-wnt-1");
 const CHUNK: u64 = u64::from_le_bytes(*b"tr-chk-1");
 
-/// Longest name of a replica.
 const LONGEST_NAME: usize = 64;
 
-/// Asks for offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) id: u64,
 }
 
-/// An offer of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) id: u64,
@@ -33,7 +30,6 @@ pub(super) struct Want {
     pub(super) number: u32,
 }
 
-/// A chunk of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
     pub(super) snapshot: u64,

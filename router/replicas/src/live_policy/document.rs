@@ -91,9 +91,7 @@ impl Document {
     }
 
     /// Parses a document written by another replica.
-    ///
-    /// # Errors
-    /// If it is invalid.
+    /// Fails if it is invalid.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() > LONGEST_BYTES {
             return Err(format!("{} bytes long", bytes.len()));
@@ -108,9 +106,7 @@ impl Document {
     }
 
     /// Converts the document into a revision for this replica.
-    ///
-    /// # Errors
-    /// If its settings are invalid.
+    /// Fails if its settings are invalid.
     pub(super) fn adopted(&self, state: &State) -> Result<Adopted, String> {
         let revision = Revision {
             revision: self.revision,

@@ -10,9 +10,7 @@ use super::{
 };
 
 /// Parses a whole message.
-///
-/// # Errors
-/// If it has another version, or is malformed.
+/// Fails if it has another version, or is malformed.
 pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     let mut reader = Reader {
         bytes,

@@ -65,7 +65,6 @@ impl Frames {
         }
     }
 
-    /// Returns the bytes of the unfinished header block.
     pub(super) fn unfinished_block(&self) -> usize {
         self.block.unwrap_or(0)
     }

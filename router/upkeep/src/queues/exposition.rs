@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 
-/// Labels that distinguish ranks.
 const RANK_LABELS: [&str; 2] = ["engine", "dp_rank"];
 /// Largest number of ranks; a page with more is ignored.
 const MOST_RANKS: usize = 1_024;

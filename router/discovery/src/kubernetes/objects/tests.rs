@@ -3,8 +3,8 @@
 use config::{Config, Sources};
 use serde_json::{Value, json};
 
+use super::super::pods::Pod;
 use super::*;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 fn configured(port: &str) -> Config {

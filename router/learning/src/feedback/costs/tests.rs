@@ -5,7 +5,7 @@ use super::*;
 
 const FADE: Millis = Millis(60_000.0);
 
-fn costs(known: &[Option<f64>]) -> Costs {
+pub(super) fn costs(known: &[Option<f64>]) -> Costs {
     let workers = (0..known.len()).map(|at| format!("http://w{at}:1")).collect();
     let overrides = Overrides {
         workers,
@@ -119,7 +119,7 @@ fn overheads_that_differ_by_little_are_one() {
 fn a_slot_that_changes_hands_has_no_overhead() {
     let mut costs = costs(&[Some(0.1)]);
     tell(&mut costs, 0, 4.0, 100);
-    costs.vacate(WorkerId(0));
+    costs.remove_worker(WorkerId(0));
     assert_eq!(costs.overheads(), [Millis::ZERO]);
 }
 
@@ -178,7 +178,7 @@ fn a_slot_that_changes_hands_begins_as_the_others_are_and_one_that_is_empty_says
     let mut costs = costs(&[None, None]);
     teach(&mut costs, 0, 0.05, 100);
     teach(&mut costs, 1, 0.9, 100);
-    costs.vacate(WorkerId(1));
+    costs.remove_worker(WorkerId(1));
     let spec = spec("http://late:1");
     for slot in [WorkerId(1), WorkerId(3)] {
         costs.admit(slot, &spec);
@@ -252,7 +252,7 @@ fn workers_that_are_idle_for_long_are_equal_whatever_the_default_says() {
     }
     let taken = believed(&costs);
     let spec = spec("http://again:1");
-    costs.vacate(WorkerId(2));
+    costs.remove_worker(WorkerId(2));
     costs.admit(WorkerId(2), &spec);
     for minute in 1..=60 {
         costs.elapse(Millis(f64::from(minute) * 60_000.0));

@@ -39,7 +39,6 @@ pub struct Peer {
 
 impl Peer {
     /// A peer with this address, with TLS or without.
-    #[must_use]
     pub fn new(settings: &Http, address: IpAddr, is_secure: bool) -> Self {
         let address = address.to_canonical();
         let proto = if is_secure { "https" } else { "http" };

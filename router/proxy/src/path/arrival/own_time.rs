@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Returns a future's output and the time within its polls.
 pub(super) async fn own_time<F: Future>(inner: F) -> (F::Output, Duration) {
     let mut inner = pin!(inner);
     let mut own = Duration::ZERO;

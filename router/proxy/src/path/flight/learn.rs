@@ -62,7 +62,7 @@ impl Flight {
             .or(progress.alone.map(Sample::Clean));
         let engine = seen.engine().filter(|_| !progress.is_unclocked);
         let session = turn.session.as_ref();
-        self.proxy.state.feedback.teach(Observation {
+        self.proxy.state.feedback.observe(Observation {
             worker: self.worker().id,
             left: progress.left,
             conversation: session.map(|session| (session.key, Arc::clone(&session.name))),

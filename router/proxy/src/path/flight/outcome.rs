@@ -25,7 +25,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// The name in metrics and traces.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -10,9 +10,7 @@ use learning::knowledge::{Scale, Source};
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
     pub(super) prompt: Tokens,
-    /// Prompt tokens in the worker's cache.
     pub(super) cached: Tokens,
-    /// The source of `cached`.
     pub(super) source: Source,
     /// Leading keys of the prompt in the worker's mirror.
     pub(super) mirrored: usize,

@@ -15,16 +15,15 @@ use telemetry::capture::Record;
 use telemetry::context::TraceId;
 
 impl Flight {
-    /// Charges the key for the tokens used.
     pub(super) fn settle_charge(&mut self, outcome: Outcome, usage: Option<Usage>) {
-        let Some(place) = &mut self.place else { return };
+        let Some(permit) = &mut self.permit else { return };
         match (usage, outcome) {
-            (Some(usage), _) => place.charge.correct(Tokens(usage.prompt + usage.completion)),
-            (None, Outcome::WorkerError | Outcome::ClientError) => place.charge.give_back(),
-            (None, Outcome::Broken) if !self.progress.started => place.charge.give_back(),
+            (Some(usage), _) => permit.charge.correct(Tokens(usage.prompt + usage.completion)),
+            (None, Outcome::WorkerError | Outcome::ClientError) => permit.charge.give_back(),
+            (None, Outcome::Broken) if !self.progress.started => permit.charge.give_back(),
             (None, _) if self.turn.endpoint.generates() => {
                 let ratio = self.proxy.state.knowledge.ratio(&self.turn.model);
-                place.charge.add(self.progress.passed.tokens(ratio));
+                permit.charge.add(self.progress.passed.tokens(ratio));
             }
             // Other endpoints return no model tokens.
             (None, _) => {}
@@ -53,6 +52,7 @@ impl Flight {
             counted: counted.is_some(),
             worker: Cow::Borrowed(self.worker().name()),
             ttft: progress.ttft,
+            whole: !progress.streamed,
             took: self.proxy.state.clock.now() - turn.arrived,
             predicted_ttft: prediction.ttft,
             predicted_cached: prediction.cached,
@@ -61,7 +61,6 @@ impl Flight {
         }
     }
 
-    /// Counts a complete response by the GenAI semantic conventions.
     pub(super) fn count_answered(&self, outcome: Outcome, seen: &Seen) {
         let (turn, progress) = (&self.turn, &self.progress);
         if outcome != Outcome::Ok || !progress.started || !turn.endpoint.generates() {

@@ -2,7 +2,7 @@
 
 use policy::estimate::Finish;
 use policy::fingerprint::{CHUNK_BYTES, ChainBuilder};
-use policy::residency::{Hold, Reply};
+use policy::residency::{Reply, Reservation};
 use policy::units::Tokens;
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
@@ -31,7 +31,7 @@ impl Flight {
 
     /// The worker holds the prompt and the received part of the reply. `offsets` are those of the prompt's keys, if
     /// counted.
-    fn settle_computed(&mut self, hold: Hold, seen: &Seen, offsets: Option<Scale>) {
+    fn settle_computed(&mut self, hold: Reservation, seen: &Seen, offsets: Option<Scale>) {
         let turn = &self.turn;
         let chain = &turn.fingerprint.chain;
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = turn.fingerprint.extent;

@@ -130,7 +130,6 @@ impl Sent {
         self.flight.worker().name().into()
     }
 
-    /// Waits for the response head.
     pub(super) async fn wait(mut self) -> (Self, Head) {
         let head = self.head().await;
         (self, head)

@@ -16,7 +16,6 @@ use super::{TurnRequest, select_admitted};
 enum First {
     /// The original attempt.
     Asked(Head),
-    /// The hedged attempt.
     Beside(Head),
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::{Body as HttpBody, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
@@ -32,11 +32,10 @@ use fleet::breaker::BreakerState;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
-use tailroute_http::body::{self, Body, BodyError};
+use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 use tailroute_http::upstream;
 use telemetry::traces::Trace;
 
-/// Longest body buffered for retries.
 const KEPT_BYTES: u64 = 1 << 20;
 
 /// Routing constraints of a relayed request.
@@ -66,7 +65,7 @@ pub(crate) async fn pass(
     let mut state = RetryState::new(proxy);
     let (head, incoming) = request.into_parts();
     let mut upload = Upload::of(proxy, &head, incoming).await?;
-    let place = context.place()?;
+    let permit = context.permit()?;
     loop {
         let mut in_flight =
             some_worker(proxy, &head.headers, &state.tried, wanted).ok_or_else(|| match &*state.tried {
@@ -99,7 +98,7 @@ pub(crate) async fn pass(
                 warn!(worker = worker.name(), "trying another worker");
                 proxy.state.metrics.retry(worker.name());
             }
-            Ended::Answer(response) => return Ok(answered(context, response, in_flight, place)),
+            Ended::Answer(response) => return Ok(answered(context, response, in_flight, permit)),
             Ended::Failed(_, error) => return Err(error),
         }
     }
@@ -117,7 +116,7 @@ pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
     response: Response<Incoming>,
     mut in_flight: InFlight,
-    place: RequestPermit,
+    permit: RequestPermit,
 ) -> Response<Body> {
     let RequestContext {
         proxy,
@@ -133,7 +132,7 @@ pub(in crate::path) fn answered(
         inner: incoming,
         watchdog: Watchdog::new(proxy, deadline),
         in_flight,
-        place,
+        permit,
         _trail: context.trace.clone(),
     };
     Response::from_parts(parts, body::streaming(passing))
@@ -167,7 +166,6 @@ impl Ended {
         }
     }
 
-    /// Whether it counts as a failure of the worker.
     fn is_the_workers(&self) -> bool {
         match self {
             Self::Answer(response) => retry::is_failure(response.status()),
@@ -227,7 +225,7 @@ pub fn some_worker(
     select::narrow(proxy, &workers, now, &mut views, &mut conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
-        && worker.may_answer_its_own()
+        && worker.accepts_pinned()
         && wanted.may_go_to(worker)
     {
         // No other worker can answer it.
@@ -308,7 +306,6 @@ impl Upload {
         }
     }
 
-    /// Whether the body arrived in full.
     fn is_here(&self) -> bool {
         match self {
             Self::Whole(..) => true,
@@ -316,7 +313,6 @@ impl Upload {
         }
     }
 
-    /// Whether no attempt has consumed any of it.
     fn is_whole(&self) -> bool {
         match self {
             Self::Whole(..) => true,
@@ -332,10 +328,7 @@ impl HttpBody for Lent {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         self.0.touched.store(true, Ordering::Release);
         Pin::new(&mut *self.0.body.lock()).poll_frame(cx)
     }
@@ -354,7 +347,7 @@ struct Passing {
     inner: Incoming,
     watchdog: Watchdog,
     in_flight: InFlight,
-    place: RequestPermit,
+    permit: RequestPermit,
     /// Ends with the response.
     _trail: Trace,
 }
@@ -363,19 +356,16 @@ impl HttpBody for Passing {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let passing = self.get_mut();
         match Pin::new(&mut passing.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 passing.watchdog.saw();
                 frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
-                passing.in_flight.worker().saw_bytes(bytes);
+                passing.in_flight.worker().count_bytes(bytes);
                 if passing.inner.is_end_stream() {
-                    passing.place.free();
+                    passing.permit.free();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -384,7 +374,7 @@ impl HttpBody for Passing {
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
-                passing.place.free();
+                passing.permit.free();
                 Poll::Ready(None)
             }
             Poll::Pending => passing.watchdog.poll(cx).map(|overrun| {

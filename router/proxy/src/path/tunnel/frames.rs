@@ -28,7 +28,6 @@ const OPCODE: u8 = 0x0f;
 const CLOSE: u8 = 0x8;
 /// Lowest opcode of control frames, which may stand between the frames of one message.
 const CONTROL: u8 = 0x8;
-/// Opcode of frames that continue a message.
 const CONTINUATION: u8 = 0x0;
 const MASKED: u8 = 0x80;
 /// The longest head: two bytes, a length of eight, a mask of four.
@@ -64,7 +63,6 @@ impl Frames {
         self.steering
     }
 
-    /// Whether the position is at a frame boundary.
     pub(super) fn at_end(&self) -> bool {
         self.has == 0 && self.left == 0
     }
@@ -120,7 +118,6 @@ impl Frames {
         }
     }
 
-    /// Inspects part of a frame's payload.
     fn look_at(&mut self, payload: &[u8]) {
         let Some(keys) = &mut self.keys else { return };
         if self.head[0] & OPCODE >= CONTROL {

@@ -10,7 +10,7 @@
 
 /// Known position of a message's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum TokenOffset {
     /// Counted tokens up to the start of the next message.
     Counted(u64),
     /// Counted tokens up to the end of the conversation's last reply.
@@ -24,7 +24,7 @@ pub(super) enum Place {
     Guessed(u64),
 }
 
-/// A [`Place`] in one word: each prompt looks up dozens, in a table larger than the processor's caches.
+/// A [`TokenOffset`] in one word: each prompt looks up dozens, in a table larger than the processor's caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packed(pub(super) u64);
 
@@ -36,12 +36,12 @@ impl Packed {
     const ENDED_TIP: u64 = 3;
 
     /// Returns the position.
-    pub(super) fn place(self) -> Place {
+    pub(super) fn offset(self) -> TokenOffset {
         let tokens = self.0 >> Self::KINDS;
         match self.0 & ((1 << Self::KINDS) - 1) {
-            Self::COUNTED => Place::Counted(tokens),
-            Self::GUESSED => Place::Guessed(tokens),
-            kind => Place::Tip {
+            Self::COUNTED => TokenOffset::Counted(tokens),
+            Self::GUESSED => TokenOffset::Guessed(tokens),
+            kind => TokenOffset::Tip {
                 total: tokens,
                 ended: kind == Self::ENDED_TIP,
             },
@@ -49,13 +49,13 @@ impl Packed {
     }
 }
 
-impl From<Place> for Packed {
-    fn from(place: Place) -> Self {
+impl From<TokenOffset> for Packed {
+    fn from(place: TokenOffset) -> Self {
         let (tokens, kind) = match place {
-            Place::Counted(tokens) => (tokens, Self::COUNTED),
-            Place::Guessed(tokens) => (tokens, Self::GUESSED),
-            Place::Tip { total, ended: false } => (total, Self::TIP),
-            Place::Tip { total, ended: true } => (total, Self::ENDED_TIP),
+            TokenOffset::Counted(tokens) => (tokens, Self::COUNTED),
+            TokenOffset::Guessed(tokens) => (tokens, Self::GUESSED),
+            TokenOffset::Tip { total, ended: false } => (total, Self::TIP),
+            TokenOffset::Tip { total, ended: true } => (total, Self::ENDED_TIP),
         };
         // Clamps what a worker reports; no prompt has that many tokens.
         Self(tokens.min(u64::MAX >> Self::KINDS) << Self::KINDS | kind)

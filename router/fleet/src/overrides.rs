@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Administrative state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Hold {
+pub enum AdminState {
     /// No override.
     None,
     /// Gets only turns that no other worker can answer.
@@ -23,40 +23,39 @@ pub enum Hold {
     Gone,
 }
 
-impl Hold {
+impl AdminState {
     /// Returns whether the worker is leaving or removed.
-    #[must_use]
     pub fn is_final(self) -> bool {
         matches!(self, Self::Leaving | Self::Gone)
     }
 }
 
-/// A [`Hold`] that every routing decision reads.
+/// A [`AdminState`] that every routing decision reads.
 #[derive(Debug, Default)]
-pub(super) struct AtomicHold(AtomicU8);
+pub(super) struct AtomicAdminState(AtomicU8);
 
-impl AtomicHold {
-    pub(super) fn get(&self) -> Hold {
+impl AtomicAdminState {
+    pub(super) fn get(&self) -> AdminState {
         Self::of(self.0.load(Ordering::Acquire))
     }
 
     /// Sets the state and returns the previous one; `None` if the worker is leaving, which only removal ends.
-    pub(super) fn set(&self, hold: Hold) -> Option<Hold> {
+    pub(super) fn set(&self, hold: AdminState) -> Option<AdminState> {
         let may = |before: u8| {
-            let stays = !Self::of(before).is_final() || hold == Hold::Gone;
+            let stays = !Self::of(before).is_final() || hold == AdminState::Gone;
             stays.then_some(hold as u8)
         };
         let before = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, may);
         before.ok().map(Self::of)
     }
 
-    fn of(number: u8) -> Hold {
+    fn of(number: u8) -> AdminState {
         match number {
-            0 => Hold::None,
-            1 => Hold::Cordoned,
-            2 => Hold::Draining,
-            3 => Hold::Leaving,
-            _ => Hold::Gone,
+            0 => AdminState::None,
+            1 => AdminState::Cordoned,
+            2 => AdminState::Draining,
+            3 => AdminState::Leaving,
+            _ => AdminState::Gone,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Positions of messages' ends in tokens.
 //!
 //! Workers count the tokens of the prompts they serve, and a prompt's end is a key of every later turn. So a
-//! conversation's text has an exact position at each of its turns ([`Place`]).
+//! conversation's text has an exact position at each of its turns ([`TokenOffset`]).
 
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
@@ -10,8 +10,8 @@ use policy::set_associative::SetAssociativeMap;
 
 use super::Counted;
 use super::models::Ratio;
-use super::place::{Packed, Place};
 use super::scale::Scale;
+use super::token_offset::{Packed, TokenOffset};
 
 /// Text keys with a known position: two or three for each turn.
 const PLACES: usize = 200_000;
@@ -26,33 +26,33 @@ impl Table {
         self.0.warm(chain.message_ends().map(|(key, _)| key.0));
     }
 
-    fn get(&self, key: PrefixHash) -> Option<Place> {
-        self.0.get(key.0).map(|packed| Packed(packed).place())
+    fn get(&self, key: PrefixHash) -> Option<TokenOffset> {
+        self.0.get(key.0).map(|packed| Packed(packed).offset())
     }
 
-    fn put(&mut self, key: PrefixHash, place: Place) {
+    fn put(&mut self, key: PrefixHash, place: TokenOffset) {
         self.0.put(key.0, Packed::from(place).0);
     }
 
     /// Replaces the position of a key by the result of `next`.
-    fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<Place>) -> Place) {
+    fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<TokenOffset>) -> TokenOffset) {
         self.0.update(key.0, |known| {
-            Packed::from(next(known.map(|packed| Packed(packed).place()))).0
+            Packed::from(next(known.map(|packed| Packed(packed).offset()))).0
         });
     }
 }
 
 /// Positions of the ends of messages.
 #[derive(Debug)]
-pub(super) struct Places(RwLock<Table>);
+pub(super) struct TokenOffsets(RwLock<Table>);
 
-impl Default for Places {
+impl Default for TokenOffsets {
     fn default() -> Self {
         Self(RwLock::new(Table(SetAssociativeMap::new(PLACES))))
     }
 }
 
-impl Places {
+impl TokenOffsets {
     /// Returns the scale from bytes of a prompt to tokens.
     pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
         let places = self.0.read();
@@ -72,22 +72,22 @@ impl Places {
         let mut places = self.0.write();
         places.warm(turn.prompt);
         if let Some(last) = turn.prompt.last() {
-            places.put(last, Place::Counted(turn.prompt_tokens));
+            places.put(last, TokenOffset::Counted(turn.prompt_tokens));
         }
         let scale = Scale::of(turn.prompt, ratio, |key| places.get(key));
         for (key, end) in turn.prompt.message_ends() {
             places.update(key, |known| match known {
-                None => Place::Guessed(scale.tokens(end)),
-                Some(Place::Tip { total, ended }) => Place::Counted(total + ratio.after(ended)),
+                None => TokenOffset::Guessed(scale.tokens(end)),
+                Some(TokenOffset::Tip { total, ended }) => TokenOffset::Counted(total + ratio.after(ended)),
                 Some(place) => place,
             });
         }
         if let Some(last) = turn.reply.and_then(|(_, reply)| reply.last()) {
             let total = turn.prompt_tokens + turn.reply_tokens;
             // Another branch may have continued the same reply.
-            if !matches!(places.get(last), Some(Place::Counted(_))) {
+            if !matches!(places.get(last), Some(TokenOffset::Counted(_))) {
                 let ended = turn.ended;
-                places.put(last, Place::Tip { total, ended });
+                places.put(last, TokenOffset::Tip { total, ended });
             }
         }
         scale
@@ -98,12 +98,12 @@ impl Places {
     pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
         let mut places = self.0.write();
         let (known, counted) = match places.get(key) {
-            Some(Place::Counted(known) | Place::Tip { total: known, .. }) => (known, true),
-            Some(Place::Guessed(known)) => (known, false),
+            Some(TokenOffset::Counted(known) | TokenOffset::Tip { total: known, .. }) => (known, true),
+            Some(TokenOffset::Guessed(known)) => (known, false),
             None => (cached, false),
         };
         if counted || sure {
-            places.put(key, Place::Counted(known.clamp(cached, cached + block - 1)));
+            places.put(key, TokenOffset::Counted(known.clamp(cached, cached + block - 1)));
         }
         if counted { cached.saturating_sub(known) } else { 0 }
     }
@@ -111,8 +111,11 @@ impl Places {
     /// Moves a message's end, estimated at `guess`, into the block after `cached` tokens, unless it was counted.
     pub(super) fn refine(&self, key: PrefixHash, guess: u64, cached: u64, block: u64) {
         let mut places = self.0.write();
-        if !matches!(places.get(key), Some(Place::Counted(_) | Place::Tip { .. })) {
-            places.put(key, Place::Guessed(guess.clamp(cached, cached + block - 1)));
+        if !matches!(
+            places.get(key),
+            Some(TokenOffset::Counted(_) | TokenOffset::Tip { .. })
+        ) {
+            places.put(key, TokenOffset::Guessed(guess.clamp(cached, cached + block - 1)));
         }
     }
 
@@ -125,17 +128,17 @@ impl Places {
 
     /// Returns all positions, the least recently used first, so that restoring in this order keeps the order of
     /// eviction.
-    pub(super) fn all(&self) -> Vec<(PrefixHash, Place)> {
+    pub(super) fn all(&self) -> Vec<(PrefixHash, TokenOffset)> {
         let places = self.0.read();
         places
             .0
             .iter()
-            .map(|(key, packed)| (PrefixHash(key), Packed(packed).place()))
+            .map(|(key, packed)| (PrefixHash(key), Packed(packed).offset()))
             .collect()
     }
 
     /// Restores a position, unless one is known.
-    pub(super) fn restore(&self, key: PrefixHash, place: Place) {
+    pub(super) fn restore(&self, key: PrefixHash, place: TokenOffset) {
         let mut places = self.0.write();
         if !places.0.contains(key.0) {
             places.put(key, place);

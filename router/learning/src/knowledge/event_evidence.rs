@@ -10,14 +10,14 @@ use policy::ids::PrefixHash;
 use super::{Counted, Scale};
 
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct EventEvidence {
     live: AtomicBool,
     /// Configured tokens per block; the value in events takes precedence.
     block_size: u32,
     known: RwLock<WorkerEvidence>,
 }
 
-impl Told {
+impl EventEvidence {
     pub(super) fn new(block_size: u32) -> Self {
         Self {
             live: AtomicBool::new(false),

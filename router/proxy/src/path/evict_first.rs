@@ -1,0 +1,38 @@
+//! The tail of a conversation that the worker of a turn may evict first.
+
+use policy::tail::Class;
+use policy::units::Tokens;
+
+use super::turn::Turn;
+use crate::Proxy;
+use fleet::Worker;
+use fleet::dialect::is_told;
+
+/// More tokens than any conversation has.
+const EVERYTHING: Tokens = Tokens(1_000_000_000);
+
+/// The evict-first tail of this request: hinted, or by the worker's own rule. Zero if the worker takes hints between
+/// requests.
+pub(super) fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
+    let (hints, dialect) = (&proxy.state.config.hints, worker.dialect());
+    let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());
+    if !is_told && !by_itself {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    if turn.last && !by_itself {
+        return dialect.evict_first(EVERYTHING);
+    }
+    if by_itself {
+        let told = worker
+            .hints
+            .sent_objective()
+            .unwrap_or_else(|| proxy.state.objective_for(worker));
+        return dialect.evict_first(told.tail());
+    }
+    if proxy.state.makes_room_on(worker) {
+        return dialect.evict_first(Tokens::ZERO);
+    }
+    let added = prompt.saturating_sub(turn.expected.history);
+    let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
+    dialect.evict_first(proxy.state.feedback.free_tail(worker.id, class))
+}
