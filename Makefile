@@ -12,7 +12,9 @@ help: ## list what can be made
 setup: ## check that the machine has what a build needs, and install what Debian can give
 	@scripts/setup
 
-demo: build ## compare routing policies on four simulated engines (about a minute after the build)
+# `--workspace` with one binary: the crates get the features that `make build` gives them, and are not compiled again by it.
+demo: setup ## compare routing policies on four simulated engines (half a minute after the build)
+	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bin tailroute
 	$(or $(CARGO_TARGET_DIR),target)/release/tailroute demo
 
 build: setup ## the release binaries: tailroute, tailroute-lab, sim-engine, gpu-bench
@@ -22,7 +24,7 @@ test: setup ## all tests that need nothing but this machine; CRATE=tailroute-pro
 	$(CARGO) test --locked $(if $(CRATE),--package $(CRATE),--workspace)
 
 test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
-	$(CARGO) test --release --locked -p tailroute-policy --test index_twin -- --ignored
+	$(CARGO) test --release --locked -p tailroute-policy --lib index::tests::twin:: -- --ignored
 	$(CARGO) test --release --locked -p tailroute-lab --test sim_cache -- --ignored
 
 # Crates that are built on their own: what they take from here must not leave their lock files behind.
@@ -38,7 +40,7 @@ generate: setup ## write what is generated: configuration reference and example,
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-config --lib generated
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-metrics -p tailroute-admin -p tailroute-migrate --lib generated
 
-compare: build ## TRACE=file: drive four policies over HTTP at two loads, interleaved (14 minutes; LOADS, ROUNDS, JSON=1)
+compare: build ## drive four policies over HTTP at two loads, interleaved; TRACE=file, URL, mooncake or a generator (14 minutes; LOADS, ROUNDS, JSON=1)
 	@scripts/compare $(TRACE)
 
 routing-tables: build ## TRACE=file: the tables of docs/routing.md, and docs/routing.svg (minutes)

@@ -1,4 +1,8 @@
-# What the comparisons have in common; sourced by them. Starts routers, each in front of its own simulated engines.
+# What the comparisons have in common; sourced by them. Prepares their trace, and starts routers, each in front of its own
+# simulated engines.
+#
+# TRACE is a file (turn trace, capture, Mooncake or Bailian, plain or gzip), a generator such as gen:agentic:1, a URL, or
+# `mooncake`: the published hour of a chat service (12,031 turns).
 #
 # Environment: SCALE (how much faster the engines' clock runs, 4), CAPACITY_BLOCKS of BLOCK tokens (64) per engine (16000), ALPHA
 # (0.05 ms per token), BETA (20 ms), TPOT (20 ms per token answered), PORT (first port, 18100), AS_IT_COMES=1 (routers are
@@ -19,21 +23,40 @@ trap 'quiet; rm -rf "$folder"' EXIT
 
 wall() { awk -v ms="$1" -v scale="$scale" 'BEGIN { printf "%.9f", ms / scale }'; }
 
-# Of the first TURNS turns: the seconds that they span, milliseconds of prefill in them if nothing were cached, and when
-# the share $2 of them has arrived, in seconds after the first. head closes the pipe early, which is no failure.
+# Writes the first TURNS turns of the trace $1 to $folder/trace.jsonl.
+prepare() {
+  local source=$1
+  [ "$source" != mooncake ] || source=$mooncake
+  case $source in
+    http://* | https://*)
+      echo "trace: downloading $source" >&2
+      curl -fsSL "$source" -o "$folder/download"
+      source=$folder/download
+      ;;
+  esac
+  "$bin/tailroute-lab" trace "$source" --turns "$turns" >"$folder/trace.jsonl"
+}
+mooncake=https://raw.githubusercontent.com/kvcache-ai/Mooncake/main/FAST25-release/traces/conversation_trace.jsonl
+if [ -n "${trace:-}" ]; then
+  echo "trace: the first $turns turns of $trace" >&2
+  prepare "$trace"
+  trace=$folder/trace.jsonl
+fi
+
+# Of the trace $1: the seconds that its turns span, milliseconds of prefill in them if nothing were cached, and when the
+# share $2 of them has arrived, in seconds after the first.
 measure() {
-  { zcat -f "$1" 2>/dev/null || true; } | head -n "$((turns + 1))" |
-    awk -v alpha="$alpha" -v beta="$beta" -v share="${2:-0}" '
+  awk -v alpha="$alpha" -v beta="$beta" -v share="${2:-0}" '
       function field(name) { return match($0, "\"" name "\": *[0-9.]+") ? substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3) + 0 : 0 }
       /"ts"/ { at[n++] = field("ts"); work += beta + alpha * (field("prompt_tokens") + field("history_tokens")) }
-      END { print at[n - 1] - at[0], work, at[int(share * n)] - at[0] }'
+      END { print at[n - 1] - at[0], work, at[int(share * n)] - at[0] }' "$1"
 }
 
 # Times the trace's pace at which the engines would be busy for the share $1 of their time if nothing were cached.
 speed_of() {
   awk -v load="$1" -v workers="$workers" -v scale="$scale" -v span="$span" -v work="$work" \
     'BEGIN { if (!(work > 0)) exit 1; printf "%.4f", load * workers * scale * span * 1000 / work }' ||
-    { echo "$trace: no turn trace ({\"ts\":…,\"prompt_tokens\":…}); give SPEED" >&2; return 1; }
+    { echo "the trace has no prompts to compute; set SPEED" >&2; return 1; }
 }
 
 # Starts the router of policy $1, called $2 (or like its policy), with $3 at the end of its configuration's head, and its

@@ -2,7 +2,7 @@
 
 import { spawn } from 'node:child_process';
 import { createRequire } from 'node:module';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -86,7 +86,7 @@ export class Stage {
     this.turns = 0;
   }
 
-  async open({ engines = 4, guarded = false } = {}) {
+  async open({ engines = 4, guarded = false, snapshot = false } = {}) {
     this.engines = await Promise.all(Array.from({ length: engines }, () => engine()));
     this.processes.push(...this.engines.map(({ child }) => child));
     let config = '[server]\nlisten = "127.0.0.1:0"\n[admin]\nlisten = "127.0.0.1:0"\n';
@@ -95,16 +95,38 @@ export class Stage {
       this.tokens = made;
       config += `tokens_file = ${JSON.stringify(path)}\n`;
     }
+    if (snapshot) {
+      this.snapshot = join(this.folder, 'router.snapshot');
+      config += `[index]\nsnapshot_path = ${JSON.stringify(this.snapshot)}\n`;
+    }
     config += '[objective]\nttft_ms = 400\n[[objective.classes]]\nname = "batch"\nttft_ms = 30000\n';
     config += this.engines.map(({ found }, at) => `[[workers]]\nname = "gpu-${at}"\nurl = "${found[1]}"\ncapacity_tokens = 65536\n`).join('');
-    const path = join(this.folder, 'router.toml');
-    writeFileSync(path, config);
-    this.router = await start('tailroute', ['serve', '--config', path], /serving address=(\S+) admin_address=(\S+)/);
+    this.config = join(this.folder, 'router.toml');
+    writeFileSync(this.config, config);
+    return this.serve();
+  }
+
+  async serve() {
+    this.router = await start('tailroute', ['serve', '--config', this.config], /serving address=(\S+) admin_address=(\S+)/);
     this.processes.push(this.router.child);
     const [, data, admin] = this.router.found;
     this.data = new URL(`http://${data}`);
     this.admin = `http://${admin}`;
     return this;
+  }
+
+  /** Ends the router and starts it again, so much later by its own history. Returns the history that it had written. */
+  async restart({ later_ms: later = 0 } = {}) {
+    const { child } = this.router;
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    child.kill('SIGTERM');
+    await ended;
+    const path = `${this.snapshot}.history`;
+    const past = JSON.parse(readFileSync(path, 'utf8'));
+    for (const one of [...past.samples, ...past.marks]) one.at_unix_ms -= later;
+    writeFileSync(path, JSON.stringify(past));
+    await this.serve();
+    return past;
   }
 
   /** A turn, as a client sends it. */

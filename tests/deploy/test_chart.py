@@ -268,6 +268,15 @@ def test_rules_and_boards_are_those_of_the_repository():
     assert {name: text.strip() for name, text in boards.items()} == wanted
 
 
+def test_alerts_link_to_the_runbooks_where_they_are_published():
+    at = "https://wiki.example.net/tailroute"
+    groups = only(chart("everything", monitoring={"runbookUrl": f"{at}/"}), "PrometheusRule")["spec"]["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"{at}/{alert['alert']}.md"
+
+
 WATCHED = [
     ({"services": ["vllm"]}, {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}, "tailroute"),
     ({"pods": "app=vllm", "namespace": "inference"}, {"apiGroups": [""], "resources": ["pods"]}, "inference"),

@@ -50,23 +50,23 @@ COMPONENTS = {
     "pod-monitor": ("PodMonitor", {"monitoring": {"kind": "PodMonitor"}}),
     "discovery-services": ("Role", {"config": {"discovery": {"kubernetes": {"services": ["vllm"]}}}}),
     "discovery-pods": ("Role", {"config": {"discovery": {"kubernetes": {"pods": "app=vllm"}}}}),
+    "picker": ("Service", {"ports": {"picker": 9002}}),
     "snapshot-claim": ("Deployment", {"snapshot": {"existingClaim": "tailroute-state"}}),
 }
 
 
-def with_component(overlay, component, folder):
-    """As an operator's own overlay takes it up; kustomize knows no absolute paths."""
-    up = "../" * len(folder.parts[1:])
-    (folder / "kustomization.yaml").write_text(
-        f"resources: [{up}{KUSTOMIZE}/overlays/{overlay}]\ncomponents: [{up}{KUSTOMIZE}/components/{component}]\n"
-    )
+def with_components(overlay, components, folder):
+    """As an operator's own overlay takes them up; kustomize knows no absolute paths."""
+    root = "../" * len(folder.parts[1:]) + f"{KUSTOMIZE}"
+    listed = ", ".join(f"{root}/components/{component}" for component in components)
+    (folder / "kustomization.yaml").write_text(f"resources: [{root}/overlays/{overlay}]\ncomponents: [{listed}]\n")
     return by_name(kustomize(folder))
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_is_what_the_charts_option_renders(component, tmp_path):
     kind, values = COMPONENTS[component]
-    ours, charts = with_component("standalone", component, tmp_path), by_name(chart("standalone", **values))
+    ours, charts = with_components("standalone", [component], tmp_path), by_name(chart("standalone", **values))
     assert ours.keys() == charts.keys()
     assert ours[kind, "tailroute"] == charts[kind, "tailroute"]
     if kind == "Role":
@@ -78,8 +78,20 @@ def test_a_component_is_what_the_charts_option_renders(component, tmp_path):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_claim_is_mounted_in_each_shape_as_the_chart_does(shape, tmp_path):
     kind, values = COMPONENTS["snapshot-claim"]
-    ours, charts = with_component(shape, "snapshot-claim", tmp_path), by_name(chart(shape, **values))
+    ours, charts = with_components(shape, ["snapshot-claim"], tmp_path), by_name(chart(shape, **values))
     assert ours[kind, "tailroute"] == charts[kind, "tailroute"]
+
+
+def test_the_pickers_port_is_open_in_the_pod_and_for_gateways_as_in_the_chart(tmp_path):
+    ours = with_components("standalone", ["network-policy", "picker"], tmp_path)
+    charts = by_name(chart("standalone", ports={"picker": 9002}, networkPolicy={"enabled": True}))
+    for kind in ("Deployment", "NetworkPolicy"):
+        assert ours[kind, "tailroute"] == charts[kind, "tailroute"], kind
+    # What the component leaves to the operator's tailroute.toml.
+    picker = charts["ConfigMap", "tailroute"]["files"]["tailroute.toml"]["endpoint_picker"]
+    head = (KUSTOMIZE / "components" / "picker" / "kustomization.yaml").read_text()
+    assert picker == {"listen": "0.0.0.0:9002"}
+    assert f'`[endpoint_picker]` with\n# `listen = "{picker["listen"]}"`' in head
 
 
 def test_every_component_is_compared():

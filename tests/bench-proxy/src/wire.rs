@@ -100,9 +100,7 @@ impl Connection {
     }
 
     /// Reads a response to its end. Calls `seen` after each read with the number of events that ended in it.
-    ///
-    /// # Errors
-    /// If the status is not 200 or the connection breaks.
+    /// Fails if the status is not 200 or the connection breaks.
     pub(crate) async fn receive(&mut self, mut seen: impl FnMut(u64)) -> anyhow::Result<()> {
         let framing = self.head().await?;
         let mut events = Events::default();

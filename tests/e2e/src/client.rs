@@ -221,9 +221,7 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
 }
 
 /// Sends a request and waits for the head of its response. Dropping the future closes the connection.
-///
-/// # Errors
-/// If there is no response, as text.
+/// Fails if there is no response, as text.
 pub async fn open(
     address: SocketAddr,
     method: &str,

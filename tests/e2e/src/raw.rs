@@ -187,9 +187,7 @@ pub async fn exchange(address: SocketAddr, bytes: &[u8]) -> RawAnswer {
 }
 
 /// Writes these bytes completely on a new connection, then reads one response; `None` if the peer closes instead.
-///
-/// # Errors
-/// If the bytes are not accepted.
+/// Fails if the bytes are not accepted.
 pub async fn attempt(address: SocketAddr, bytes: &[u8]) -> Result<Option<RawAnswer>, String> {
     let mut wire = Wire::connect(address).await;
     within(wire.stream.get_mut().write_all(bytes))

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from processes import Engine, http
+from sglang_server import Sglang
 
 _took: dict[str, float] = {}
 
@@ -24,6 +25,14 @@ def pytest_terminal_summary(terminalreporter):
 def engine():
     """vLLM with the plugin and room for 99 blocks of 32 tokens."""
     started = Engine("vllm-plugin")
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def sglang():
+    """SGLang with the plugin."""
+    started = Sglang("sglang")
     yield started
     started.stop()
 

@@ -233,8 +233,12 @@ class Router:
 
     def cost(self) -> dict[str, float]:
         """What a prefill costs on its worker, as it believes by now."""
-        names = ("alpha_ms_per_token", "beta_ms", "gamma_ms_per_token2")
-        return {name: self.metric("tailroute_worker_cost", coefficient=name) for name in names}
+        names = {
+            "alpha_ms_per_token": "alpha_seconds_per_token",
+            "beta_ms": "beta_seconds",
+            "gamma_ms_per_token2": "gamma_seconds_per_token_squared",
+        }
+        return {key: round(1000 * self.metric(f"tailroute_worker_cost_{name}"), 15) for key, name in names.items()}
 
     def stop(self) -> None:
         self.process.end()
@@ -263,11 +267,12 @@ def _config(
     learn_costs: bool = False,
     calibration: Path | None = None,
     tenants: tuple[str, ...] = (),
+    objective_ms: float = OBJECTIVE_MS,
 ) -> str:
     lines = [
         f'[server]\nlisten = "127.0.0.1:{port}"\n[admin]\nlisten = "127.0.0.1:{admin}"',
         f'[routing]\npolicy = "{policy}"',
-        f"[objective]\nttft_ms = {OBJECTIVE_MS}\nnext_prompt_tokens = {NEXT_PROMPT}",
+        f"[objective]\nttft_ms = {objective_ms}\nnext_prompt_tokens = {NEXT_PROMPT}",
         f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false",
         f"[hints]\nenabled = {str(hints).lower()}",
         # Patient: an engine that is short of time is not dead. One that is dead refuses connections.

@@ -19,14 +19,14 @@ COMPILED = [Path("/usr/include/openssl/sha.h"), Path(sysconfig.get_path("include
 
 
 class Sglang:
-    """One SGLang server that runs its own Tail-Optimized LRU, with the plugin."""
+    """One SGLang server that runs its own Tail-Optimized LRU, with the plugin; with `stock`, only those flags."""
 
     block = BLOCK
     has_events = shutil.which("c++") is not None and all(file.exists() for file in COMPILED)
-    dialect = "sglang (settable)"
 
-    def __init__(self, name: str, capacity_tokens: int = 3200) -> None:
+    def __init__(self, name: str, capacity_tokens: int = 3200, stock: list[str] | None = None) -> None:
         self.name, self.capacity_tokens = name, capacity_tokens
+        self.dialect = "sglang (settable)" if stock is None else "none"
         self.port, self.events, self.replay = free_port(), free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         python = HOME / "vllm-0.32.0/bin/python"
@@ -48,11 +48,15 @@ class Sglang:
         }
         flags = f"""--served-model-name {MODEL} --host 127.0.0.1 --port {self.port} --device cpu --dtype float32
             --attention-backend torch_native --disable-overlap-schedule --max-total-tokens {capacity_tokens}
-            --page-size {BLOCK}
-            --radix-eviction-policy tlru --enable-cache-report --enable-metrics --skip-server-warmup""".split()
-        flags += ["--radix-eviction-policy-config", json.dumps({"threshold": 4000, "next_prompt_estimate": 200})]
-        if self.has_events:
-            flags += ["--kv-events-config", json.dumps(events)]
+            --page-size {BLOCK} --skip-server-warmup""".split()
+        if stock is None:
+            flags += ["--radix-eviction-policy", "tlru", "--enable-cache-report", "--enable-metrics"]
+            flags += ["--radix-eviction-policy-config", json.dumps({"threshold": 4000, "next_prompt_estimate": 200})]
+            if self.has_events:
+                flags += ["--kv-events-config", json.dumps(events)]
+        else:
+            env["SGLANG_PLUGINS"] = "none"
+            flags += stock
         command = [str(python), "-m", "sglang.launch_server", "--model-path", str(HOME / "model-1"), *flags]
         started = time.monotonic()
         self.process = Process(name, command, env)

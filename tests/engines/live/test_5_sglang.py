@@ -15,11 +15,9 @@ TURN = 256
 TURNS = 40
 
 
-@pytest.fixture(scope="module")
-def engine():
-    started = Sglang("sglang")
-    yield started
-    started.stop()
+@pytest.fixture
+def engine(sglang):
+    return sglang
 
 
 def grow(url: str, seed: int, turns: int, session: str) -> int:

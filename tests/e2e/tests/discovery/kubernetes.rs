@@ -124,7 +124,9 @@ async fn an_endpoint_that_is_deleted_mid_stream_finishes_its_streams_and_is_forg
     let under_way = finding.stream_on("a").await;
     api.delete("slice-a");
     until("it to be leaving", || {
-        finding.find("a").is_none_or(|worker| worker.hold().is_final())
+        finding
+            .find("a")
+            .is_none_or(|worker| worker.admin_state().is_final())
     })
     .await;
     for _ in 0..4 {

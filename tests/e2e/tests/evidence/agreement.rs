@@ -132,7 +132,7 @@ async fn events_without_session_ids_predict_as_well_for_turns_of_different_shape
     let told = told(&page);
     assert!(told >= 0.9 * TURNS as f64, "{told} told by events");
     assert!(exact >= 0.98, "{exact} exact, {block} within a block");
-    let bound = |how| page.sum("tailroute_kv_bindings", &[("how", how)]);
+    let bound = |how| page.sum("tailroute_kv_bindings_total", &[("how", how)]);
     assert_eq!((bound("named"), bound("ambiguous")), (0.0, 0.0));
     assert!(bound("shaped") >= 0.9 * TURNS as f64);
 }

@@ -147,9 +147,12 @@ pub(crate) fn moved(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64
         .collect()
 }
 
-/// Rounds, because sums of floating-point numbers depend on their order in the last digits.
+/// Rounds to nine digits, because sums of floating-point numbers depend on their order in the last ones.
 fn rounded(value: f64) -> f64 {
-    (value * 1e6).round() / 1e6
+    if value.abs() < 1e-12 {
+        return 0.0;
+    }
+    format!("{value:.8e}").parse().unwrap_or(value)
 }
 
 /// Returns a row without empty values.

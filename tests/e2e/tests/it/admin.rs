@@ -258,6 +258,21 @@ async fn without_tokens_cross_site_requests_of_browsers_are_rejected() {
 }
 
 #[tokio::test]
+async fn the_root_leads_to_the_console() {
+    let fleet = Fleet::of(1).await;
+    for (path, status) in [("/", 307), ("/console", 308)] {
+        let answer = ask(&fleet, ("GET", path), &[], None).await;
+        let to = answer.header("location").map(str::to_owned);
+        assert_eq!(
+            (answer.status.as_u16(), to.as_deref()),
+            (status, Some("/console/"))
+        );
+    }
+    let page = ask(&fleet, ("GET", "/console/"), &[], None).await;
+    assert!(page.status == 200 && page.text().contains("<title>tailroute"));
+}
+
+#[tokio::test]
 async fn unknown_paths_are_problem_documents() {
     let fleet = Fleet::of(1).await;
     let nowhere = ask(&fleet, ("GET", "/admin/v1/polcy"), &[], None).await;

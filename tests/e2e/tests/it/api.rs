@@ -1,6 +1,6 @@
 //! The worker of each request, by endpoint.
 
-use fleet::hold::Hold;
+use fleet::overrides::AdminState;
 use serde_json::{Value, json};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
@@ -202,9 +202,13 @@ async fn a_stored_response_is_continued_and_fetched_on_its_worker() {
     }
     for round in 0..4 {
         // A cordoned worker still serves requests that only it can serve.
-        let hold = if round == 3 { Hold::Cordoned } else { Hold::None };
+        let hold = if round == 3 {
+            AdminState::Cordoned
+        } else {
+            AdminState::None
+        };
         for worker in stage.router.parts().state.fleet.workers().iter() {
-            worker.set_hold(hold);
+            worker.set_admin_state(hold);
         }
         for (id, is_a) in &made {
             let next = json!({ "model": "both", "input": "more", "previous_response_id": id }).to_string();

@@ -213,12 +213,12 @@ async fn play(steps: Vec<Step>) {
         parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })
     .await;
-    let places: Vec<_> = std::iter::repeat_with(|| parts.proxy.place())
+    let permits: Vec<_> = std::iter::repeat_with(|| parts.proxy.acquire())
         .take(MAX_IN_FLIGHT)
         .collect();
-    assert!(places.iter().all(Option::is_some), "no place is lost");
-    assert!(parts.proxy.place().is_none(), "and none was made up");
-    drop(places);
+    assert!(permits.iter().all(Option::is_some), "no permit is lost");
+    assert!(parts.proxy.acquire().is_none(), "and none was made up");
+    drop(permits);
     for seed in 0..ENGINES as u64 {
         // On a busy machine, a request may exceed these short limits.
         within(async { while post(fleet.address(), seed, json!({})).await.status != 200 {} }).await;

@@ -14,7 +14,7 @@ use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::wait::{until, within};
 
 /// Metrics of events that do not occur in a quiet fleet of simulated engines.
-const ABSENT: [&str; 10] = [
+const ABSENT: [&str; 11] = [
     "tailroute_kv_events_total",
     "tailroute_kv_stream_total",
     "tailroute_kv_stream_behind_batches",
@@ -25,6 +25,7 @@ const ABSENT: [&str; 10] = [
     "tailroute_discovery_heard_timestamp_seconds",
     "tailroute_discovery_workers",
     "tailroute_discovery_failures_total",
+    "tailroute_worker_slow_ratio",
 ];
 
 fn metrics_of_the_table() -> impl Iterator<Item = &'static Spec> {
@@ -87,7 +88,7 @@ async fn the_metrics_page_has_all_documented_metrics_with_help() {
     for sample in page.samples() {
         let known = metrics_of_the_table().any(|spec| sample.name.starts_with(spec.name));
         assert!(known, "{} is not documented", sample.name);
-        let signed = sample.name == "tailroute_time_to_first_token_error_quantile_seconds";
+        let signed = sample.name == "tailroute_time_to_first_token_signed_error_seconds";
         assert!(
             sample.value.is_finite() && (signed || sample.value >= 0.0),
             "{sample:?}"

@@ -303,12 +303,12 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         (0.0..=TURN * turns as f64).contains(&paid),
         "{paid} for {turns} turns"
     );
-    let places: Vec<_> = std::iter::repeat_with(|| parts.proxy.place())
+    let permits: Vec<_> = std::iter::repeat_with(|| parts.proxy.acquire())
         .take(PLACES)
         .collect();
-    assert!(places.iter().all(Option::is_some), "no place is lost");
-    assert!(parts.proxy.place().is_none(), "and none was made up");
-    drop(places);
+    assert!(permits.iter().all(Option::is_some), "no permit is lost");
+    assert!(parts.proxy.acquire().is_none(), "and none was made up");
+    drop(permits);
     until("all are back", || {
         parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })

@@ -62,7 +62,7 @@ async fn correct(engine: EngineConfig, streamed: bool, tolerance: f64) {
     let found = cost(&fleet, 0).alpha_ms_per_token;
     assert!((found / 0.02 - 1.0).abs() < tolerance, "{found}");
     let page = fleet.metrics().await;
-    let exported = page.sum("tailroute_worker_cost", &[("coefficient", "alpha_ms_per_token")]);
+    let exported = page.sum("tailroute_worker_cost_alpha_seconds_per_token", &[]) * 1e3;
     assert!((exported / found - 1.0).abs() < 0.1, "{exported} {found}");
     let told = |told| page.sum("tailroute_worker_cost_answers_total", &[("told", told)]);
     assert!(told("engine") + told("clean") >= 150.0);
@@ -269,9 +269,9 @@ async fn overhead_beyond_the_engines_times_is_predicted_separately_from_prefill(
     })
     .await;
     let page = metrics(&router).await;
-    let exported = |coefficient| page.sum("tailroute_worker_cost", &[("coefficient", coefficient)]);
-    assert!(exported("overhead_ms") > 25.0, "{}", exported("overhead_ms"));
-    assert!(exported("beta_ms") < 8.0, "{}", exported("beta_ms"));
+    let overhead = page.sum("tailroute_worker_cost_overhead_seconds", &[]);
+    let beta = page.sum("tailroute_worker_cost_beta_seconds", &[]);
+    assert!(overhead > 0.025 && beta < 0.008, "{overhead} {beta}");
     let terms = late_beside(&mut upstream, &router, 99, BESIDE).await;
     let number = |name: &str| terms[name].as_f64().unwrap();
     assert!(

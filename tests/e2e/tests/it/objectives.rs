@@ -69,7 +69,7 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
         told["tail"]["why"]
             .as_str()
             .unwrap()
-            .contains("least are evicted first"),
+            .starts_with("Early eviction is on."),
         "{told}"
     );
     let silent = |worker: usize| told["workers"][worker]["silent"].as_u64().unwrap();
@@ -108,7 +108,7 @@ async fn a_changed_objective_is_sent_again() {
     let known = || {
         worker
             .hints
-            .told()
+            .sent_objective()
             .is_some_and(|known| known.xi_tokens == told.xi_tokens)
     };
     until("the router knows that it was told", known).await;

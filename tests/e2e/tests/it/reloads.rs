@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use admin::Admin;
 use config::Overrides;
 use operator::audit::AuditRecord;
 use operator::secret::hash;
@@ -17,6 +18,7 @@ use tailroute_e2e::fleet::{metrics, quick};
 use tailroute_e2e::talk::ask;
 use tailroute_e2e::wait::{PATIENCE, until};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::admission::{bearer, secret};
 
@@ -28,6 +30,19 @@ struct Running {
 }
 
 impl Running {
+    /// Watches the files. Returns the parts, the request of a reload, and the task, once the files were read.
+    async fn watch(&self) -> (Arc<Admin>, Arc<Notify>, JoinHandle<()>) {
+        let (parts, asked) = (Arc::clone(self.router.parts()), Arc::new(Notify::new()));
+        let watching = reload::watch(Arc::clone(&parts), self.source.clone(), Arc::clone(&asked));
+        let watching = tokio::spawn(watching);
+        asked.notify_one();
+        until("the files are watched", || {
+            parts.state.operator.reloads.lock().generation >= 2
+        })
+        .await;
+        (parts, asked, watching)
+    }
+
     /// Starts a router with this configuration file.
     async fn start(file: &Path, extra: &str) -> Self {
         let engine = Engine::start(quick()).await.unwrap();
@@ -187,18 +202,7 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
     std::os::unix::fs::symlink("..data/keys.toml", &mounted).unwrap();
     let extra = format!("[admission]\nkeys_file = {:?}\n", mounted.display().to_string());
     let running = Running::start(&folder.path().join("t.toml"), &extra).await;
-    let parts = Arc::clone(running.router.parts());
-    let asked = Arc::new(Notify::new());
-    let watching = tokio::spawn(reload::watch(
-        Arc::clone(&parts),
-        running.source.clone(),
-        Arc::clone(&asked),
-    ));
-    asked.notify_one();
-    until("the files are watched", || {
-        parts.state.operator.reloads.lock().generation >= 2
-    })
-    .await;
+    let (parts, asked, watching) = running.watch().await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
     version(2, &key("b"));
     until("the keys are read again", || {
@@ -220,18 +224,7 @@ async fn a_file_that_a_reload_adds_is_watched() {
     let folder = tempfile::tempdir().unwrap();
     let (file, keys) = (folder.path().join("t.toml"), folder.path().join("keys.toml"));
     let running = Running::start(&file, "").await;
-    let parts = Arc::clone(running.router.parts());
-    let asked = Arc::new(Notify::new());
-    let watching = tokio::spawn(reload::watch(
-        Arc::clone(&parts),
-        running.source.clone(),
-        Arc::clone(&asked),
-    ));
-    asked.notify_one();
-    until("the file is watched", || {
-        parts.state.operator.reloads.lock().generation >= 2
-    })
-    .await;
+    let (parts, _, watching) = running.watch().await;
     std::fs::write(&keys, key("a")).unwrap();
     let extra = format!("[admission]\nkeys_file = {:?}\n", keys.display().to_string());
     std::fs::write(&file, format!("{}{extra}", running.worker)).unwrap();

@@ -1,22 +1,12 @@
 //! Traces as received by a collector: OTLP over real sockets, by gRPC and by HTTP.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use config::OtlpProtocol;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::trace::v1::Span;
-use parking_lot::Mutex;
 use policy::units::Millis;
-use prost::Message as _;
 use serde_json::json;
 use sim_engine::Fault;
 use tailroute_e2e::client::{self, CHAT, Fields};
@@ -27,154 +17,15 @@ use tailroute_e2e::wait::{until, within};
 
 use crate::tls::{Authority, in_front_of};
 
+mod collector;
+
+use collector::{Refusal, collector, grpc, hex, number, text, value};
+
 const CLIENT: (&str, &str) = (
     "traceparent",
     "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 );
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-
-/// The spans and the credentials that a collector has received.
-#[derive(Clone, Default)]
-struct Received {
-    spans: Arc<Mutex<Vec<Span>>>,
-    /// What it was shown to let them in.
-    shown: Arc<Mutex<Vec<String>>>,
-    /// Batches that it has refused, and is yet to refuse: for now, or for good.
-    refused: Arc<Mutex<Vec<Refusal>>>,
-    refuses: Arc<Mutex<Vec<Refusal>>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Refusal {
-    ForNow,
-    ForGood,
-}
-
-impl Received {
-    fn take_in(&self, message: ExportTraceServiceRequest) {
-        let scopes = message.resource_spans.into_iter().flat_map(|resource| {
-            let attributes = resource.resource.unwrap().attributes;
-            assert!(attributes.iter().any(|attribute| attribute.key == "service.name"));
-            resource.scope_spans
-        });
-        self.spans.lock().extend(scopes.flat_map(|scope| scope.spans));
-    }
-
-    /// Whether the batch at hand is refused.
-    fn refusal(&self) -> Option<Refusal> {
-        let refusal = self.refuses.lock().pop()?;
-        self.refused.lock().push(refusal);
-        Some(refusal)
-    }
-
-    fn shown(&self, authorization: Option<&str>) {
-        self.shown.lock().extend(authorization.map(str::to_owned));
-    }
-
-    /// Returns the spans of a trace by name, once the request's own span has come.
-    async fn trace(&self, trace: &str) -> HashMap<String, Span> {
-        let of = |span: &&Span| hex(&span.trace_id) == trace;
-        until("the trace has come", || {
-            self.spans.lock().iter().any(|span| of(&span))
-        })
-        .await;
-        let all = self.spans.lock();
-        let kinds = |span: &Span| {
-            if span.kind == 3 {
-                format!("to {}", text(span, "tailroute.worker"))
-            } else {
-                span.name.clone()
-            }
-        };
-        all.iter()
-            .filter(of)
-            .map(|span| (kinds(span), span.clone()))
-            .collect()
-    }
-
-    fn count(&self) -> usize {
-        self.spans.lock().iter().filter(|span| span.kind == 2).count()
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn value<'a>(span: &'a Span, key: &str) -> Option<&'a Value> {
-    let attribute = span.attributes.iter().find(|attribute| attribute.key == key)?;
-    attribute.value.as_ref()?.value.as_ref()
-}
-
-fn text(span: &Span, key: &str) -> String {
-    match value(span, key) {
-        Some(Value::StringValue(text)) => text.clone(),
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-fn number(span: &Span, key: &str) -> i64 {
-    match value(span, key) {
-        Some(Value::IntValue(number)) => *number,
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-#[tonic::async_trait]
-impl TraceService for Received {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportTraceServiceRequest>,
-    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
-        let shown = request.metadata().get("authorization");
-        self.shown(shown.map(|shown| shown.to_str().unwrap()));
-        match self.refusal() {
-            Some(Refusal::ForNow) => return Err(tonic::Status::unavailable("full")),
-            Some(Refusal::ForGood) => return Err(tonic::Status::invalid_argument("no")),
-            None => self.take_in(request.into_inner()),
-        }
-        Ok(tonic::Response::new(Default::default()))
-    }
-}
-
-async fn grpc() -> (Received, SocketAddr) {
-    let received = Received::default();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let service = TraceServiceServer::new(received.clone());
-    let connections = tonic::transport::server::TcpIncoming::from(listener);
-    tokio::spawn(
-        tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(connections),
-    );
-    (received, address)
-}
-
-/// Starts a collector of protobuf over HTTP.
-async fn http() -> (Received, SocketAddr) {
-    let received = Received::default();
-    let mut upstream = Upstream::start().await;
-    let (address, takes) = (upstream.address, received.clone());
-    tokio::spawn(async move {
-        loop {
-            let exchange = upstream.next().await;
-            assert!(exchange.head.starts_with("POST /v1/traces "), "{}", exchange.head);
-            assert_eq!(exchange.header("content-type"), Some("application/x-protobuf"));
-            takes.shown(exchange.header("authorization"));
-            let status = match takes.refusal() {
-                Some(Refusal::ForNow) => "503 Service Unavailable",
-                Some(Refusal::ForGood) => "400 Bad Request",
-                None => {
-                    takes.take_in(ExportTraceServiceRequest::decode(&*exchange.body).unwrap());
-                    "200 OK"
-                }
-            };
-            exchange.answer(status, "").await;
-        }
-    });
-    (received, address)
-}
 
 fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
     config::Traces {
@@ -195,10 +46,7 @@ fn to(collector: SocketAddr, protocol: OtlpProtocol) -> config::Traces {
 #[tokio::test]
 async fn a_trace_has_a_span_per_stage_with_either_protocol() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
-        let (received, address) = match protocol {
-            OtlpProtocol::Grpc => grpc().await,
-            OtlpProtocol::Http => http().await,
-        };
+        let (received, address) = collector(protocol).await;
         let fleet = Fleet::start(vec![quick()], |config| {
             config.traces = Some(to(address, protocol))
         })
@@ -376,10 +224,7 @@ async fn a_tls_collector_is_verified_and_gets_reloadable_credentials() {
         headers
     };
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
-        let (received, address) = match protocol {
-            OtlpProtocol::Grpc => grpc().await,
-            OtlpProtocol::Http => http().await,
-        };
+        let (received, address) = collector(protocol).await;
         let address = in_front_of(address, &signs.sign(), None).await;
         for (ca, is_taken) in [(&known, true), (&others, false)] {
             let settings = config::Traces {
@@ -501,10 +346,7 @@ async fn an_unreachable_collector_delays_no_request_and_dropped_spans_are_counte
 #[tokio::test]
 async fn a_batch_that_is_refused_for_now_is_sent_again_and_one_for_good_is_not() {
     for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
-        let (received, address) = match protocol {
-            OtlpProtocol::Grpc => grpc().await,
-            OtlpProtocol::Http => http().await,
-        };
+        let (received, address) = collector(protocol).await;
         let fleet = Fleet::start(vec![quick()], |config| {
             config.traces = Some(to(address, protocol))
         })

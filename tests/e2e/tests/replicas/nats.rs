@@ -1,5 +1,6 @@
 //! A real NATS server on a free port that can be killed and restarted.
 
+use std::fs::OpenOptions;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,6 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
 /// Time for a server to listen after its start, on a busy machine.
@@ -68,24 +70,34 @@ impl Nats {
 
     /// Restarts the server with its data.
     pub(crate) async fn revive(&mut self) {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .unwrap();
         let process = Command::new(program())
             .args(["--addr", "127.0.0.1", "--port", &self.address.port().to_string()])
             .args(self.has_jetstream.then_some("--jetstream"))
+            .arg("--debug")
             .arg("--store_dir")
             .arg(self.folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         self.process = Some(process);
-        let listens = async {
-            while TcpStream::connect(self.address).await.is_err() {
+        let greets = async {
+            while !greets(self.address).await {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let listens = tokio::time::timeout(STARTED_WITHIN, listens).await;
-        assert!(listens.is_ok(), "nats-server does not listen");
+        let greets = tokio::time::timeout(STARTED_WITHIN, greets).await;
+        assert!(greets.is_ok(), "nats-server does not start");
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("nats.log")
     }
 
     pub(crate) fn kill(&mut self) {
@@ -100,8 +112,23 @@ impl Nats {
     }
 }
 
+/// Returns whether a NATS server greets a new connection.
+async fn greets(address: SocketAddr) -> bool {
+    let mut greeting = [0; 5];
+    let Ok(mut stream) = TcpStream::connect(address).await else {
+        return false;
+    };
+    stream.read_exact(&mut greeting).await.is_ok() && greeting == *b"INFO "
+}
+
 impl Drop for Nats {
+    /// Kills the server. If the test has failed, prints whether the server was still running, and its log.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let exit = self.process.as_mut().map(Child::try_wait);
+            let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+            eprintln!("nats-server at {}: {exit:?}\n{log}", self.address);
+        }
         self.kill();
     }
 }

@@ -167,6 +167,9 @@ async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
         .filter(|sample| sample.labels.values().any(|value| value == "leaves"));
     assert_eq!(left.count(), 0, "it has no series any more");
     assert_eq!(fleet.chat(&[], &ask_it).await.worker(), "stays");
+    let decisions = get(&fleet, "/admin/v1/decisions?limit=1").await;
+    let terms = decisions["decisions"][0]["terms"].as_array().unwrap();
+    assert_eq!((terms.len(), &terms[0]["worker"]), (1, &json!("stays")));
 }
 
 #[tokio::test]
@@ -184,7 +187,11 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
         ready(&fleet, "late").await;
         let worker = fleet.router.parts().state.fleet.find("late").unwrap();
         assert_eq!(remove(&fleet, "late").await.status, 200);
-        assert!(worker.set_hold(fleet::hold::Hold::None).is_none());
+        assert!(
+            worker
+                .set_admin_state(fleet::overrides::AdminState::None)
+                .is_none()
+        );
         until_gone(&fleet, "late").await;
     }
     // Only the configured worker remains; without it, none is ready.

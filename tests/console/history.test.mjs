@@ -1,0 +1,57 @@
+// What the charts show of the time before the page was opened and before the router was started.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { browser, settled, shot } from './flows.mjs';
+import { PATIENCE_MS, Stage, until } from './stage.mjs';
+
+/** Points of the chart of the time to first token: when, and how many turns were late of how many. */
+async function points(page) {
+  const labels = await page.getByRole('group', { name: /^Time to first token over/ }).locator('.spot').evaluateAll((all) => all.map((node) => [node.getAttribute('href'), node.getAttribute('aria-label')]));
+  return labels.map(([href, label]) => {
+    const [, late, all] = /(\d+) late of (\d+)/.exec(label).map(Number);
+    return { until: Number(/until_unix_ms=(\d+)/.exec(href)[1]), late, all };
+  });
+}
+
+test('a burst is there after a restart, and for who opens the console half an hour later', { timeout: 6 * PATIENCE_MS }, async () => {
+  const old = await new Stage().open({ engines: 1, snapshot: true });
+  let close = async () => {};
+  const shows = async (from) => {
+    const { page, ...rest } = await browser.page(old, 'ttft');
+    ({ close } = rest);
+    await settled(page);
+    const burst = await until('the burst is on the chart', async () => {
+      const found = (await points(page)).filter(({ all }) => all > 0);
+      return found.length > 0 && found;
+    });
+    const sum = (key) => burst.reduce((sum, one) => sum + one[key], 0);
+    assert.ok(sum('late') > 0, 'with its late turns');
+    assert.ok(burst.every(({ until }) => until > from - 60_000 && until < from + 300_000), JSON.stringify({ from, burst }));
+    assert.ok(await page.locator('.chart .line.p95').first().getAttribute('d'), 'and its line');
+    assert.deepEqual(rest.wrong, []);
+    return page;
+  };
+  try {
+    old.traffic(2);
+    await until('two samples with late turns between them', async () => {
+      const { samples } = (await old.call('/admin/v1/history')).json;
+      const late = ({ causes }) => Object.values(causes).reduce((sum, one) => sum + one, 0);
+      return samples.length > 1 && late(samples.at(-1)) > late(samples[0]);
+    });
+    old.playing = false;
+    await Promise.all(old.talking);
+
+    const before = await old.restart();
+    await shows(before.samples[0].at_unix_ms);
+    await close();
+
+    const aged = await old.restart({ later_ms: 30 * 60_000 });
+    const page = await shows(aged.samples[0].at_unix_ms);
+    assert.equal(await page.getByRole('button', { name: '1 h' }).getAttribute('aria-pressed'), 'true', 'the last hour is shown at first');
+    await shot(page, 'half-an-hour-later');
+  } finally {
+    await close();
+    await old.close();
+  }
+});
