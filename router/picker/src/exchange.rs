@@ -14,7 +14,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
@@ -119,10 +120,11 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     };
     let given = request.headers().clone();
     let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
-    let route = admit::route(&proxy, &request);
+    let (parts, ()) = request.into_parts();
+    let route = admit::route(&proxy, &parts);
     let asked = Asked {
-        caller: proxy.admission.identify(request.headers()),
-        family: Family::of(request.uri().path()),
+        caller: proxy.admission.identify(&parts.headers),
+        family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),
             started: proxy.state.clock.now(),
@@ -134,9 +136,9 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     };
     // Decoded messages take more memory than the request made from them.
     drop((first, head, inbox.take_room()));
-    asked.trace.asked(request.method(), asked.timer.endpoint);
+    asked.trace.asked(&parts.method, asked.timer.endpoint);
     let talking = async {
-        match talk.ask(&mut inbox, request, route, &asked).await {
+        match talk.ask(&mut inbox, parts, route, &asked).await {
             Ok(served) => {
                 proxy.state.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, &asked).await
@@ -225,12 +227,12 @@ impl Exchange<'_> {
     async fn ask(
         &self,
         inbox: &mut Inbox,
-        mut request: Request<()>,
+        mut parts: Parts,
         route: Result<Route, ApiError>,
         asked: &Asked,
     ) -> Result<Served, No> {
         let proxy = self.proxy;
-        let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
+        let deadline = Deadline::of(&parts.headers, &proxy.state.config.failure, Instant::now());
         let context = RequestContext {
             proxy,
             caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
@@ -238,8 +240,7 @@ impl Exchange<'_> {
             deadline,
             trace: &asked.trace,
         };
-        let route = path::enter(&context, request.headers_mut(), route)?;
-        let (parts, ()) = request.into_parts();
+        let route = path::enter(&context, &mut parts.headers, route)?;
         let is_read = asked.has_body && pick::needs_body(&route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {

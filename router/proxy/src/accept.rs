@@ -54,7 +54,7 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut ph
     let begin = |stream: TcpStream, address: SocketAddr, permit: ConnectionPermit| {
         let peer = arrival::peer(&proxy, address, proxy.state.tls.acceptor().is_some());
         let proxy = Arc::clone(&proxy);
-        let handle = move |request| path::handle(Arc::clone(&proxy), Arc::clone(&peer), request);
+        let handle = move |request| path::handle(Arc::clone(&proxy), &peer, request);
         tokio::spawn(connector.clone().serve(stream, handle, permit, phases.clone()));
     };
     loop {

@@ -75,24 +75,29 @@ use tailroute_http::body::Body;
 use telemetry::traces::{Stage, Trace};
 
 /// Answers one client request.
-pub async fn handle(proxy: Arc<Proxy>, peer: Arc<Peer>, mut request: Request<Incoming>) -> Response<Body> {
-    let arrival = Arrival::of(&proxy, &peer, &mut request);
-    let responding = respond(proxy, request, arrival.trace().clone());
+pub fn handle(
+    proxy: Arc<Proxy>,
+    peer: &Peer,
+    mut request: Request<Incoming>,
+) -> impl Future<Output = Response<Body>> + use<> {
+    let arrival = Arrival::of(&proxy, peer, &mut request);
+    let (head, body) = request.into_parts();
+    // Boxed, because every future around it would copy it, and idle connections would reserve its size.
+    let responding = Box::pin(respond(proxy, head, body, arrival.trace().clone()));
     let responding = arrival.whose().clone().within(responding);
-    // Pinned here: each async function that took the future by value would store a copy of it.
-    arrival.answer(pin!(responding)).await
+    arrival.answer(responding)
 }
 
 /// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own format.
-async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) -> Response<Body> {
+async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
     let started = proxy.state.clock.now();
-    let route = admit::route(&proxy, &request);
+    let route = admit::route(&proxy, &head);
     let endpoint = admit::endpoint(&route);
     let timer = RequestTimer { endpoint, started };
-    trace.asked(request.method(), endpoint);
-    let caller = proxy.admission.identify(request.headers());
-    let family = Family::of(request.uri().path());
-    let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
+    trace.asked(&head.method, endpoint);
+    let caller = proxy.admission.identify(&head.headers);
+    let family = Family::of(head.uri.path());
+    let deadline = Deadline::of(&head.headers, &proxy.state.config.failure, Instant::now());
     // Pinned, because `select!` would move it.
     let answering = pin!(async {
         let context = RequestContext {
@@ -102,7 +107,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
             deadline,
             trace: &trace,
         };
-        answer(&context, request, route).await
+        answer(&context, &mut head, body, route).await
     });
     let answered = tokio::select! {
         biased;
@@ -146,24 +151,28 @@ pub fn refused(proxy: &Proxy, caller: &Result<Caller, ApiError>, timer: RequestT
 
 async fn answer(
     context: &RequestContext<'_>,
-    mut request: Request<Incoming>,
+    head: &mut Parts,
+    body: Incoming,
     route: Result<Route, ApiError>,
 ) -> Result<Response<Body>, ApiError> {
     let proxy = context.proxy;
-    match enter(context, request.headers_mut(), route)? {
+    match enter(context, &mut head.headers, route)? {
         Route::Models => Ok(models::list(proxy)),
         Route::Model(name) => models::one(proxy, &name),
         Route::Server => Ok(server_options()),
-        Route::Turn(endpoint) => {
-            let (head, body) = request.into_parts();
-            turn(context, endpoint, &head, body).await
-        }
+        Route::Turn(endpoint) => turn(context, endpoint, head, body).await,
         // Rare variants are boxed to keep the common future small.
-        Route::Tunnel => Box::pin(tunnel::open(context, request)).await,
+        Route::Tunnel => Box::pin(tunnel::open(context, whole(head, body))).await,
         route @ (Route::Upload(_) | Route::Kept(_) | Route::Other) => {
-            Box::pin(relay(context, &route, request)).await
+            Box::pin(relay(context, &route, whole(head, body))).await
         }
     }
+}
+
+/// Takes the head for a request that is passed on as it is.
+fn whole(head: &mut Parts, body: Incoming) -> Request<Incoming> {
+    let (empty, ()) = Request::new(()).into_parts();
+    Request::from_parts(std::mem::replace(head, empty), body)
 }
 
 /// Runs the checks that need only the request head. Returns the route.
@@ -225,22 +234,30 @@ pub async fn admitted(
     body: Bytes,
     permit: &mut RequestPermit,
 ) -> Result<(Arc<Turn>, Bytes), ApiError> {
-    let RequestContext {
-        proxy, caller, trace, ..
-    } = *context;
-    let arrived = proxy.state.clock.now();
+    let RequestContext { proxy, trace, .. } = *context;
     let parsing = trace.begin(Stage::Parse);
-    let asked = Asked::of(proxy, &head.extensions)?;
-    let mut turn = Turn::read(proxy, endpoint, caller, &head.headers, &body, arrived)?;
-    turn.asked = asked;
-    turn.among = among;
+    let turn = parse(context, endpoint, among, head, &body)?;
     let waiting = parsing.then(Stage::Wait);
-    trace.turn(&turn);
+    trace.turn(&*turn);
     wait::turn(context, &turn, permit).await?;
     drop(waiting);
     let salts = proxy.admission.settings().salt_requests;
     let body = protocol::tenant::edited(&turn.edits, salts, body);
-    Ok((Arc::new(turn), body))
+    Ok((turn, body))
+}
+
+fn parse(
+    context: &RequestContext<'_>,
+    endpoint: Endpoint,
+    among: Option<Among>,
+    head: &Parts,
+    body: &[u8],
+) -> Result<Arc<Turn>, ApiError> {
+    let RequestContext { proxy, caller, .. } = *context;
+    let arrived = proxy.state.clock.now();
+    let asked = Asked::of(proxy, &head.extensions)?;
+    let turn = Turn::read(proxy, endpoint, caller, &head.headers, body, arrived)?;
+    Ok(Arc::new(Turn { asked, among, ..turn }))
 }
 
 /// Relays a request without parsing it as a turn.

@@ -196,8 +196,7 @@ impl Connector {
             let (state, progress, answers) = (self.state.clone(), progress.clone(), answers.clone());
             let open = progress.request_began();
             let (version, carrier) = (request.version(), Carrier::of(&request));
-            // Boxed, because hyper and this block would each copy it, and idle connections would reserve its size.
-            let responding = Box::pin(handle(request));
+            let responding = handle(request);
             async move {
                 let mut response = responding.await;
                 sent_as(&state, version, &progress, &mut response);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request};
+use http::request::Parts;
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -23,22 +24,22 @@ const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request.
 /// Fails if the request is refused by its head alone.
-pub fn route<B>(proxy: &Arc<Proxy>, request: &Request<B>) -> Result<Route, ApiError> {
-    let target = request
-        .uri()
+pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
+    let target = head
+        .uri
         .path_and_query()
         .map_or(0, |target| target.as_str().len());
     if target > MAX_TARGET_BYTES {
         return Err(ApiError::UriTooLong);
     }
-    if header_bytes(request.headers()) > proxy.state.config.limits.max_header_bytes.get() {
+    if header_bytes(&head.headers) > proxy.state.config.limits.max_header_bytes.get() {
         return Err(ApiError::HeadersTooLarge);
     }
     let extra = &proxy.state.config.http.extra_paths;
     routes::find(
-        request.method(),
-        request.uri().path(),
-        upgrade::is_asked(request),
+        &head.method,
+        head.uri.path(),
+        upgrade::is_asked(head),
         extra,
         proxy.admission.has_keys(),
     )

@@ -59,17 +59,21 @@ pub(crate) async fn deliver(
     let proxy = request.context.proxy;
     let mut state = RetryState::new(proxy);
     loop {
-        let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
-        let (has_alternative, may_go_elsewhere) = (choice.has_alternative(), choice.may_go_elsewhere);
-        let sent = Sent::start(&request, &choice, pass, &state.charged)?;
+        let (mut sent, has_alternative, may_go_elsewhere) = {
+            let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
+            let sent = Sent::start(&request, &choice, pass, &state.charged)?;
+            state.tried.push(choice.worker.id);
+            (sent, choice.has_alternative(), choice.may_go_elsewhere)
+        };
         if let Some(permit) = permit {
             permit.sent();
         }
-        state.tried.push(choice.worker.id);
-        let (sent, head) = match proxy.state.config.failure.hedge_after {
+        let head = match proxy.state.config.failure.hedge_after {
             // Boxed to keep the common future small: few configurations hedge.
-            Some(after) if has_alternative => Box::pin(hedge::race(&request, sent, after, &mut state)).await,
-            _ => sent.wait().await,
+            Some(after) if has_alternative => {
+                Box::pin(hedge::race(&request, &mut sent, after, &mut state)).await
+            }
+            _ => sent.head().await,
         };
         let worker = sent.worker_name();
         let verdict = sent.judge(&request, head, |failure| {

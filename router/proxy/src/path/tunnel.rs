@@ -61,7 +61,7 @@ pub(super) async fn open(
         ..
     } = *context;
     let permit = context.permit()?;
-    let is_h2 = is_extended_connect(&request);
+    let is_h2 = is_extended_connect(request.method(), request.extensions());
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
     let model = model(&head.uri);

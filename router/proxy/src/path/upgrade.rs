@@ -1,7 +1,8 @@
 //! Recognises requests for a WebSocket.
 
 use http::header::{CONNECTION, HeaderName, UPGRADE};
-use http::{Method, Request, Version};
+use http::request::Parts;
+use http::{Extensions, Method, Request, Version};
 use hyper::ext::Protocol;
 
 pub(super) const WEBSOCKET: &str = "websocket";
@@ -11,13 +12,13 @@ pub(super) const WEBSOCKET: &str = "websocket";
 struct Asked;
 
 /// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
-pub(super) fn is_asked<B>(request: &Request<B>) -> bool {
-    request.extensions().get::<Asked>().is_some() || is_extended_connect(request)
+pub(super) fn is_asked(head: &Parts) -> bool {
+    head.extensions.get::<Asked>().is_some() || is_extended_connect(&head.method, &head.extensions)
 }
 
-pub(super) fn is_extended_connect<B>(request: &Request<B>) -> bool {
-    let protocol = request.extensions().get::<Protocol>();
-    *request.method() == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
+pub(super) fn is_extended_connect(method: &Method, extensions: &Extensions) -> bool {
+    let protocol = extensions.get::<Protocol>();
+    method == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == WEBSOCKET)
 }
 
 /// Marks a WebSocket request before its upgrade headers are removed.

@@ -104,11 +104,7 @@ async fn mined(parts: Arc<Admin>, fuses: Vec<(usize, usize)>) -> SocketAddr {
             let peer = Arc::new(Peer::new(&parts.state.config.http, from.ip(), false));
             let service = service_fn(move |request: hyper::Request<Incoming>| {
                 let (handling, answering) = fuses[next.fetch_add(1, Ordering::Relaxed) % fuses.len()];
-                let inner = Box::pin(proxy::path::handle(
-                    Arc::clone(&parts.proxy),
-                    Arc::clone(&peer),
-                    request,
-                ));
+                let inner = Box::pin(proxy::path::handle(Arc::clone(&parts.proxy), &peer, request));
                 async move {
                     let answer = Bomb {
                         inner,

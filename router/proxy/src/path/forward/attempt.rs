@@ -130,11 +130,6 @@ impl Sent {
         self.flight.worker().name().into()
     }
 
-    pub(super) async fn wait(mut self) -> (Self, Head) {
-        let head = self.head().await;
-        (self, head)
-    }
-
     /// Waits for the response head. Cancel safe.
     pub(super) async fn head(&mut self) -> Head {
         let mut answer = pin!(answer(&mut self.reply, &mut self.head, self.peeks));

@@ -5,6 +5,7 @@
 //! occasionally and have spare capacity. A request hedges at most once, charges the retry budget, and only before the
 //! first byte. Engines send the head of a stream before its first token, so a response counts from its first piece.
 
+use std::mem::replace;
 use std::time::Duration;
 
 use tracing::debug;
@@ -19,19 +20,19 @@ enum First {
     Beside(Head),
 }
 
-/// Waits for a turn, and after a delay hedges it. Returns the attempt that is answered, or the last to fail, and its
-/// result.
+/// Waits for a turn, and after a delay hedges it. Returns the result of the attempt that is answered, or the last to
+/// fail, and leaves that attempt in `asked`.
 pub(super) async fn race(
     request: &TurnRequest<'_>,
-    mut asked: Sent,
+    asked: &mut Sent,
     after: Duration,
     state: &mut RetryState,
-) -> (Sent, Head) {
+) -> Head {
     if let Ok(head) = tokio::time::timeout(after, asked.head()).await {
-        return (asked, head);
+        return head;
     }
     let Some(mut beside) = second(request, state) else {
-        return asked.wait().await;
+        return asked.head().await;
     };
     let metrics = &request.context.proxy.state.metrics;
     metrics.hedge("sent");
@@ -43,22 +44,22 @@ pub(super) async fn race(
     match first {
         First::Asked(head) if head.is_answer() => {
             beside.outrun();
-            (asked, head)
+            head
         }
         First::Beside(head) if head.is_answer() => {
             debug!(worker = &*beside.worker_name(), "the hedged worker was faster");
             metrics.hedge("won");
-            asked.outrun();
-            (beside, head)
+            replace(asked, beside).outrun();
+            head
         }
         // One failed, so the other decides.
         First::Asked(head) => {
-            asked.judge(request, head, |_| true);
-            beside.wait().await
+            replace(asked, beside).judge(request, head, |_| true);
+            asked.head().await
         }
         First::Beside(head) => {
             beside.judge(request, head, |_| true);
-            asked.wait().await
+            asked.head().await
         }
     }
 }
