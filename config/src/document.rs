@@ -1,5 +1,4 @@
-//! Documents of the admin API, checked like the file: by the schema derived from their type, with the nearest key named
-//! for an unknown one, and all mistakes reported at once.
+//! Documents of the admin API, checked like the file: by the schema of their type, with all mistakes reported at once.
 
 mod worker;
 
@@ -17,14 +16,12 @@ use crate::sections::{self, Class, Routing};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
 
-/// Reads a JSON document. `null` means that a key is absent.
-/// Fails with everything that is wrong with it, with its position; never an empty list.
+/// Reads a JSON document, where `null` means an absent key. Fails with all problems and their positions, never none.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
     read(node(document, &Origin::Nowhere))
 }
 
-/// Reads the parameters of a query, whose values are text.
-/// Fails with everything that is wrong with them, each with its name; never an empty list.
+/// Reads the parameters of a query, whose values are text. Fails with all problems and their names, never with none.
 pub fn read_query<T: DeserializeOwned + JsonSchema>(
     parameters: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, Problems> {

@@ -1,9 +1,8 @@
 //! File access while the process serves: regular files only, bounded in size and in time.
 //!
 //! Opening a named pipe blocks until another process opens its other end, a device can be read without end, and a file
-//! system whose server is gone does not answer. None of these may block a caller. So blocking calls run on another
-//! thread, and the caller waits for at most a given time. A thread cannot be interrupted in such a call: a path whose
-//! thread was abandoned is refused until that thread ends, so that a stalled file system costs one thread per path.
+//! system whose server is gone does not answer. So calls run on another thread, for which the caller waits a limited
+//! time. A path whose thread was abandoned is refused until the thread ends: a stalled path costs one thread.
 
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -21,34 +20,25 @@ pub const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Paths that may be stuck at once. Each holds a thread.
 const MOST_STUCK: usize = 64;
 
-/// Work of a thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The idle thread, if there is one. It saves a new thread per access, since files of discovery are checked twice a
-/// second.
+/// The idle thread, if any. It saves a thread per access: files of discovery are checked twice a second.
 static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
 /// Paths whose thread was abandoned and has not ended.
 static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Reads a regular file of at most `most` bytes.
-/// Fails if it cannot be read within [`READ_LIMIT`], is not a regular file, or is longer (`FileTooLarge`).
+/// Reads a regular file. Fails for anything else, after [`READ_LIMIT`], and beyond `most` bytes (`FileTooLarge`).
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_within(path, most, READ_LIMIT)
 }
 
-/// Like [`read`], for a text file.
-///
-/// # Errors
-/// Like [`read`], or if the file is not UTF-8.
+/// Like [`read`], for a text file. Fails also if the file is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Like [`read`], with another time limit.
-///
-/// # Errors
-/// Like [`read`].
 pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8>> {
     let own = path.to_owned();
     within(path, limit, move || {
@@ -91,8 +81,7 @@ fn stamp_of(found: &Metadata) -> Stamp {
     )
 }
 
-/// Refuses a path that leads to a named pipe, a device, a socket or a folder.
-/// Fails if it does, or does not exist.
+/// Fails if the path does not exist, or leads to a named pipe, a device, a socket or a folder.
 pub fn expect_regular(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_file() {
         Ok(())
@@ -102,8 +91,7 @@ pub fn expect_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Like [`expect_regular`], but accepts a path without a file.
-/// Fails if the path leads to anything but a regular file.
+/// Fails if the path leads to anything but a regular file. A path without a file is accepted.
 pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
     match expect_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -133,8 +121,7 @@ pub fn within<T: Send + 'static>(
         let worked = worked.unwrap_or_else(|_| Err(io::Error::other("the access panicked")));
         let mut stuck = STUCK.lock();
         stuck.remove(&own);
-        // The channel has room. The lock ensures that an abandoning caller either receives the result or is found in
-        // the set.
+        // The channel has room. Under the lock, an abandoning caller either receives the result or is in the set.
         let _ = done.try_send(worked);
     };
     start(Box::new(run))?;
@@ -155,7 +142,6 @@ pub fn within<T: Send + 'static>(
     }
 }
 
-/// Runs a job on the idle thread, or on a new one.
 fn start(job: Job) -> io::Result<()> {
     let spare = SPARE.lock().take();
     let job = match spare {

@@ -7,12 +7,9 @@
 //!                   └────────────────▶ Problems ◀────────────────────┘
 //! ```
 //!
-//! `sections` has one file per section: what may be written, with its documentation, and its checked form. The JSON schema
-//! is derived from it, and drives the check of the file, the spelling of
-//! the environment's variables, [`schema()`], and [`reference()`]. [`Config`] has typed values: addresses, non-zero
-//! numbers, policies. It needs no further check.
-//!
-//! The check continues after a problem, so that all problems are reported at once.
+//! `sections` has one file per section: what may be written, with its documentation, and its checked form. The JSON
+//! schema derived from it drives the check of the file, the names of environment variables, [`schema()`] and
+//! [`reference()`]. [`Config`] has typed values and needs no further check. All problems are reported at once.
 
 mod coerce;
 mod document;

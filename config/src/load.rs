@@ -52,8 +52,7 @@ pub enum LoadError {
     Wrong(#[from] Problems),
 }
 
-/// Combines the sources and checks the result.
-/// Fails with everything that is wrong with it; never an empty list.
+/// Combines the sources and checks the result. Fails with all problems, never with none.
 pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     let mut problems = Problems::default();
     let mut root = match sources.file {
@@ -97,9 +96,8 @@ fn as_written(root: &mut Node, problems: &mut Problems) -> Option<File> {
     }
 }
 
-/// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate proposed weights before they go
-/// into the configuration. The file is checked like a configuration, but needs no workers.
-/// Fails if the file cannot be read, is not UTF-8, or is invalid.
+/// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate weights before they are used. It
+/// is checked like a configuration, but needs no workers. Fails if the file is unreadable or invalid.
 pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     let text = read_text(path)?;
     let mut problems = Problems::default();
@@ -121,7 +119,6 @@ pub(crate) struct ReadApart<T> {
     pub(crate) problems: Problems,
 }
 
-/// Reads a file that is separate from the configuration.
 pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     path: &Path,
 ) -> Result<ReadApart<T>, LoadError> {
@@ -182,8 +179,7 @@ pub fn environment() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(text).collect()
 }
 
-/// Reads `path`, if given, and [`load`]s it with the environment and the command line.
-/// Fails if the file cannot be read, is not UTF-8, or is invalid.
+/// [`load`]s `path`, if given, with the other sources. Fails if the file cannot be read, is not UTF-8, or is invalid.
 pub fn load_file(
     path: Option<&Path>,
     environment: BTreeMap<String, String>,

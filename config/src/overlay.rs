@@ -1,9 +1,8 @@
 //! Overrides of the file by the environment and the command line.
 //!
 //! `TAILROUTE_SERVER__LISTEN` is `server.listen`: the prefix, then sections and key in capitals, joined by a double
-//! underscore, because single ones are part of keys. Variables without a double underscore are ignored, except
-//! `TAILROUTE_WORKERS`. The values enter the tree as text, which the schema determines how to parse, so that a misspelt
-//! variable is reported like a misspelt key.
+//! underscore, because single ones are part of keys. Variables without one are ignored, except `TAILROUTE_WORKERS`.
+//! The schema determines how the text is parsed, so that a misspelt variable is reported like a misspelt key.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +25,6 @@ pub struct Overrides {
     pub policy: Option<String>,
 }
 
-/// Applies environment variables to a tree, in the order of their names.
 pub(crate) fn environment(root: &mut Node, variables: &BTreeMap<String, String>, problems: &mut Problems) {
     for (name, text) in variables {
         let Some(rest) = name.strip_prefix(ENVIRONMENT_PREFIX) else {
@@ -51,7 +49,6 @@ pub(crate) fn environment(root: &mut Node, variables: &BTreeMap<String, String>,
     }
 }
 
-/// Applies the command line to a tree.
 pub(crate) fn flags(root: &mut Node, overrides: &Overrides, problems: &mut Problems) {
     let single = [
         ("--listen", ["server", "listen"], &overrides.listen),

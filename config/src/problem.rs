@@ -37,7 +37,6 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Returns what problems are sorted by.
     fn place(&self) -> (bool, Option<(&str, usize, usize)>) {
         match self {
             Self::File { file, line, column } => (false, Some((file, *line, *column))),
@@ -98,8 +97,7 @@ const TOLD: usize = 32;
 /// Largest number of characters shown of an unknown key.
 const SHOWN: usize = 128;
 
-/// Problems in the order of their lines. Never empty when returned as an error. After the first 32, one more
-/// states the number of others.
+/// Problems in the order of their lines; never empty as an error. After the first 32, one more counts the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems {
@@ -163,7 +161,6 @@ impl Problems {
     }
 }
 
-/// Shortens a key for display.
 pub(crate) fn shortened(path: String) -> String {
     match path.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{}…", &path[..end]),

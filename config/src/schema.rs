@@ -1,7 +1,5 @@
-//! The JSON schema of the file, and the few questions that the rest of the crate asks it.
-//!
-//! It is derived from [`crate::sections`], and is the only description of keys, types, ranges, defaults and meanings:
-//! the check, the reference and editors all read this one.
+//! The JSON schema of the file, derived from [`crate::sections`]. It is the only description of keys, types, ranges,
+//! defaults and meanings: the check, the reference and editors all read it.
 
 use serde_json::Value as Json;
 
@@ -14,7 +12,6 @@ pub fn schema() -> Json {
     root
 }
 
-/// The schema of one type.
 pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
     schemars::schema_for!(T).to_value()
 }
@@ -67,8 +64,7 @@ impl<'a> Schema<'a> {
         self.keyword(name).and_then(Json::as_str)
     }
 
-    /// Returns `object`, `array`, `string`, `integer`, `number` or `boolean`; for an optional key, the type of its
-    /// value.
+    /// Returns `object`, `array`, `string`, `integer`, `number` or `boolean`; for an optional key, its value's type.
     pub(crate) fn kind(self) -> &'a str {
         match self.keyword("type") {
             Some(Json::String(kind)) => kind,
@@ -80,7 +76,6 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// Returns the keys of a section, by name.
     pub(crate) fn properties(self) -> impl Iterator<Item = (&'a str, Schema<'a>)> {
         let root = self.root;
         let properties = self.keyword("properties").and_then(Json::as_object);
@@ -109,7 +104,6 @@ impl<'a> Schema<'a> {
         strings(self.keyword("required"))
     }
 
-    /// The schema of a list's elements.
     pub(crate) fn items(self) -> Option<Schema<'a>> {
         self.keyword("items").map(|here| Schema {
             root: self.root,

@@ -1,14 +1,13 @@
 //! The sections of the configuration, one file each.
 //!
-//! A key is a field of its section, with its bounds (`schemars`), its default, and a doc comment for operators, which is its
-//! description in the schema and in docs/configuration.md. Most sections are one struct, whose fields have the types that
-//! the router uses ([`as_written`] says how they are written). A section with texts to parse or files to read is two structs:
-//! `…Section` as written, and its checked form.
+//! A key is a field of its section, with its bounds (`schemars`), its default, and a doc comment for operators, which
+//! is its description in the schema and in docs/configuration.md. Most sections are one struct, whose fields have the
+//! types that the router uses ([`as_written`] says how they are written). A section with texts to parse or files to
+//! read is two structs: `…Section` as written, and its checked form. Times that feed the policies are `Millis`; times
+//! that bound sockets are `Duration`, as tokio takes them.
 //!
-//! Times that feed the policies are `Millis`; times that bound sockets are `Duration`, as tokio takes them.
-//!
-//! The schema checks ranges first. The sections check texts, and values that must agree with each other. For an invalid
-//! value a default is used while the check continues; a configuration with problems is never returned.
+//! The schema checks ranges first; the sections check texts, and values that must agree with each other. For an invalid
+//! value a default is used while the check continues. A configuration with problems is never returned.
 
 use std::collections::BTreeMap;
 

@@ -30,7 +30,6 @@ pub(crate) fn repeats(message: &str, before: &str, line: &str) -> bool {
     message == DUPLICATE && header(line).is_none() && section.and_then(header).is_some_and(is_second)
 }
 
-/// Returns the name of `[name]`.
 fn header(line: &str) -> Option<&str> {
     let name = line.trim_start().strip_prefix('[')?.split(']').next()?;
     (!name.starts_with('[')).then_some(name.trim())

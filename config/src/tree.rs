@@ -1,7 +1,5 @@
-//! A configuration as values with their origins.
-//!
-//! Values of the file, the environment and flags are combined here, so that a problem can point to where the value was
-//! written, and a flag's mistake is not attributed to the file.
+//! A configuration as values with their origins. Values of the file, the environment and flags are combined here, so
+//! that a problem can point to where the value was written.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +9,6 @@ use toml::de::{DeTable, DeValue};
 use crate::problem::{Origin, Problem, Problems};
 use crate::syntax;
 
-/// A value and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) origin: Origin,
@@ -46,7 +43,6 @@ impl Value {
 }
 
 impl Node {
-    /// Returns an empty section without an origin.
     pub(crate) fn empty() -> Self {
         Self {
             origin: Origin::Nowhere,
@@ -54,7 +50,6 @@ impl Node {
         }
     }
 
-    /// Returns the values without their origins, for serde.
     pub(crate) fn to_toml(&self) -> toml::Value {
         match &self.value {
             Value::Text(text) => toml::Value::String(text.clone()),
@@ -72,7 +67,6 @@ impl Node {
         }
     }
 
-    /// Returns the origin of each key, by its path.
     pub(crate) fn origins(&self) -> BTreeMap<String, Origin> {
         let mut origins = BTreeMap::new();
         self.collect_origins(String::new(), &mut origins);
@@ -97,7 +91,6 @@ impl Node {
     }
 }
 
-/// Returns `section.key`, or `key` at the top level.
 pub(crate) fn join(section: &str, key: &str) -> String {
     if section.is_empty() {
         key.to_owned()

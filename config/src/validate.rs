@@ -1,7 +1,5 @@
-//! Checks a tree against the schema: unknown keys, wrong types, values out of range.
-//!
-//! A wrong value is reported and removed from the tree, so that its default is used and the check of the rest
-//! continues.
+//! Checks a tree against the schema: unknown keys, wrong types, values out of range. A wrong value is reported and
+//! removed from the tree, so that its default is used and the rest is checked.
 
 use serde_json::Value as Json;
 
@@ -88,7 +86,6 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
     });
 }
 
-/// Suggests a known key for an unknown one.
 fn known_key(key: &str, schema: Schema<'_>) -> String {
     let names = || schema.properties().map(|(name, _)| name);
     match nearest(key, names()) {

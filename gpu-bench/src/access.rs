@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use http::HeaderValue;
 
-/// Reads a secret from a file, without the final newline.
-/// Fails if the file cannot be read, or is empty.
+/// Reads a secret from a file, without the final newline. Fails if the file cannot be read, or is empty.
 pub fn secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path).and_then(|file| file.take(4096).read_to_string(&mut text));
@@ -16,8 +15,7 @@ pub fn secret(path: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Returns the `Authorization` value of a key.
-/// Fails if the key has characters that a header cannot contain.
+/// Returns the `Authorization` value of a key. Fails if the key has characters that a header cannot contain.
 pub fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {key}"))
         .context("the key has characters that are invalid in a header")?;
@@ -25,8 +23,7 @@ pub fn bearer(key: &str) -> anyhow::Result<HeaderValue> {
     Ok(value)
 }
 
-/// Parses a URL and strips `/v1` and the trailing slash.
-/// Fails if it is not a valid URL.
+/// Parses a URL and strips `/v1` and the trailing slash. Fails if it is not a valid URL.
 pub fn base_url(text: &str) -> Result<String, String> {
     let base = text.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);

@@ -108,8 +108,7 @@ pub enum ReadError {
 }
 
 impl Calibration {
-    /// Reads a calibration file.
-    /// Fails if the file cannot be read, or is not a calibration of this version.
+    /// Reads a calibration file. Fails if it cannot be read, or is not a calibration of this version.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let mut text = Vec::new();
         let read = File::open(path).and_then(|file| file.take(LONGEST_FILE_BYTES).read_to_end(&mut text));

@@ -1,20 +1,14 @@
 //! Fits α, β, γ to samples and decides whether the fit is reliable.
 //!
-//! Model: `ttft = β + α·u + γ·u·(h + u/2)`, linear in its three coefficients.
-//!
-//! *Noise.* A prefill of one second does not jitter by as many milliseconds as one of ten: the spread is modelled as
-//! `√(a² + (b·ttft)²)`, and samples are weighted accordingly ([`noise`]).
-//! *Outliers.* With least squares a single stall would bend the line. Residuals are weighted by Tukey's biweight
-//! (1974), which falls to zero at 4.685 standard deviations and keeps 95 % of least squares' efficiency under normal
-//! noise ([`robust`]). Least absolute deviations only provide its start: they never drop an outlier, and stalls are
-//! all on one side.
-//! *Intervals* are percentiles of 500 bootstrap resamples of (h, u, ttft) triples ([`bootstrap`]).
-//! *Shape.* Small prompts may all take the same time (a floor), and the slope may change (a break). Both are
-//! detected, and a fit is rejected if too many cells are off ([`shape`]).
+//! Model: `ttft = β + α·u + γ·u·(h + u/2)`, linear in its three coefficients. Samples are weighted by the noise of
+//! their time ([`noise`]) and by Tukey's biweight (1974), which falls to zero at 4.685 standard deviations and keeps 95
+//! % of least squares' efficiency under normal noise ([`robust`]). Least absolute deviations only provide its start:
+//! they never drop an outlier, and stalls are all on one side. Intervals are percentiles of 500 bootstrap resamples
+//! ([`bootstrap`]). A floor and a break of the slope are detected, and too many cells that are off reject a fit
+//! ([`shape`]).
 //!
 //! A negative coefficient, which no worker has, is noise around zero: it is set to zero and the others are fitted
-//! again. `R²` excludes what the biweight excludes, so the share of outliers is reported beside it: a fit that drops
-//! a quarter of the samples is not reliable, whatever its `R²`.
+//! again. `R²` excludes outliers, so a fit that drops a quarter of the samples is not reliable, whatever its `R²`.
 
 mod bootstrap;
 mod noise;
@@ -87,8 +81,7 @@ pub struct Fit {
     pub bend: Option<Break>,
     /// The fit without γ to the same samples.
     pub plain: Plain,
-    /// The most that an error of one millisecond in α, β or γ moves a prediction, as a share of it. Decides whether
-    /// the intervals are narrow enough.
+    /// The most that an error of one millisecond in α, β or γ moves a prediction, as a share of it.
     #[serde(skip)]
     pub reach: [f64; 3],
 }
@@ -166,8 +159,7 @@ pub struct Diagnosis {
     pub weight: f64,
 }
 
-/// Fits `samples`. `seed` determines the resamples.
-/// Fails if there are too few samples, or they do not determine the coefficients.
+/// Fits `samples`; `seed` determines the resamples. Fails if they are too few or do not determine the coefficients.
 pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
     let all: Vec<Row> = samples.iter().map(Row::of).collect();
     if all.len() < FEWEST_SAMPLES {
@@ -218,8 +210,7 @@ pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
     })
 }
 
-/// Checks whether the fit of these samples is reliable.
-/// Fails if it is not, with the reason.
+/// Fails, with the reason, if the fit of these samples is not reliable.
 pub fn accept(fit: &Fit, samples: &[Sample], min_r2: f64) -> Result<(), FitError> {
     if fit.cost.alpha_ms_per_token <= 0.0 || fit.alpha.low <= 0.0 && fit.gamma.low <= 0.0 {
         return Err(FitError::Flat);
@@ -287,8 +278,7 @@ impl Fit {
     }
 }
 
-/// Fits robust, non-negative coefficients of up to three regressors; those not `fitted` are 0. `None` if the points
-/// do not determine them.
+/// Fits robust, non-negative coefficients; those not `fitted` are 0. `None` if the points do not determine them.
 pub fn line(points: &[([f64; 3], f64)], fitted: [bool; 3]) -> Option<[f64; 3]> {
     let rows: Vec<Row> = points.iter().map(|&(x, y)| Row { x, y, cached: 0.0 }).collect();
     robust::robust(&rows, fitted).map(|robust| robust.beta)

@@ -1,9 +1,6 @@
-//! Runs a measurement of any [`Source`] by a [`plan`](crate::plan) and writes its files.
-//!
-//! It ends when the intervals are narrow enough, after the most passes, at the end of the time budget, on Ctrl-C,
-//! when the worker has other work, or when the source fails permanently or too often. The samples are on disk in
-//! every case. A calibration is written if the fit is reliable. An incomplete one gets its own name
-//! (`….partial.json`), so that it does not replace an older complete one.
+//! Runs a measurement of any [`Source`] by a [`plan`](crate::plan) and writes its files. It ends as [`Ended`] lists, or
+//! when the source fails permanently or too often. The samples are on disk in every case. A calibration is written if
+//! the fit is reliable; an incomplete one is called `….partial.json`, so as not to replace a complete one.
 
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -65,8 +62,7 @@ impl OutputArgs {
     }
 }
 
-/// Measures, fits, writes the files and prints the report.
-/// Fails if the result is unreliable or cannot be written.
+/// Measures, fits, writes the files and prints the report. Fails if the result is unreliable or cannot be written.
 pub async fn run<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -97,8 +93,7 @@ pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
     }
 }
 
-/// Measures until an end condition. Returns the condition and the number of failed probes.
-/// Fails if the source fails permanently or too often, or samples cannot be written.
+/// Measures until an end condition; returns it and the failed probes. Fails if the source or a write fails for good.
 pub async fn samples<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -158,8 +153,7 @@ pub async fn samples<S: Source>(
     Ok((Ended::Passes, failed))
 }
 
-/// Returns the longest prompt in tokens: bounded by the model's context, and by a cache that must also hold the next
-/// prompt.
+/// Returns the longest prompt in tokens, by the context and by a cache that must also hold the next prompt.
 fn longest(facts: &Facts) -> Option<u64> {
     let context = facts
         .context_tokens
@@ -172,8 +166,7 @@ fn enough(plan: &PlanArgs, record: &Record) -> bool {
     fit::fit(&bare(record.samples()), plan.seed).is_ok_and(|fit| plan.is_enough(&fit))
 }
 
-/// Fits a record.
-/// Fails if the fit is not reliable, with the reason.
+/// Fits a record. Fails, with the reason, if the fit is not reliable.
 pub fn calibrate(
     record: &Record,
     seed: u64,
@@ -296,8 +289,7 @@ fn write(
     Ok(ExitCode::FAILURE)
 }
 
-/// Handles the samples of a rejected fit and returns the error text. Samples of a finished measurement are moved
-/// aside, because there is nothing to continue.
+/// Returns the error text of a rejected fit. Samples of a finished measurement are moved aside: nothing can continue.
 fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
     let count = record.samples().len();
     let (kept, on) = match ended {
@@ -336,8 +328,7 @@ fn unix_seconds() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Builds a single-threaded runtime, so that the timing does not compete with other threads of the program.
-/// Fails if the runtime cannot be built.
+/// Builds a single-threaded runtime, so that other threads do not disturb the timing. Fails if it cannot be built.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.context("no runtime")

@@ -1,8 +1,5 @@
-//! The prompts to measure, their order, and the end of the measurement.
-//!
-//! Each pass covers the whole grid in its own order, so that a drift of the machine spreads over all cells instead of
-//! bending one of them. After the fewest passes, the measurement ends when the intervals are narrow enough, or the
-//! passes or the time budget run out.
+//! The prompts to measure, their order, and the end of the measurement. Each pass covers the whole grid in its own
+//! order, so that a drift of the machine spreads over all cells instead of bending one of them.
 
 use std::time::Duration;
 
@@ -43,8 +40,7 @@ impl Grid {
             .flat_map(|&cached| cell(cached))
             .filter(fits)
             .collect();
-        // Each pass has its own random stream, so that a continued measurement has the same order as an uninterrupted
-        // one.
+        // Each pass has its own stream, so that a continued measurement has the order of an uninterrupted one.
         let mut rng = Pcg64::seed_from_u64(self.seed ^ u64::from(pass).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         cells.shuffle(&mut rng);
         cells
@@ -98,9 +94,8 @@ impl PlanArgs {
         Duration::from_secs(self.budget_s)
     }
 
-    /// Returns whether a fit has the requested precision. A coefficient close to zero (no notable attention, no fixed
-    /// cost) need not be known to a share of itself: it is enough that its uncertainty moves no prediction by half of
-    /// the requested precision.
+    /// Returns whether a fit has the requested precision. A coefficient close to zero need not be known to a share of
+    /// itself: it is enough that its uncertainty moves no prediction by half of the requested precision.
     pub fn is_enough(&self, fit: &Fit) -> bool {
         let [alpha, beta, gamma] = fit.reach;
         let known = |interval: &Interval, value: f64, reach: f64, share: f64| {
@@ -114,8 +109,7 @@ impl PlanArgs {
     }
 }
 
-/// Parses a share from 0 to 1.
-/// Fails if it is not such a number.
+/// Parses a share from 0 to 1. Fails if it is not such a number.
 pub fn share(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
     if (0.0..=1.0).contains(&number) {

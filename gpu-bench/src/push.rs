@@ -37,8 +37,7 @@ struct Known {
     url: String,
 }
 
-/// Sends a calibration. Returns the worker's name on the router.
-/// Fails if the router cannot be reached, does not know the worker, or rejects the request.
+/// Sends a calibration and returns the worker's name on the router. Fails if the router is unreachable or refuses it.
 pub async fn send(router: &str, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<String> {
     let token = to.push_token_file.as_deref().map(secret).transpose()?;
     let token = token.as_deref().map(bearer).transpose()?;
@@ -109,8 +108,7 @@ fn escaped(byte: u8) -> String {
     }
 }
 
-/// Sends the calibration at the end of a measurement, if a router was given.
-/// Fails if the router does not accept it. The file is written before.
+/// Sends the calibration, whose file is already written, to a given router. Fails if the router does not accept it.
 pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<()> {
     let Some(router) = router else { return Ok(()) };
     let name = send(router, to, calibration)

@@ -1,8 +1,6 @@
-//! The file of a measurement's samples, written as they are made.
-//!
-//! The file has one JSON line for the measurement ([`Head`]), then one per sample, each written before the next one
-//! begins. After any interruption, the samples can be fitted, or continued with `--resume`. During the measurement the
-//! file is called `….part`; it is renamed when complete, so that a new attempt does not destroy an older complete file.
+//! The file of a measurement's samples: one JSON line for the measurement ([`Head`]), then one per sample, each written
+//! before the next one begins, so that after any interruption they can be fitted, or continued with `--resume`. The
+//! file is called `….part` until it is complete, so that a new attempt does not destroy an older complete file.
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
@@ -75,9 +73,8 @@ pub enum Unfinished {
 }
 
 impl Record {
-    /// Creates a file of samples beside `out`, or continues an unfinished one. Locks the file against other processes.
-    /// Fails if the file cannot be read or written, another process uses it, or an unfinished measurement is a
-    /// different one or must be kept.
+    /// Creates a file of samples beside `out`, or continues an unfinished one, and locks it. Fails on an I/O error, if
+    /// another process uses it, or if an unfinished measurement is a different one or must be kept.
     pub fn open(out: &Path, head: Head, unfinished: Unfinished) -> Result<Self, RecordError> {
         let (whole, part) = paths(out);
         let file = locked(&part)?;
@@ -101,7 +98,6 @@ impl Record {
         Ok(record)
     }
 
-    /// Truncates the file and writes the head.
     fn start(&mut self) -> Result<(), RecordError> {
         self.cut(0)?;
         let head = self.head.clone();
@@ -162,8 +158,7 @@ impl Record {
         &self.part
     }
 
-    /// Writes a sample.
-    /// Fails if it cannot be written, or has another clock than the earlier ones.
+    /// Writes a sample. Fails if it cannot be written, or has another clock than the earlier ones.
     pub fn add(&mut self, measured: Measured) -> Result<(), RecordError> {
         let first = self.samples.first().map(|first| first.sample.clock);
         if first.is_some_and(|clock| clock != measured.sample.clock) {
@@ -179,16 +174,13 @@ impl Record {
         Ok(())
     }
 
-    /// Renames the file of a complete measurement. Returns the new path.
-    /// Fails if it cannot be renamed.
+    /// Renames the file of a complete measurement, and returns the new path. Fails if it cannot be renamed.
     pub fn complete(self) -> Result<PathBuf, RecordError> {
         let whole = self.whole.clone();
         self.becomes(whole)
     }
 
-    /// Renames the file of a finished measurement without a reliable fit, out of the way of later measurements.
-    /// Returns the new path.
-    /// Fails if it cannot be renamed.
+    /// Renames the file of a measurement without a reliable fit. Returns the new path. Fails if it cannot be renamed.
     pub fn set_aside(self, out: &Path) -> Result<PathBuf, RecordError> {
         self.becomes(beside(out, "samples.refused.jsonl"))
     }
@@ -230,8 +222,7 @@ fn locked(path: &Path) -> Result<File, RecordError> {
     }
 }
 
-/// Reads a file of samples. A truncated last line is ignored.
-/// Fails if it cannot be read, or is not such a file.
+/// Reads a file of samples, without a truncated last line. Fails if it cannot be read, or is not such a file.
 pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
     let (head, samples, _) = parse(path)?;
     Ok((head, samples))

@@ -137,7 +137,6 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Formats a time in seconds since 1970 as a date, in UTC.
 fn date(unix_s: u64) -> String {
     let at = i64::try_from(unix_s)
         .ok()

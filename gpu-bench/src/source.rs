@@ -1,7 +1,5 @@
-//! Sources of samples.
-//!
-//! The plan, the record, the fit and the reports depend only on this trait. One source is a worker behind HTTP,
-//! another is a process that measures on the machine's own accelerator.
+//! Sources of samples: a worker behind HTTP, or a process that measures on the machine's own accelerator. The plan, the
+//! record, the fit and the reports depend only on [`Source`].
 
 pub mod child;
 pub mod http;
@@ -20,8 +18,7 @@ pub trait Source {
     /// Returns the known facts.
     fn facts(&self) -> &Facts;
 
-    /// Measures one cell. The sample has the measured counts, which may differ from the requested ones. A dropped
-    /// future yields no sample.
+    /// Measures one cell. The sample has measured, not requested, counts. A dropped future yields no sample.
     fn measure(&mut self, cell: Cell) -> impl Future<Output = Result<Sample, SourceError>>;
 }
 

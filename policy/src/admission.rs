@@ -1,9 +1,7 @@
 //! Admission and fairness, without a clock or a lock.
 //!
-//! - [`Bucket`]: a token bucket per key. It is refilled at a rate, emptied by use, and may go below zero, because the
-//!   cost of a request is known only after its response.
-//! - [`FairQueue`]: the order in which waiting requests are served. Start-time fair queueing, within classes of strict
-//!   priority. A property test compares it with a reference implementation.
+//! - [`Bucket`]: a token bucket per key, which may go below zero: a request's cost is known only after its response.
+//! - [`FairQueue`]: the order of waiting requests: start-time fair queueing, within classes of strict priority.
 
 mod bucket;
 mod fair;

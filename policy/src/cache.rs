@@ -4,28 +4,18 @@
 //! cache is *prefix-closed*: a node is evicted only when it has no children. Pieces weigh tokens, not slots: an
 //! engine's blocks all weigh `block_size`, a mirror's text chunks weigh their estimated tokens.
 //!
-//! Room is found in three bands, as in a vLLM scheduler with Tail-Optimized LRU:
+//! Room is found in three bands, as in a vLLM scheduler with Tail-Optimized LRU: free space; then *evict-first* pieces,
+//! marked as useless by a release or a hint, in the order of marking; then the least recently used, or another
+//! [`Order`]. Within the last two a conversation is evicted from its end. Both are intrusive lists in a slab, and every
+//! operation is O(1) per block. The order needs no clock: a released chain is appended leaf first, and touching a node
+//! touches all its ancestors, so a parent always comes after its children. Three rules cover the details:
 //!
-//! 1. free space;
-//! 2. *evict-first*: pieces marked as useless by a release or a hint, in the order of marking;
-//! 3. least recently used, or another [`Order`] that the engine was started with.
+//! - *The last release decides the mark, and a hit clears it.* A block that another lease still pins is not marked.
+//! - *A marked node waits for its children.* It enters the evict-first band when its last unmarked or pinned child is
+//!   marked or gone. `blockers` counts these children, so the wait has no cost.
+//! - *Free space goes first.* Prepending marked blocks to one free list would use them before free space.
 //!
-//! Within 2 and 3 a conversation is evicted from its end. Both bands are intrusive lists in a slab, and every operation
-//! is O(1) per block. The order needs no clock: a released chain is appended leaf first, and touching a node touches
-//! all its ancestors, so a parent always comes after its children. Four rules cover the details:
-//!
-//! - *The last release decides the mark.* Forked conversations share blocks. A release that leaves a block pinned by
-//!   another lease does not mark it.
-//! - *A hit clears the mark.* A block that is used again is useful.
-//! - *A marked node waits for its children.* While it has an unmarked or pinned descendant, a marked node stays in the
-//!   LRU list. It enters the evict-first band when the last such child is marked or gone. `blockers` counts these
-//!   children, so the wait has no cost.
-//! - *Free space goes first.* Prepending marked blocks to one free list would evict cached data while free space
-//!   remains.
-//!
-//! Rejected: ordering nodes by a `last_access` heap, as radix caches commonly do. It is O(log n) per block, and a tie
-//! between a parent and its child has to be broken explicitly. Only the orders other than LRU, which have no list, pay
-//! that cost.
+//! Rejected: a heap by `last_access`, as in radix caches: O(log n) per block, and ties between a parent and its child.
 
 mod lease;
 mod listing;
@@ -93,7 +83,7 @@ impl PrefixCache {
         Tokens(self.capacity)
     }
 
-    /// Returns the resident tokens. At most the capacity, except while leases hold more than a reduced capacity.
+    /// Returns the resident tokens: at most the capacity, except while leases hold more than a reduced capacity.
     pub fn used(&self) -> Tokens {
         Tokens(self.used)
     }
@@ -142,10 +132,8 @@ impl PrefixCache {
         )
     }
 
-    /// Pins `chain`: touches its resident prefix (a hit clears the evict-first mark) and stores the rest, evicting as
-    /// needed. If only pinned pieces are left to evict, the lease holds a prefix and [`Lease::is_cut`] is true.
-    ///
-    /// A resident piece keeps the weight it was stored with.
+    /// Pins `chain`: touches its resident prefix, which clears marks, and stores the rest, evicting as needed. If only
+    /// pinned pieces are left to evict, [`Lease::is_cut`] is true. A resident piece keeps its weight.
     pub fn acquire(&mut self, chain: &[Piece], changes: &mut Vec<Change>) -> Lease {
         let mut lease = Lease {
             held: Vec::with_capacity(chain.len()),
@@ -195,8 +183,7 @@ impl PrefixCache {
     }
 
     /// Releases what a lease holds past its piece `to` (`None`: everything) and drops the part that no other lease
-    /// holds, with its descendants: the sequence continues from there with other pieces. Does nothing if `to` is not
-    /// held.
+    /// holds, with its descendants. Does nothing if `to` is not held.
     pub fn rewind(&mut self, lease: &mut Lease, to: Option<PrefixHash>, changes: &mut Vec<Change>) {
         let held = |hash: PrefixHash| {
             let slot = self.nodes.find(hash)?;
@@ -217,8 +204,7 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// Replaces the estimated weights of what a sequence holds. Other pieces that no longer fit are evicted at once;
-    /// held pieces beyond the capacity are evicted when released.
+    /// Replaces the estimated weights of what a sequence holds, and evicts other pieces that no longer fit.
     pub fn reweigh(&mut self, lease: &Lease, pieces: &[Piece], changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
@@ -235,8 +221,7 @@ impl PrefixCache {
         self.debug_check();
     }
 
-    /// Releases a sequence's blocks, deepest first. Blocks that no other lease holds enter the evict-first band (past
-    /// `keep`) or the recent end of the LRU band.
+    /// Releases a sequence's blocks, deepest first, to the evict-first band past `keep`, else to the LRU band.
     pub fn release(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
         if lease.epoch != self.epoch {
             return;
@@ -294,8 +279,7 @@ impl PrefixCache {
         held
     }
 
-    /// Marks resident, unpinned pieces evict-first; each is evicted no sooner than its descendants. Returns how many
-    /// pieces were marked. Pinned pieces are skipped, since their release decides.
+    /// Marks resident, unpinned pieces evict-first, each to go after its descendants. Returns how many were marked.
     pub fn mark_evict_first(&mut self, tail: impl IntoIterator<Item = PrefixHash>) -> usize {
         let mut marked = 0;
         for hash in tail {
@@ -307,9 +291,8 @@ impl PrefixCache {
         marked
     }
 
-    /// Marks a piece and its ancestors evict-first, except for what begins within the first `keep` tokens. Each is
-    /// evicted no sooner than its descendants, so `hash` should be the last unmarked piece. `None` if it is not
-    /// resident.
+    /// Marks a piece and its ancestors evict-first, except for what begins within the first `keep` tokens. `hash`
+    /// should be the last unmarked piece, since none is evicted before its descendants. `None` if it is not resident.
     pub fn trim(&mut self, hash: PrefixHash, keep: Tokens) -> Option<Trimmed> {
         let tip = self.nodes.find(hash)?;
         let above = |slot: u32| Some(self.nodes.get(slot).parent).filter(|&parent| parent != NONE);
@@ -355,8 +338,7 @@ impl PrefixCache {
         removed
     }
 
-    /// Corrects the cache after a worker did not hold this piece when it was requested. Its descendants were absent
-    /// too; those that leases hold have been stored since, and used once.
+    /// Corrects the cache after a worker lacked this piece when it was requested, and so all its descendants.
     pub fn stored_again(&mut self, hash: PrefixHash, changes: &mut Vec<Change>) {
         let Some(top) = self.nodes.find(hash) else {
             return;
@@ -378,14 +360,10 @@ impl PrefixCache {
         })
     }
 
-    /// Drops what must have been evicted before a piece of this position, except what leases hold. Returns how many
-    /// pieces were dropped.
-    ///
-    /// For an unmarked piece: everything released before it. For a marked one: only what was released and marked before
-    /// it, since unmarked pieces are evicted later, however old.
+    /// Drops what must have been evicted before a piece of this position: for an unmarked one, everything released
+    /// before it; for a marked one, only what was also marked before it. Returns how many pieces were dropped.
     pub fn drop_older(&mut self, than: Standing, changes: &mut Vec<Change>) -> usize {
-        // A release includes the ancestors, so children are no younger than parents and come before them. The LRU band
-        // is in the order of releases.
+        // A release includes the ancestors, so the LRU band is in the order of releases.
         let is_old = |slot: &u32| self.nodes.released(*slot) < than.released;
         let went_first = |slot: &u32| {
             than.marked
@@ -403,7 +381,7 @@ impl PrefixCache {
         old.len()
     }
 
-    /// Drops everything, held pieces included, as for a restarted worker. Earlier leases are void afterwards.
+    /// Drops everything, held pieces included, as for a restarted worker. Earlier leases are void.
     pub fn clear(&mut self, changes: &mut Vec<Change>) {
         self.nodes = Nodes::ordered(self.nodes.order());
         self.used = 0;

@@ -1,11 +1,7 @@
-//! The prefill cost of a prompt: `ttft = wait + max(floor, β + α·u + γ·u·(h + u/2))`, with `u` uncached and `h` cached
-//! prompt tokens.
+//! The prefill cost of `u` uncached and `h` cached tokens: `ttft = wait + max(floor, β + α·u + γ·u·(h + u/2))`.
 //!
-//! The cross term is attention over the history: measured on a small model, the slope per uncached token rose 2.7×
-//! between 0 and 4,096 tokens of history. A straight line explained 65 % of the variance, this form 99 %.
-//!
-//! On accelerators all short prompts take the same time, since the weights have to be read in any case: 18 to 20 ms up
-//! to some 600 tokens of a 7B model on an H100. That is the floor.
+//! The cross term is attention over the history: on a small model, a straight line explained 65 % of the variance, this
+//! form 99 %. The floor is the time to read the weights: 18 to 20 ms up to some 600 tokens of a 7B model on an H100.
 
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +75,7 @@ impl PrefillCost {
         }
     }
 
-    /// Returns how many times as long a prefill takes as under `before`, for one that took `typical` then; 1 if that is
-    /// undefined.
+    /// Returns how many times as long a prefill takes as one of `typical` under `before`; 1 if that is undefined.
     #[must_use]
     pub fn times_as_long_as(&self, before: &Self, typical: Millis) -> f64 {
         let tokens = Tokens(before.tokens_within(typical, Tokens::ZERO).min(1e9) as u64);
@@ -109,8 +104,7 @@ impl PrefillCost {
     }
 }
 
-/// Returns the TEL-safe budget: tokens of a conversation worth keeping, `max(0, L + Q̂ − ξ)`. The rest is its *free
-/// tail*.
+/// Returns the TEL-safe budget: tokens of a conversation worth keeping, `max(0, L + Q̂ − ξ)`.
 #[must_use]
 pub fn tel_safe_budget(history: Tokens, next_prompt: Tokens, xi_tokens: f64) -> f64 {
     (history.as_f64() + next_prompt.as_f64() - xi_tokens).max(0.0)

@@ -1,7 +1,4 @@
-//! Estimators fed by observed requests: predicted wait, utilisation, tokens per byte, a worker's α, β and γ, whether
-//! it has become slow, and the next turn of a conversation.
-//!
-//! Each estimator is a value with `observe`-like methods that take `now`; none owns a clock.
+//! Estimators fed by observed requests. Each is a value with `observe`-like methods that take `now`; none owns a clock.
 
 mod classes;
 mod conversations;

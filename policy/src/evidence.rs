@@ -1,27 +1,17 @@
 //! A worker's cache events: which blocks it stored and removed, and what that means for a prompt.
 //!
-//! The mirror is an estimate; a worker that publishes its cache events can be known exactly. Two problems have to be
-//! solved:
+//! The mirror is an estimate; a worker that publishes its cache events can be known exactly (`docs/evidence.md`).
 //!
 //! - *The stream loses messages* (publisher and subscriber both drop when they fall behind). Each batch has a number,
-//!   so a gap shows. [`Sequence`] tells when to ask for a replay, when the publisher is a new process, and when all
-//!   state must be dropped.
+//!   so a gap shows. [`Sequence`] tells when to ask for a replay and when all state must be dropped.
 //! - *Blocks are named by a hash of token ids*, which a router without a tokenizer cannot compute. But the router names
-//!   the conversation of each request, and the event that stores a block names it again. So when a turn is over, the
-//!   newest block stored for its conversation ends the chain of blocks of exactly that prompt and response, whose text
-//!   keys the router knows. [`WorkerEvidence`] binds the two: each text key to the blocks that its text fills. Another
-//!   conversation with the same text has the same keys, and so finds the same blocks.
+//!   the conversation of each request, and the event that stores a block names it again. So once a turn is over, the
+//!   newest block stored for its conversation ends the chain of its blocks, and the router knows its text keys.
+//!   [`WorkerEvidence`] binds each text key to the blocks that its text fills. Events without a conversation are bound
+//!   by the shape of their turn, where only one turn has it (`worker/unnamed`).
 //!
-//! Events without a conversation are bound by the shape of their turn, where only one turn has it; see
-//! `worker/unnamed`.
-//!
-//! A model with different kinds of layers keeps a cache per *group* of layers and reports each. One group is followed:
-//! the first whose layers attend to the whole prompt, since a hit never extends past what such a group holds. Groups
-//! with a window or a state may shorten a hit; the events then give an upper bound, and reports correct it. A model
-//! without a group that attends to the whole prompt is not followed, and its mirror is used.
-//!
-//! A block counts in any *tier* (GPU, host, disk, an external store): it need not be computed again. It is gone when it
-//! has left the last tier.
+//! One *group* of layers is followed: the first that attends to the whole prompt, since a hit never extends past what
+//! it holds. A block counts in any *tier* and is gone when it has left the last.
 //!
 //! Rejected: *asking the engine to tokenise each prompt* (a round trip before every decision), and *shipping a
 //! tokenizer per model* (a second source of truth, with templates that drift from the engine's).
@@ -87,8 +77,7 @@ pub struct Stored {
     pub session: Option<u64>,
     /// The group of layers.
     pub group: u32,
-    /// Whether these layers attend to part of the prompt only (a sliding window, a state). Their blocks do not show
-    /// whether the prompt's beginning is resident.
+    /// Whether these layers attend to part of the prompt only (a window, a state), so not always to its beginning.
     pub partial: bool,
 }
 

@@ -1,5 +1,4 @@
-//! The workers, the objective and the settings that a router works with at one moment, as a line of a capture. With it,
-//! a replay simulates the fleet that served the captured turns.
+//! The workers, objective and settings of a router at one moment, as a line of a capture that a replay simulates.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +9,6 @@ use crate::units::{Millis, Tokens};
 
 /// Prompt by which two costs are compared: tokens that are computed, and cached tokens before them.
 const TYPICAL: (Tokens, Tokens) = (Tokens(1000), Tokens(4000));
-/// Relative difference from which a number counts as changed.
 const MATERIAL: f64 = 0.05;
 
 /// A fleet as a router knows it.
@@ -117,8 +115,7 @@ impl FleetRecord {
             .next()
     }
 
-    /// Returns whether a replay of this fleet could differ from one of `other`: other workers, settings or sources, or a
-    /// number that differs by more than a twentieth.
+    /// Returns whether a replay of this fleet could differ from one of `other`; numbers may differ by a twentieth.
     #[must_use]
     pub fn differs_from(&self, other: &Self) -> bool {
         let alike = self.settings_since_s == other.settings_since_s

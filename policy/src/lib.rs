@@ -1,7 +1,6 @@
 //! The state and the decisions of tailroute.
 //!
-//! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers pass in `now`, bytes and seeds, and get
-//! values back, so the router, the simulated engine, the laboratory and the tests run the same code.
+//! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers pass in `now`, bytes and seeds.
 
 pub mod admission;
 pub mod cache;

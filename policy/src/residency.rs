@@ -1,12 +1,9 @@
 //! Which prefixes are resident on which worker: the index, and one mirror per worker that keeps it correct.
 //!
-//! Most workers do not report evictions (unless they publish events). So each worker has a *mirror*: a cache of its
-//! real capacity that replays what was sent to the worker. It evicts pieces marked by hints or trimming first, then by
-//! the worker's [`Order`]. What the mirror evicts leaves the index. In experiments a mirror of the true capacity came
-//! within 1-2 % of exact; one four times too small cost up to 44 %.
-//!
-//! A request in flight counts as resident on its worker: its prefix is there or soon will be, and the next turn of the
-//! same burst must not be sent elsewhere. Its pieces are pinned in the mirror as they are in the engine.
+//! Most workers do not report evictions. So each has a *mirror*: a cache of its real capacity that replays what was
+//! sent to it. What the mirror evicts leaves the index. In experiments a mirror of the true capacity came within 1-2 %
+//! of exact; one four times too small cost up to 44 %. A request in flight counts as resident on its worker, and its
+//! pieces are pinned in the mirror, so that the next turn of the same burst is not sent elsewhere.
 
 mod capacity;
 mod mirror;
@@ -31,7 +28,6 @@ pub struct Residency {
     index: Index,
     mirrors: Vec<Mirror>,
     changes: Vec<Change>,
-    /// Keys that a worker lost, to be removed from the index.
     gone: Vec<PrefixHash>,
     refused: Refused,
 }
@@ -87,9 +83,8 @@ impl Reservation {
 /// The response to a prompt, as a chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {
-    /// The prompt's key that the response extends, or `None` for the prompt's beginning. Where chunks never restart,
-    /// this is not the prompt's last, short key: the text continues within that chunk, so the response's first key
-    /// covers that key's text.
+    /// The prompt's key that the response extends; `None` for the prompt's beginning. In a plain prompt it is not the
+    /// last, short key: the response's first key covers that key's text.
     pub parent: Option<PrefixHash>,
     /// The response's keys.
     pub chain: &'a Chain,
@@ -120,8 +115,7 @@ impl Residency {
         }
     }
 
-    /// Admits a worker of this capacity to a slot and drops all state of the slot. The slot must be the next free one,
-    /// or one with nothing in flight.
+    /// Admits a worker of this capacity to a slot, which must be the next free one or have nothing in flight.
     pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
         self.forget(worker);
         if self.mirrors.len() <= worker.index() {
@@ -147,8 +141,7 @@ impl Residency {
             .is_some_and(Mirror::learns_capacity)
     }
 
-    /// Starts learning a worker's capacity from its responses, where neither the configuration nor the worker states
-    /// it.
+    /// Starts learning a worker's capacity from its responses, where neither configuration nor worker states it.
     pub fn learn_capacity(&mut self, worker: WorkerId) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
             mirror.learn_capacity();
@@ -201,9 +194,8 @@ impl Residency {
             .map_or(Tokens::ZERO, |mirror| mirror.cache.used())
     }
 
-    /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. A full cache
-    /// has a random remainder, since pieces vary in size. Without rounding, the worker with the largest remainder would
-    /// attract many turns in a row.
+    /// Returns the resident tokens for comparison between workers: a full cache counts as its capacity. Without
+    /// rounding, the worker with the largest random remainder would attract many turns in a row.
     pub fn filled_on(&self, worker: WorkerId) -> Tokens {
         let Some(mirror) = self.mirrors.get(worker.index()) else {
             return Tokens::ZERO;
@@ -236,8 +228,7 @@ impl Residency {
         self.index.stats()
     }
 
-    /// Records a prompt sent to a worker. `tokens` converts a chain end to a token offset. `None` if the worker is
-    /// unknown.
+    /// Records a prompt sent to a worker. `tokens` maps chain ends to token offsets. `None` for an unknown worker.
     pub fn sent(
         &mut self,
         worker: WorkerId,
@@ -260,8 +251,7 @@ impl Residency {
         })
     }
 
-    /// Records a complete response: the worker also holds `reply`, and may evict the last `evict_first` of the
-    /// conversation's `total` tokens before anything else.
+    /// Records a complete response. The last `evict_first` of the conversation's `total` tokens may be evicted first.
     pub fn settle(
         &mut self,
         mut hold: Reservation,
@@ -324,8 +314,7 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// Applies a worker's report of how much of a prompt was cached, and returns how many keys are dropped as a
-    /// consequence. Must be called before the prompt is settled.
+    /// Applies a worker's report on a prompt that is not settled yet. Returns how many keys are dropped.
     pub fn reported(&mut self, worker: WorkerId, report: &Report) -> usize {
         let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
             return 0;
@@ -343,9 +332,8 @@ impl Residency {
         }
     }
 
-    /// Marks the end of a conversation evict-first past its first `keep` tokens. Pieces shared with other conversations
-    /// stay. `keys` are some of its keys, last first. The hint to the worker should name what the mirror keeps, so that
-    /// both evict the same. `None` if no key is resident.
+    /// Marks the end of a conversation evict-first past its first `keep` tokens, and returns what the hint to the
+    /// worker should name. `keys` are some of its keys, last first. `None` if no key is resident.
     pub fn trimmed(
         &mut self,
         worker: WorkerId,
@@ -420,8 +408,7 @@ impl Residency {
         }
     }
 
-    /// Applies the mirror's changes to the index: removals first, then the keys now held. The index has bounds of its
-    /// own, so it may hold less than the mirror, never more.
+    /// Applies the mirror's changes to the index: removals first, then the keys now held.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
         for change in self.changes.drain(..) {
             match change {
@@ -448,8 +435,7 @@ impl Residency {
     }
 }
 
-/// Returns the chains that rebuild a cache with these entries when restored in this order, last uses included. An entry
-/// directly before its parent is covered by the same chain, so there are about as many chains as conversations.
+/// Returns the chains that rebuild a cache with these entries, last uses included, when restored in this order.
 pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     let path = |from: usize| {
         let mut chain = vec![entries[from].piece];
@@ -469,10 +455,8 @@ pub fn chains(entries: &[Entry]) -> impl Iterator<Item = Vec<Piece>> {
     (0..entries.len()).filter(stands_alone).map(path)
 }
 
-/// Returns the chain's keys with their weights. `before` is the chain's start in its own unit (bytes or tokens).
-///
-/// Each piece weighs at least one token, so a mirror holds no more pieces than its capacity has tokens, even where a
-/// template omits most of what a client sends. The next piece is lighter by that much, so the sum is unchanged.
+/// Returns the chain's keys with their weights. `before` is the chain's start in its own unit (bytes or tokens). Each
+/// piece weighs at least one token, which bounds a mirror's pieces; the next piece is lighter by that much.
 fn pieces(chain: &Chain, before: u64, tokens: impl Fn(u64) -> u64) -> Vec<Piece> {
     let mut start = tokens(before);
     let weigh = |(&hash, &end): (&PrefixHash, &u64)| {

@@ -1,12 +1,8 @@
 //! The choice of the worker that serves a turn.
 //!
-//! [`decide`] is a function of a snapshot. It reads no clock, keeps no state and writes nothing; the caller applies the
-//! outcome to the estimators and the index. A [`Decision`] carries every term of every worker's score, so the log line,
-//! the metric, the response header and the test read the same struct.
-//!
-//! Each policy is one file with one function `score(&Snapshot, &Turn, &mut [Terms]) -> Reason`, which fills
-//! [`Terms::score`] (lower is better, infinite excludes the worker). Picking the least score and breaking ties is done
-//! once, here.
+//! [`decide`] is a function of a snapshot: it reads no clock, keeps no state and writes nothing. It picks the least
+//! score and breaks ties. Each policy is one file with one function `score(&Snapshot, &Turn, &mut [Terms]) -> Reason`,
+//! which fills [`Terms::score`] (lower is better, infinite excludes the worker).
 
 mod cache_aware;
 mod cache_aware_smg;
@@ -143,7 +139,6 @@ macro_rules! policies {
     };
 }
 
-// Each is named after its module.
 policies! {
     /// The least predicted time to first token, plus the load that a miss causes.
     Tail: tail;
@@ -300,8 +295,7 @@ pub fn decide(snapshot: &Snapshot<'_>, turn: &Turn<'_>) -> Option<Decision> {
     })
 }
 
-/// Returns the terms that do not depend on the policy. A prompt's last token is always computed, however much is
-/// cached.
+/// Returns the terms that do not depend on the policy. A prompt's last token is always computed.
 fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     let resident = turn.resident.get(index).copied().unwrap_or_default();
     let cached = resident.min(turn.prompt.saturating_sub(Tokens(1)));
@@ -318,8 +312,7 @@ fn base_terms(worker: &WorkerView, index: usize, turn: &Turn<'_>) -> Terms {
     }
 }
 
-/// Returns a number in [0, 1) that depends on the arguments only, so that a decision can be replayed: SplitMix64's
-/// finaliser.
+/// Returns a number in [0, 1) that depends on the arguments only (SplitMix64's finaliser).
 fn unit_random(of: u64, worker: u32) -> f64 {
     let mut x = of
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -329,15 +322,13 @@ fn unit_random(of: u64, worker: u32) -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Returns the mean number of requests in flight over the ready workers; 0 without any.
 fn mean_in_flight(workers: &[WorkerView]) -> f64 {
     let ready = || workers.iter().filter(|worker| worker.ready);
     let sum: f64 = ready().map(|worker| f64::from(worker.in_flight)).sum();
     sum / ready().count().max(1) as f64
 }
 
-/// Returns the ready worker of least score. Ties go to the fewest requests in flight, then rotate, so that an idle
-/// fleet fills evenly.
+/// Returns the ready worker of least score. Ties go to the fewest requests in flight, then rotate.
 fn least(terms: &[Terms], snapshot: &Snapshot<'_>) -> Option<usize> {
     let count = terms.len();
     let start = if count == 0 {

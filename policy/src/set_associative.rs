@@ -1,17 +1,14 @@
 //! A bounded map that touches one cache line per key.
 //!
-//! Each request looks up dozens of keys in tables that fit no processor's cache, so the cost of a lookup is its cache
-//! misses. A hash map has two, one after the other, and an order of use has several more. Here a key's hash selects a
-//! *set* of four ways in one line, and a full set evicts its least recently used way: a set-associative cache, as in
-//! processors (Smith, "Cache Memories", ACM Computing Surveys 14(3), 1982).
+//! Each request looks up dozens of keys in tables that fit no processor's cache, and a hash map has two cache misses
+//! per lookup. Here a key's hash selects a *set* of four ways in one line, and a full set evicts its least recently
+//! used way: a set-associative cache (Smith, "Cache Memories", ACM Computing Surveys 14(3), 1982).
 //!
-//! So retention is probabilistic: of the keys used last, as many as the map is for, about one in seven is gone; of the
-//! more recent half of them one in fifty. Until the map has its full size it grows where a set is full, and forgets
-//! almost nothing. Where this matters, use [`Recent`](crate::recent::Recent).
+//! Retention is probabilistic: of the keys used last, as many as the map is for, about one in seven is gone; of the
+//! more recent half of them one in fifty. Where this matters, use [`Recent`](crate::recent::Recent).
 
 /// Keys per set: as many as fit in a line.
 const WAYS: usize = 4;
-/// Initial number of sets, as a power of two.
 const FIRST_LOG2: u32 = 4;
 /// Marks a vacant way. A key of this value is replaced by another.
 const VACANT: u64 = 0;

@@ -1,12 +1,9 @@
 //! The T-LRU rule: from the objective to the tokens that a worker may evict first.
 //!
 //! A turn must start within T. On worker w that leaves room for ξ_w uncached tokens, `ttft(ξ_w) = T − wait`. A
-//! conversation's next prompt adds about Q̂ tokens that are uncached in any case, so up to `ξ_w − Q̂` tokens of its
-//! history may be missing without making the next turn late. These last tokens are its *free tail*, which is evicted
-//! before anything else (T-LRU, "Tail-Optimized Caching for LLM Inference", Algorithm 1, counted in tokens from the
-//! end, which is exact for any response length).
-//!
-//! Hints follow [`crate::tail`], which generalises this rule. On an idle worker and with equal return rates both agree.
+//! conversation's next prompt adds about Q̂ of them, so up to `ξ_w − Q̂` tokens of its history may be missing: its
+//! *free tail*, which is evicted before anything else (T-LRU, "Tail-Optimized Caching for LLM Inference", Algorithm 1).
+//! Hints follow [`crate::tail`], which generalises this rule.
 
 mod cause;
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The order in which a worker should give up the ends of silent conversations: queue-aware T-LRU.
 //!
 //! # The value of a block
-//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. Take a silent
-//! conversation whose last `u` tokens are missing. The value V of the block before them is the expected rate of return,
-//! times the cost of its loss at a return:
+//! A turn's time to first token is `wait + β + α·(missing + Q)`, where Q is what its prompt adds. If a silent
+//! conversation lacks its last `u` tokens, the value V of the block before them is the rate of returns times the cost
+//! of its loss:
 //!
 //! ```text
 //! V = G(class, age) · [ P + ε + μ·(1 + κ) ]
@@ -11,34 +11,22 @@
 //! ```
 //!
 //! - G ([`Returns`]): returns per ms that the block occupies cache.
-//! - P ([`LatenessCost`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd percentile
-//!   of recent times to first token, so no scale has to be learned. Where the next turn would start in time without
-//!   them, the last tokens are worth nothing by this term: they are the free tail of T-LRU ("Tail-Optimized Caching for
-//!   LLM Inference").
-//! - κ and ε: in a queue, a millisecond of prefill delays every turn behind it. κ is the mean number of those turns, ε
-//!   the mean number of late ones. On an idle fleet both are near zero and the rule is T-LRU; on a busy one it evicts
-//!   the least expected work.
-//! - μ = [`MU`] weighs prefill that makes no turn late and only raises the mean.
+//! - P ([`LatenessCost`]): the probabilities that the turn exceeds T and that it misses its objective. T is the 93rd
+//!   percentile of recent times to first token, so no scale has to be learned. Where the next turn would start in time
+//!   without them, the last tokens are the free tail of T-LRU ("Tail-Optimized Caching for LLM Inference").
+//! - κ and ε: the mean numbers of turns, and of late turns, that wait behind one. On an idle fleet both are near zero
+//!   and the rule is T-LRU; on a busy one it evicts the least expected work.
 //!
 //! # Just in time
 //! Engines run LRU with an evict-first band. When a worker's room (free or marked) falls below a reserve, the ends of
-//! least value are marked until the room is twice the reserve ([`Tail::next`]). A marked block that is used before it
-//! is evicted costs nothing.
-//!
-//! # Guard
-//! Many small losses can add up to more than LRU's few misses, which the value of a single end does not show. So a
-//! sample of each cache is simulated under LRU, and [`Guard`] compares the late turns of both.
-//!
-//! # Search
-//!
-//! The end of least value is sought among [`SAMPLE`] random ones, as in hyperbolic caching (Blankstein, Sen, Freedman,
-//! USENIX ATC 2017): values age at different speeds, so a sorted order would not last.
+//! least value are marked until the room is twice the reserve ([`Tail::next`]). The least is sought among [`SAMPLE`]
+//! random ends, as in hyperbolic caching (Blankstein, Sen, Freedman, USENIX ATC 2017): values age at different speeds,
+//! so a sorted order would not last. Many small losses can exceed LRU's few misses: [`Guard`] compares both.
 //!
 //! # Rejected
 //! - A grid of scales of the free tail, compared in ghost caches of conversation lengths. Those see no prefix that
 //!   conversations share, and T-LRU at any scale adds work that a queue pays for.
-//! - Trimming by the belief alone that a conversation is over: as good where all conversations end alike, and no gain
-//!   elsewhere.
+//! - Trimming by the belief alone that a conversation is over: no gain where conversations do not all end alike.
 //! - P of T alone: where most turns take far less than their objective, as with coding agents, it protects turns that
 //!   would meet the objective anyway, and is worse than plain LRU under load.
 
@@ -67,10 +55,8 @@ use crate::units::{Millis, Tokens};
 pub const MU: f64 = 0.3;
 /// Ends sampled per search.
 pub const SAMPLE: usize = 64;
-/// Number of turns that a worker should have room for. A larger reserve marks the ends of conversations about to
-/// return.
+/// Turns that a worker should have room for. A larger reserve marks the ends of conversations about to return.
 const RESERVE: f64 = 3.0;
-/// Upper bound on the reserve, as a share of the cache.
 const MOST_RESERVE: f64 = 0.125;
 
 /// Returns the room that a worker of this capacity should have for the next turns ([`Tail::next_turns`]).
@@ -78,8 +64,7 @@ pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
     next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
 
-/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of a
-/// conversation.
+/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of one.
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
@@ -192,8 +177,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Returns the tokens to give up on a worker with this much room. `None` if the room suffices, or while the guard
-    /// pauses hints.
+    /// Returns the tokens to give up on a worker with this much room. `None` if it suffices or the guard pauses hints.
     pub fn wanted(&self, worker: WorkerId, room: Tokens) -> Option<Tokens> {
         let slot = self.workers.get(worker.index()).filter(|_| self.guard.allows())?;
         let reserve = reserve(self.next_turns(), slot.capacity);
@@ -221,8 +205,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Records `stored` tokens stored in a full cache whose worker evicts ends by itself. The ends displaced set the
-    /// price used by [`Tail::free_tail`].
+    /// Records `stored` tokens in a full cache whose worker evicts ends by itself: they set the price of free tails.
     pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
         let mut left = stored;
         while left > Tokens::ZERO

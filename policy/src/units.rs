@@ -11,9 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Tokens(pub u64);
 
-/// A duration, or a point on the caller's clock, in milliseconds.
-///
-/// `policy` owns no clock: the origin is the caller's, and only differences are meaningful.
+/// A duration, or a point on the caller's clock, in milliseconds. Only differences between points are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub f64);

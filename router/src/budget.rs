@@ -1,7 +1,6 @@
 //! Upper bound on the memory that external input can make the router hold, computed from the configuration.
 //!
-//! Every queue, buffer and table has a bound of its own. Their sum can be compared with the memory limit of the
-//! container: `tailroute check` prints it, and `serve` logs it and warns where it does not fit.
+//! Every queue, buffer and table is bounded. `tailroute check` prints the sum; `serve` warns if the container has less.
 
 use std::fmt;
 use std::path::Path;
@@ -20,8 +19,7 @@ use tailroute_http::upstream;
 
 /// The binary, its runtime and metrics without any traffic.
 const OWN_BYTES: u64 = 96 << 20;
-/// A connection: its task, hyper's state, a read and a write buffer, and the part of a head that is not counted
-/// elsewhere.
+/// A connection: its task, hyper's state, two buffers, and the part of a head that is not counted elsewhere.
 const CONNECTION_BYTES: u64 = 40 << 10;
 /// The admin port: its connections, and the longest bodies of its requests.
 const ADMIN_BYTES: u64 = 512 * (100 << 10) + 256 * (256 << 10);
@@ -92,7 +90,6 @@ fn count(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes of a worker's messages of cache events.
 fn event_bytes(config: &Config) -> u64 {
     // Five halves: a message grows into a buffer half as large again, and a replay may run beside it.
     (count(config.limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES)

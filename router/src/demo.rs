@@ -1,10 +1,9 @@
 //! `tailroute demo`: compares routing policies in half a minute on one machine.
 //!
-//! Runs four simulated engines with small caches and the router in one process, with real HTTP on loopback between
-//! them. The workload has many conversations that share system prompts ([`workload`]). The same conversations are
-//! played once against each [`Contender`]. Two contenders play at a time, each with its own fleet, which starts cold.
-//! Every figure is measured on the client's side of the router; times are on the engines' clock, which runs
-//! [`TIME_SCALE`] times as fast as wall time.
+//! Runs four simulated engines with small caches and the router in one process, over HTTP on loopback. The same
+//! conversations ([`workload`]) are played once against each [`Contender`], two at a time, each with its own fleet,
+//! which starts cold. Every figure is measured on the client's side of the router; times are on the engines' clock,
+//! which runs [`TIME_SCALE`] times as fast as wall time.
 
 pub mod workload;
 
@@ -47,7 +46,6 @@ pub struct Contender {
     /// Name in the table.
     pub name: &'static str,
     policy: PolicyName,
-    /// Whether engines get eviction hints.
     hints: bool,
 }
 
@@ -177,8 +175,7 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
     Ok(config)
 }
 
-/// Plays the workload against one contender.
-/// Fails if its fleet cannot be started.
+/// Plays the workload against one contender. Fails if its fleet cannot be started.
 pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
     let plan = workload::plan(seed, TIME_SCALE);
     let stage = Stage::start(contender).await?;
@@ -187,8 +184,7 @@ pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow:
     Ok(row)
 }
 
-/// Plays a plan against a running stage.
-/// Fails if the stage's address is not a valid URL.
+/// Plays a plan against a running stage. Fails if the stage's address is not a valid URL.
 pub async fn play_on(
     stage: &Stage,
     name: &'static str,

@@ -1,23 +1,9 @@
-//! Reloads the configuration while the router serves.
+//! Reloads the configuration while the router serves: on SIGHUP, and when one of its files changes.
 //!
-//! On SIGHUP, and when one of the configuration's files changes, everything is read again: file, environment and flags,
-//! keys, certificates. If anything is wrong, nothing changes: the previous configuration stays in force, and the log, a
-//! metric (`tailroute_config_reloads_total`) and `GET /admin/v1/config` report the error.
-//!
-//! | applied at once | takes effect with |
-//! |---|---|
-//! | `[routing]`, if it differs from what was last read | the next routing decision; it is a revision of the policy like any other |
-//! | the file of admin tokens | the next request to the admin API |
-//! | `[objective]` | the next turn |
-//! | `[limits]`, except those that apply to accepting connections | the next request |
-//! | `[admission]`, `[[keys]]`, the files of keys and of the secret | the next request; the usage of keys is kept |
-//! | certificates | the next connection, on both sides |
-//! | `log.level`, if it differs from what was last read | the next line |
-//! | the file of a collector's headers | the next batch of traces |
-//!
-//! All other changes need a restart, which a [hand-over](crate::serve) makes seamless; the log names them. Files are
-//! compared by their metadata, following links, once a second: a mounted ConfigMap is a link that is swapped, and not
-//! every file system sends notifications of that.
+//! Everything is read again: file, environment and flags, keys, certificates. If anything is wrong, the previous
+//! configuration stays in force. docs/operating.md, "Reload", lists what takes effect when; all other changes need a
+//! restart, which a [hand-over](crate::serve) makes seamless. Files are compared by their metadata, following links,
+//! once a second: a mounted ConfigMap is a link that is swapped, and not every file system sends notifications of that.
 
 mod file_watch;
 
@@ -44,8 +30,7 @@ use operator::tokens::{Named, Tokens};
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
-/// Interval between two checks of a changed file. It is read once it is unchanged between them, since writing it may take
-/// time.
+/// Interval between two checks of a changed file, which is read once both agree, since writing it may take time.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Limits for the audit log: characters of a refusal's reason, and names of added or removed keys.
@@ -94,8 +79,7 @@ pub enum ReloadError {
 }
 
 impl Source {
-    /// Builds the configuration.
-    /// Fails if it is invalid.
+    /// Builds the configuration. Fails if it is invalid.
     pub fn load(&self) -> Result<Config, LoadError> {
         config::load_file(
             self.file.as_deref(),
@@ -220,8 +204,7 @@ pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, Relo
     })
 }
 
-/// Applies `[routing]`. Returns the policy before and after, if it changed at once. A policy shared by replicas changes
-/// when all of them have it.
+/// Applies `[routing]`. Returns the policy before and after, if that changed at once; a shared one changes later.
 fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
     if router.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
         router.state.policy.configure_all(settings);
@@ -231,8 +214,7 @@ fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
 }
 
 /// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
-/// removing keys or certificates by accident must not open the router.
-/// Fails with the access that it would open.
+/// removing keys or certificates by accident must not open the router. Fails with the access that it would open.
 pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
     if router.proxy.admission.has_keys() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
@@ -264,7 +246,6 @@ pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
             None => look(&router, &source).await,
         };
         let source = source.clone();
-        // Reads files.
         let reading = Arc::clone(&router);
         let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
         for happened in changed.unwrap_or_default() {

@@ -59,8 +59,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the ports and starts serving. A port of 0 takes any free one.
-    /// Fails if a port cannot be bound.
+    /// Binds the ports and starts serving. A port of 0 takes any free one. Fails if a port cannot be bound.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         let Listeners {
             data: listener,
@@ -200,8 +199,7 @@ impl Server {
         cut
     }
 
-    /// Keeps serving for the drain delay, because load balancers may still send connections to this address and must
-    /// not see them refused. Responses already close their connections. Not needed if another process has the port.
+    /// Keeps serving for the drain delay: load balancers may still connect, unless another process has the port.
     async fn be_forgotten(&self) {
         let delay = self.parts.state.live().limits.drain_delay;
         if delay.is_zero() || self.is_replaced.load(Ordering::Acquire) {
@@ -215,7 +213,6 @@ impl Server {
     }
 }
 
-/// Creates the router's parts.
 fn parts(config: Config) -> anyhow::Result<Arc<Admin>> {
     let state = State::new(config)?;
     let fleet = state.config.fleet.as_ref();

@@ -85,7 +85,6 @@ impl Engine {
         format!("http://{}", self.addr)
     }
 
-    /// Returns the first rank.
     #[allow(clippy::indexing_slicing, reason = "a checked configuration has a rank")]
     fn first(&self) -> &Shared {
         &self.ranks[0]

@@ -97,7 +97,6 @@ impl Fault {
 /// How a reply is cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Break {
-    /// The connection is cut.
     Reset,
     /// Nothing more is sent.
     Stall,

@@ -1,7 +1,5 @@
-//! A host-memory tier: evicted blocks move to host memory and are loaded from there instead of computed.
-//!
-//! Blocks leave the tier in FIFO order. A block that is stored in the cache again keeps its copy here, as in engines
-//! that write back once.
+//! A host-memory tier: evicted blocks move to host memory and are loaded from there instead of computed. They leave it
+//! in FIFO order. A block that is stored in the cache again keeps its copy here, as in engines that write back once.
 
 use std::collections::VecDeque;
 
@@ -36,7 +34,6 @@ impl Host {
         }
     }
 
-    /// Returns how many leading blocks of a chain are in the tier.
     pub(crate) fn leading(&self, chain: &[PrefixHash]) -> usize {
         chain.iter().take_while(|block| self.held.contains(block)).count()
     }

@@ -1,15 +1,12 @@
 //! A simulated LLM inference engine with real HTTP, a real prefix cache, real cache events and scalable time.
 //!
-//! Its purpose is to measure a router, or any other client of vLLM, with several engines on a machine without an
-//! accelerator. It takes the time that a prompt costs (queue, uncached tokens, attention over the history), keeps a
-//! block cache of a given size with vLLM's eviction, and reports what vLLM reports (usage, metrics, cache events) in
-//! the same byte formats. It computes nothing: replies are words drawn by seed, or tool calls where `tool_choice`
-//! requires them ([`script`]).
+//! It lets a router, or any other client of vLLM, be measured without an accelerator. A prompt takes the time of
+//! queueing, its uncached tokens and attention; the block cache evicts as vLLM's does; usage, metrics and cache events
+//! have vLLM's byte formats. Replies are words drawn by seed, or tool calls if `tool_choice` requires them.
 //!
-//! It serves OpenAI's chat completions, completions and responses, and Anthropic's messages, plain and streamed. All
-//! conversations are rendered by one template, so a conversation that moves from one API to another finds its prompt
-//! cached if its texts, roles, tool names and schemas are the same. Responses are stored, up to a bound, for
-//! `previous_response_id`.
+//! It serves OpenAI's chat completions, completions and responses, and Anthropic's messages, plain and streamed. One
+//! template renders all of them, so a conversation that moves to another API finds its prompt cached if its texts,
+//! roles, tool names and schemas are the same. Responses are stored, up to a bound, for `previous_response_id`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sim_engine::StartError> {
@@ -20,9 +17,8 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`scheduler`] is the simulation core (no sockets, no clock), [`memory`] the cache, [`hints`] what
-//! clients say about it, [`tokens`] the tokenizer; `rank` ties them to the clock, `http` serves them, `events` publishes
-//! over ZMQ, and `engine` starts and stops it all.
+//! [`scheduler`] is the simulation core, [`memory`] the cache, [`hints`] what clients say about it, [`tokens`] the
+//! tokenizer; `rank` ties them to the clock, `http` serves them, and `events` publishes over ZMQ.
 
 pub mod config;
 mod engine;

@@ -1,7 +1,6 @@
-//! The engine's key-value cache with its sessions, hints, objective and cache events.
-//!
-//! A hint names a session, and a session is the chain of its last finished turn. A hint for a session with a turn in
-//! the engine waits for that turn's release (or for its time to live), because the release decides the marks.
+//! The engine's key-value cache with its sessions, hints, objective and cache events. A hint names a session, which is
+//! the chain of its last finished turn. A hint for a session with a turn in the engine waits for that turn's release
+//! (or for its time to live), because the release decides the marks.
 
 use policy::cache::{Change, Keep, Lease, Piece, PrefixCache};
 use policy::cost::tel_safe_budget;
@@ -81,7 +80,6 @@ impl Memory {
         self.objective
     }
 
-    /// Takes the events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<KvEvent> {
         self.events.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -99,7 +97,6 @@ impl Memory {
         self.cache.pinned().0 + wanted <= self.cache.capacity().0
     }
 
-    /// Pins the cached part of a prompt's chain.
     pub(crate) fn begin(&mut self, chain: &[PrefixHash]) -> Lease {
         let hits = self.cache.resident(chain);
         let pieces = self.pieces(&chain[..hits]);
@@ -282,7 +279,6 @@ impl Memory {
 }
 
 pub(crate) struct FinishedTurn<'a> {
-    /// Its lease on the cache, if it was scheduled.
     pub(crate) lease: Option<Lease>,
     /// Its blocks, prompt and reply; empty if nothing was computed.
     pub(crate) chain: Vec<PrefixHash>,

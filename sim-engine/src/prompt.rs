@@ -1,5 +1,4 @@
-//! The chat template: one rendering for every API, so that a conversation has the same tokens, and thus the same
-//! cached blocks, in all of them.
+//! The chat template: one rendering for every API, so that a conversation has the same cached blocks in all of them.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,8 +17,7 @@ pub(crate) struct Message {
     pub(crate) tool_call_id: Option<String>,
 }
 
-/// Appends `<|role|>content<|end|>` for each message, tools first. Content parts without text are rendered as JSON,
-/// tool calls as they are generated.
+/// Appends `<|role|>content<|end|>` for each message, tools first. Parts without text are JSON, calls as generated.
 pub(crate) fn render(tools: Option<&Value>, messages: &[Message], tokens: &mut Vec<u32>) {
     if let Some(tools) = tools.filter(|tools| !tools.is_null()) {
         tokens.push(special_token("tools"));

@@ -1,8 +1,6 @@
-//! A running rank: the scheduler tied to a clock.
-//!
-//! Every access to the scheduler first advances it to the current time and then notifies waiting requests. A driver
-//! task does the same whenever the next event is due. Virtual times are exact however late the driver wakes. Progress
-//! between two wake-ups is written to a stream as one piece, so fast decoding costs one write per millisecond.
+//! A running rank: the scheduler tied to a clock. Every access advances the scheduler to the current time and notifies
+//! waiting requests; a driver task does so when the next event is due. Virtual times are exact however late the driver
+//! wakes. Progress between two wake-ups is one piece of a stream, so fast decoding costs one write per millisecond.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -84,7 +82,6 @@ impl Shared {
         }
     }
 
-    /// Returns the wall time between the tokens of a fast engine's streams.
     pub(crate) fn pace(&self) -> Duration {
         Duration::from_nanos(self.pace.load(Ordering::Relaxed))
     }
@@ -94,7 +91,6 @@ impl Shared {
         self.pace.store(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the number of waiting and running requests.
     pub(crate) fn load(&self) -> usize {
         self.with(|scheduler, _| scheduler.waiting() + scheduler.running())
     }
@@ -243,7 +239,6 @@ impl Shared {
     }
 }
 
-/// A submitted request and its progress.
 pub(crate) struct Ticket {
     pub(crate) progress: watch::Receiver<Progress>,
     pub(crate) hold: Hold,
@@ -280,7 +275,6 @@ impl Drop for Hold {
 /// The ranks of an engine; one unless it is data-parallel.
 pub(crate) type Ranks = Arc<[Arc<Shared>]>;
 
-/// Advances the scheduler whenever an event is due.
 pub(crate) async fn drive(shared: Arc<Shared>) {
     loop {
         shared.with(|_, _| {});

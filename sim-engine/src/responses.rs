@@ -1,7 +1,5 @@
-//! The stored responses of `/v1/responses`, which later requests continue or fetch.
-//!
-//! The table is bounded by number and bytes, and drops the oldest response first. Like vLLM's it is lost when the
-//! engine dies, and all data-parallel ranks share it.
+//! The stored responses of `/v1/responses`, which later requests continue or fetch. They are bounded by number and
+//! bytes, the oldest dropped first, shared by all ranks, and like vLLM's lost when the engine dies.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -27,7 +25,6 @@ pub(crate) struct Stored {
     pub(crate) bytes: usize,
 }
 
-/// The stored responses of an engine.
 pub(crate) struct Responses {
     /// Part of every id, so that the ids of several engines differ: a router finds a response's engine by its id.
     engine: u64,

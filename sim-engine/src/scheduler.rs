@@ -1,18 +1,15 @@
-//! The engine's simulation core, without sockets and clocks: requests in, progress out, at virtual times given by the
-//! caller.
+//! The engine's simulation core: requests in, progress out, at virtual times given by the caller.
 //!
-//! One prefill server takes requests in order: a prompt with `u` uncached and `h` cached tokens occupies it for `β +
-//! α·u + γ·u·(h + u/2)`, from its arrival or the server's previous finish, whichever is later. So TTFT is queueing
-//! plus that, exactly, whatever the polling interval. Every running sequence then gets one token per decode step. A
-//! step takes `tpot + tpot_batch × batch`; a sequence that joins during a step waits for the next one. Each running
-//! sequence slows prefill by `decode_drag`, 0 by default.
+//! One prefill server takes requests in order. A prompt with `u` uncached and `h` cached tokens occupies it for `β +
+//! α·u + γ·u·(h + u/2)`, so TTFT is queueing plus that, exactly, whatever the polling interval. A decode step gives
+//! every running sequence one token and takes `tpot + tpot_batch × batch`; a sequence that joins during a step waits
+//! for the next one. Each running sequence slows prefill by `decode_drag`, 0 by default.
 //!
 //! As in vLLM: the cache is consulted when a prompt is scheduled, not when it arrives; the last prompt token is
 //! always computed, so at most the full blocks of `prompt − 1` tokens count as cached; blocks are stored once
 //! computed; a prompt waits while running sequences hold too much of the memory.
 //!
-//! Time moves by [`Scheduler::advance`], which handles each event at its own time. Ticks at the caller's pace were
-//! rejected: timer granularity would add up over an hour of trace.
+//! [`Scheduler::advance`] handles each event at its own time. Ticks were rejected: timer granularity would add up.
 
 mod counters;
 mod jitter;
@@ -213,8 +210,7 @@ impl Scheduler {
         Ok(id)
     }
 
-    /// Aborts a request at `at`, as for a client that disconnected, and frees its memory; `None` if it was done
-    /// already.
+    /// Aborts a request at `at`, as when its client disconnects, and frees its memory; `None` if it was done already.
     pub fn abort(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
         let phase = self.withdraw(at, id)?;
         self.counters.aborted.count(phase);

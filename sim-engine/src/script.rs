@@ -1,8 +1,6 @@
-//! Replies that call tools: their tokens, and how the template renders them in later prompts.
-//!
-//! A call is generated as `<|call|>name<|arguments|>arguments<|/call|>` after the reply's text, and the template
-//! renders a call in a message the same way, so a call in the history becomes the same tokens that were generated.
-//! Its id is not rendered, as in most models' templates.
+//! Replies that call tools. A call is generated as `<|call|>name<|arguments|>arguments<|/call|>` after the reply's
+//! text, and the template renders a call in a message the same way, so a call in the history becomes the same tokens
+//! that were generated. Its id is not rendered, as in most models' templates.
 
 use serde_json::{Value, json};
 

@@ -32,8 +32,7 @@ pub fn words(seed: u64, range: std::ops::Range<u32>, multibyte: bool) -> String 
     text
 }
 
-/// Returns where a stop string ends the reply: the tokens generated, and the bytes of text sent to the client. `None`
-/// if none of `stops` occurs within `limit` tokens.
+/// Returns the tokens generated and the bytes of text sent if a stop string ends the reply within `limit` tokens.
 pub fn stop_at(seed: u64, limit: u32, multibyte: bool, stops: &[String]) -> Option<(u32, usize)> {
     let mut text = String::new();
     for index in 0..limit {

@@ -1,9 +1,7 @@
-//! A tokenizer without a vocabulary: deterministic, and stable under appending.
-//!
-//! Text is cut into pieces of words of at most [`MAX_PIECE_BYTES`] bytes; white space begins a piece and belongs to
-//! the word after it. A token is the hash of its piece. Appending to a text changes at most its last token. Generated
-//! words are exactly one piece each, so a reply in the history becomes the same tokens that were generated, and the
-//! next turn hits the cache.
+//! A tokenizer without a vocabulary: deterministic, and stable under appending. Text is cut into pieces of words, of at
+//! most [`MAX_PIECE_BYTES`] bytes, each with the white space before it. A token is the hash of its piece, so appending
+//! to a text changes at most its last token. Generated words are exactly one piece each: a reply in the history becomes
+//! the generated tokens, and the next turn hits the cache.
 
 use policy::ids::PrefixHash;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};

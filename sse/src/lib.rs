@@ -1,10 +1,9 @@
 //! A parser for server-sent events in a byte stream that may be cut anywhere.
 //!
-//! There are two readers. [`Lines`] yields each line as soon as it ends, without copying: a proxy inspects a token's
-//! line in passing and must not wait for the empty line after it. [`Events`] follows the
-//! [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as OpenAI's streams use it:
-//! `data` fields, joined by newlines, dispatched by an empty line; comments and other fields are skipped. Both accept
-//! lines that end in LF, CRLF or CR, and buffer no more than a given bound.
+//! [`Lines`] yields each line as soon as it ends, without copying: a proxy must not wait for the empty line after a
+//! token's. [`Events`] follows the [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as
+//! OpenAI's streams use it: `data` fields, joined by newlines, dispatched by an empty line; other fields are skipped.
+//! Both accept LF, CRLF and CR, and buffer no more than a given bound.
 
 use memchr::memchr2;
 
@@ -16,11 +15,9 @@ pub const LONGEST_LINE: usize = 1 << 20;
 /// Default bound of an event in bytes.
 pub const LONGEST_EVENT: usize = 4 << 20;
 
-/// Splits a byte stream into lines. A line within one chunk is yielded without a copy; only a line that spans chunks
-/// is copied. A line longer than the bound is skipped.
+/// Splits a byte stream into lines. Only a line that spans chunks is copied; one beyond the bound is skipped.
 #[derive(Debug)]
 pub struct Lines {
-    /// The beginning of an incomplete line.
     carry: Vec<u8>,
     longest: usize,
     skipping: bool,
@@ -152,7 +149,6 @@ pub struct TooLong(pub usize);
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,
-    /// The data of an incomplete event.
     data: Vec<u8>,
     has_data: bool,
     longest: usize,
@@ -177,8 +173,7 @@ impl Events {
         }
     }
 
-    /// Adds bytes and yields the data of each event that they complete to `on_event`.
-    /// Fails if an event or a line is too long. Everything after it is ignored.
+    /// Yields the data of each event that these bytes complete. Fails, for good, if an event or a line is too long.
     pub fn push(&mut self, bytes: &[u8], mut on_event: impl FnMut(&[u8])) -> Result<(), TooLong> {
         let Self {
             lines,

@@ -15,8 +15,7 @@ use crate::sections::{self, Checker, Worker, WorkerSection};
 /// each rank is a separate worker.
 const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 
-/// A worker as the admin API accepts it: keys, ranges and defaults are those of `[[workers]]`, except for keys that
-/// name files.
+/// A worker as the admin API accepts it: `[[workers]]` with its ranges and defaults, without the keys that name files.
 #[derive(Clone, Debug)]
 pub struct WorkerDocument {
     worker: WorkerSection,
@@ -24,8 +23,7 @@ pub struct WorkerDocument {
 }
 
 impl WorkerDocument {
-    /// Checks the document.
-    /// Fails with everything that is wrong with it, with its keys; never an empty list.
+    /// Checks the document. Fails with all problems and their keys, never with none.
     pub fn check(self) -> Result<Worker, Problems> {
         let section = "workers[0].";
         let written = self

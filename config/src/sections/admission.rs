@@ -1,5 +1,3 @@
-//! Settings of admission.
-
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use policy::units::Millis;
 use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
-/// Seconds.
 pub(super) mod seconds {
     use super::*;
 
@@ -37,7 +36,6 @@ pub(super) mod seconds_or_never {
     }
 }
 
-/// Milliseconds.
 pub(super) mod millis {
     use super::*;
 

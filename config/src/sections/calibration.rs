@@ -1,14 +1,10 @@
-//! A worker's cost as measured by `gpu-bench`.
-//!
-//! Only the version and the fit's coefficients are read. The file has no invalid fit, since `gpu-bench` refuses to
-//! write one.
+//! A worker's cost as measured by `gpu-bench`, which refuses to write an invalid fit. Only version and fit are read.
 
 use std::path::{Path, PathBuf};
 
 use policy::cost::PrefillCost;
 use serde::Deserialize;
 
-/// Supported version of the file format.
 const VERSION: u32 = 1;
 /// Longest file that is read; a calibration is a kilobyte.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
@@ -31,22 +27,17 @@ struct Floor {
     ms: f64,
 }
 
-/// Reason why a calibration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CalibrationError {
-    /// The file could not be read.
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    /// The file is not a calibration.
     #[error("{} is not a calibration file: {source}", path.display())]
     Foreign {
         path: PathBuf,
         source: serde_json::Error,
     },
-    /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version { path: PathBuf, found: u32 },
-    /// The cost is not physically possible.
     #[error("{} has no usable cost: alpha must be above 0, beta, gamma and the floor at least 0", path.display())]
     Unphysical { path: PathBuf },
 }

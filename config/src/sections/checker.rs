@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use crate::problem::{Origin, Problem, Problems};
 
-/// Collects problems with the origins of their keys.
 pub(crate) struct Checker<'a> {
     pub(crate) origins: &'a BTreeMap<String, Origin>,
     pub(crate) problems: &'a mut Problems,
 }
 
 impl Checker<'_> {
-    /// Reports a problem with the key `path`. A key that was not written has the origin of its section, or the start of
-    /// the file.
+    /// Reports a problem with a key. One that was not written has the origin of its section, or the start of the file.
     pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
         let mut place = path;
         let origin = loop {

@@ -22,7 +22,6 @@ use self::template::template;
 
 /// Longest name of a Kubernetes object or DNS record.
 const LONGEST_NAME: usize = 253;
-/// Most names of Services or records.
 const MOST_NAMES: usize = 64;
 
 /// Workers discovered while the router serves, beside those of `[[workers]]`. They join when a source lists them, get
@@ -110,8 +109,7 @@ impl Discovery {
     }
 }
 
-/// Reads a file of workers: TOML, or JSON if its name ends in `.json`.
-/// Fails if the file cannot be read or is invalid.
+/// Reads a file of workers: TOML, or JSON if its name ends in `.json`. Fails if the file cannot be read or is invalid.
 pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     let mut read = read_list::<WorkersFile>(path)?;
     let mut checker = Checker {
@@ -126,7 +124,6 @@ pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     }
 }
 
-/// Checks the section.
 pub(super) fn discovery(written: DiscoverySection, checker: &mut Checker<'_>) -> Discovery {
     Discovery {
         max_workers: written.max_workers as usize,

@@ -1,5 +1,3 @@
-//! The endpoint picker's port.
-
 use std::net::SocketAddr;
 
 use schemars::JsonSchema;

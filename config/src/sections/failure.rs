@@ -72,7 +72,6 @@ impl Default for Failure {
 }
 
 impl Failure {
-    /// Checks what its keys say together.
     pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if self.breaker_longest_pause < self.breaker_pause {
             let what = format!(

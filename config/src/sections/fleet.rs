@@ -54,11 +54,9 @@ impl Default for FleetSection {
 
 /// Longest file of credentials or certificates.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
-/// Most servers that are named.
 const MOST_SERVERS: usize = 16;
 /// Longest name of a fleet, with which its subjects and its bucket begin.
 const LONGEST_CLUSTER: usize = 32;
-/// Sections of a credentials file.
 const CREDENTIALS: [&str; 2] = ["-----BEGIN NATS USER JWT-----", "-----BEGIN USER NKEY SEED-----"];
 
 /// Other replicas in front of the same workers, and the NATS servers between them.

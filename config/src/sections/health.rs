@@ -51,7 +51,6 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Checks the path, and what its keys say together.
     pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if self.timeout > self.interval {
             let what = format!(

@@ -1,5 +1,3 @@
-//! The index of prefixes: `[index]`.
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;

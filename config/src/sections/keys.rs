@@ -120,7 +120,6 @@ impl fmt::Debug for KeyDigest {
     }
 }
 
-/// Returns the keys of the configuration and of its file of keys.
 pub(super) fn keys(written: Vec<KeySection>, file: &str, checker: &mut Checker<'_>) -> Vec<Key> {
     let mut keys = Vec::with_capacity(written.len());
     check_all(written, &mut keys, checker);

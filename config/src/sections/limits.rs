@@ -98,7 +98,6 @@ const fn at_least_one(number: usize) -> NonZeroUsize {
 }
 
 impl Limits {
-    /// Checks what its keys say together.
     pub(super) fn checked(mut self, checker: &mut Checker<'_>) -> Self {
         // An idle connection is kept for the delay, and connections still open at the timeout are cut.
         if self.drain_delay > self.drain_timeout {

@@ -54,7 +54,6 @@ pub struct Class {
 }
 
 impl Objective {
-    /// Checks the names of its classes.
     pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
         for (at, class) in self.classes.iter().enumerate() {
             let key = |key: &str| format!("objective.classes[{at}].{key}");

@@ -101,7 +101,6 @@ pub enum LogFormat {
 }
 
 impl Log {
-    /// Checks the filter.
     pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if let Some((what, hint)) = level_problem(&self.level) {
             checker.report("log.level", what, hint);

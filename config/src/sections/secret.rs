@@ -1,12 +1,9 @@
-//! Secrets that are read from separate files.
-
 use std::path::Path;
 
 use super::checker::Checker;
 
-/// Longest secret.
 const LONGEST_KEY: usize = 4_096;
-/// Longest file with such a key, including white space.
+/// Longest file with a secret, including white space.
 const LONGEST_KEY_FILE: u64 = 64 << 10;
 
 /// A value that must not appear in a log.

@@ -1,5 +1,3 @@
-//! Settings of traces.
-
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,9 +69,7 @@ pub enum OtlpProtocol {
     Http,
 }
 
-/// Most headers of a file.
 const MOST_HEADERS: usize = 32;
-/// Largest file of headers in bytes.
 const MOST_HEADER_BYTES: u64 = 64 * 1024;
 /// Headers that describe the message itself and cannot be configured.
 const OURS: [&str; 8] = [

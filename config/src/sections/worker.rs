@@ -184,7 +184,6 @@ pub(crate) fn worker(written: WorkerSection, checker: &mut Checker<'_>) -> Optio
     check(written, 0, checker)
 }
 
-/// Returns a worker for each of an endpoint's ranks.
 fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
     if ranks <= 1 {
         return vec![worker.clone()];
@@ -204,8 +203,7 @@ fn ranked(worker: &Worker, ranks: u32) -> Vec<Worker> {
     (0..ranks).map(of).collect()
 }
 
-/// Returns the endpoint with its port increased by the rank, as engines assign ports to their ranks. A port beyond the
-/// largest fails when it is connected to.
+/// Adds the rank to the port, as engines assign ports to ranks. A port beyond the largest fails on connecting.
 fn later_port(endpoint: &str, rank: u32) -> String {
     let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
     let port = port.parse::<u32>().unwrap_or(0) + rank;

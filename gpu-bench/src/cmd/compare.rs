@@ -57,8 +57,7 @@ pub struct Comparison {
     pub regressed: bool,
 }
 
-/// Compares and prints.
-/// Fails if a file cannot be read.
+/// Compares and prints. Fails if a file cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = compare(
         &Calibration::read(&args.before)?,

@@ -1,9 +1,7 @@
-//! `gpu-bench decode URL`: time per output token by batch size and context, and how decoding slows prefills.
-//!
-//! Streams of a batch share the same primed history, so that their prefills are short. Their pace is measured while
-//! all of them run, in bytes of text, because an event may contain several tokens. Model: `tpot = base +
-//! b·(per_sequence + per_token·context)`. For prefills, single prompts are measured while a batch decodes:
-//! `prefill(b) = prefill(0)·(1 + drag·b)`.
+//! `gpu-bench decode URL`: time per output token by batch size and context, and how decoding slows prefills. Streams of
+//! a batch share the same primed history, so that their prefills are short. Their pace is measured while all of them
+//! run, in bytes of text, because an event may contain several tokens. Models: `tpot = base + b·(per_sequence +
+//! per_token·context)` and `prefill(b) = prefill(0)·(1 + drag·b)`.
 
 use std::process::ExitCode;
 
@@ -99,16 +97,14 @@ pub struct Found {
     pub drag: f64,
 }
 
-/// Measures and prints.
-/// Fails if the worker cannot be measured.
+/// Measures and prints. Fails if the worker cannot be measured.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = measure::runtime()?.block_on(find(args))?;
     super::print(&found, args.json, table)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures.
-/// Fails if the worker cannot be measured.
+/// Measures. Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let mut decoded = Vec::new();
@@ -173,7 +169,6 @@ fn steps(args: &Args, decoded: &[Decoded], several: bool) -> anyhow::Result<[f64
     )
 }
 
-/// Fits the share by which each decoding sequence lengthens a prefill.
 fn drag(beside: &[Beside]) -> f64 {
     let (above, below) = beside.iter().fold((0.0, 0.0), |(above, below), one| {
         let batch = f64::from(one.batch);
@@ -240,7 +235,6 @@ fn said_between(answer: &Answer, from: f64, to: f64) -> f64 {
     answer.generated as f64 * bytes as f64 / all.max(1) as f64
 }
 
-/// Returns the median prefill time while a batch decodes.
 async fn prefill_beside(worker: &mut Worker, batch: u32, args: &Args) -> anyhow::Result<f64> {
     let context = args.context.first().copied().unwrap_or(64);
     let mut streams = JoinSet::new();

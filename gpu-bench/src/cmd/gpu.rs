@@ -41,8 +41,7 @@ pub struct Args {
     pub output: OutputArgs,
 }
 
-/// Measures, writes the files, prints the report.
-/// Fails if no suitable Python is found, or the result is unreliable or cannot be written.
+/// Measures, writes the files, prints the report. Fails without a suitable Python, or as `gpu-bench worker` does.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let mut arguments = args.model.arguments("measure");

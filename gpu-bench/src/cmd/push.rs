@@ -28,8 +28,7 @@ pub struct Args {
     pub to: ToArgs,
 }
 
-/// Reads the file and sends it to the router.
-/// Fails if the file cannot be read, or the router does not accept it.
+/// Reads the file and sends it to the router. Fails if the file cannot be read, or the router does not accept it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let calibration = Calibration::read(&args.file)?;
     let name = measure::runtime()?.block_on(push::send(&args.router, &args.to, &calibration))?;

@@ -1,7 +1,5 @@
-//! Finds the Python package that computes, and explains what is missing.
-//!
-//! Rejected: linking torch's libraries. They take gigabytes and are tied to one driver version, and only these two
-//! commands need them, so a Python interpreter that has them is used.
+//! Finds the Python package that computes, and explains what is missing. Torch's libraries are not linked: they take
+//! gigabytes, are tied to one driver version, and only `gpu` and `serve` need them.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,7 +7,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-/// The package and its dependencies.
 const NEEDED: [&str; 5] = ["tailroute_torch", "torch", "numpy", "starlette", "uvicorn"];
 
 /// Prints which of the given modules are missing.
@@ -44,8 +41,7 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Returns the interpreter, after checking that it has the required modules.
-    /// Fails if modules are missing, with instructions to install them.
+    /// Returns the interpreter, after checking its modules. Fails if some are missing, and says how to install them.
     pub fn interpreter(&self) -> anyhow::Result<PathBuf> {
         let python = self.python.clone().unwrap_or_else(|| {
             let made = made(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"));

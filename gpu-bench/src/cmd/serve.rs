@@ -39,8 +39,7 @@ pub struct Args {
     pub more: Vec<OsString>,
 }
 
-/// Replaces this process with the worker, which then handles signals and the exit code.
-/// Fails if no suitable Python is found.
+/// Replaces this process with the worker, which then handles signals and exit codes. Fails without a suitable Python.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.model.interpreter()?;
     let error = Command::new(&python).args(arguments(args)).exec();

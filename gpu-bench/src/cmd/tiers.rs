@@ -1,8 +1,6 @@
-//! `gpu-bench tiers URL`: the time to load a token from a tier below the device's memory.
-//!
-//! A prefix is primed, requested again (now on the device), pushed out by other prompts, and requested once more. If
-//! the engine reports that it was in another tier then, the difference of the two times, per token, is the load time.
-//! The first time, when the prefix was computed, shows what loading saves.
+//! `gpu-bench tiers URL`: the time to load a token from a tier below the device's memory. A prefix is primed, requested
+//! again (now on the device), pushed out by other prompts, and requested once more. If the engine then reports another
+//! tier, the difference of the two times, per token, is the load time.
 
 use std::process::ExitCode;
 
@@ -76,16 +74,14 @@ pub struct Found {
     pub tiers: Vec<Tier>,
 }
 
-/// Measures and prints.
-/// Fails if the worker cannot be measured.
+/// Measures and prints. Fails if the worker cannot be measured.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = measure::runtime()?.block_on(find(args))?;
     super::print(&found, args.json, table)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures.
-/// Fails if the worker cannot be measured.
+/// Measures. Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let capacity = worker.facts().capacity_tokens;

@@ -69,8 +69,7 @@ pub struct ReachArgs {
 }
 
 impl ReachArgs {
-    /// Returns a client of the worker.
-    /// Fails if the key cannot be read, or is empty.
+    /// Returns a client of the worker. Fails if the key cannot be read, or is empty.
     pub fn client(&self) -> anyhow::Result<Client> {
         let key = match (&self.api_key_file, &self.api_key) {
             (Some(path), _) => Some(bearer(&secret(path)?)?),
@@ -82,14 +81,12 @@ impl ReachArgs {
     }
 }
 
-/// Measures, writes the files, prints the report.
-/// Fails if the worker cannot be measured, or the result is unreliable or cannot be written.
+/// Measures, writes the files, prints the report. Fails if a step fails, or the result is unreliable.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     measure::runtime()?.block_on(measure(args))
 }
 
-/// Does what [`run`] does, within an existing runtime.
-/// Fails if the worker cannot be measured, or the result is unreliable or cannot be written.
+/// Does what [`run`] does, within an existing runtime. Fails as it does.
 pub async fn measure(args: &Args) -> anyhow::Result<ExitCode> {
     let patience = args.polite.then(|| Duration::from_secs(args.polite_wait_s));
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), patience).await?;

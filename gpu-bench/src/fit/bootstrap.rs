@@ -1,11 +1,9 @@
-//! Confidence intervals by resampling.
-//!
-//! Each resample draws as many (h, u, ttft) triples as there are, with replacement, so that nothing has to be assumed
-//! about the shape or growth of the noise. Its fit starts from the whole sample's coefficients and uses the whole
-//! sample's noise: the resamples' own medians of absolute residuals would only add noise (Salibián-Barrera and Zamar,
-//! 2002, use a single step). Resampled coefficients are spread by √(n/(n − 3)) around the estimate, which corrects
-//! for three degrees of freedom. The percentiles are 2 and 98: over a thousand seeds, 2.5 and 97.5 covered the true
-//! α, β and γ 949, 932 and 949 times, because the noise is itself estimated.
+//! Confidence intervals by resampling. Each resample draws as many (h, u, ttft) triples as there are, with replacement,
+//! so that nothing has to be assumed about the noise. Its fit starts from the whole sample's coefficients and uses the
+//! whole sample's noise: the resamples' own medians would only add noise (Salibián-Barrera and Zamar, 2002, use a
+//! single step). Coefficients are spread by √(n/(n − 3)) around the estimate, which corrects for three degrees of
+//! freedom. The percentiles are 2 and 98: over a thousand seeds, 2.5 and 97.5 covered the true α, β and γ 949, 932 and
+//! 949 times, because the noise is itself estimated.
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;

@@ -1,9 +1,7 @@
-//! The growth of the noise with the measured time.
-//!
-//! `σ(t) = √(constant² + (share·t)²)`: timers and schedulers add the same to every prefill; clocks and memory that
-//! change speed add a share of it. The ratio of the two is the likeliest of a coarse grid; the size comes from the
-//! median absolute residual, which a few stalls do not move. An error of half a factor in the ratio costs the fit a
-//! few per cent of its efficiency, so a finer grid would not pay.
+//! The growth of the noise with the measured time: `σ(t) = √(constant² + (share·t)²)`. Timers and schedulers add the
+//! same to every prefill; clocks and memory that change speed add a share of it. The ratio of the two is the likeliest
+//! of a coarse grid: an error of half a factor costs the fit a few per cent of its efficiency. The size comes from the
+//! median absolute residual, which a few stalls do not move.
 
 use serde::{Deserialize, Serialize};
 

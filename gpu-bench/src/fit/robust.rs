@@ -8,7 +8,6 @@ use super::{Diagnosis, Fit, Row};
 
 /// Flags of the fitted coefficients: β, α, γ.
 pub(super) type Columns = [bool; 3];
-/// The full model.
 pub(super) const ALL: Columns = [true; 3];
 /// The model without attention.
 pub(super) const PLAIN: Columns = [true, true, false];
@@ -184,8 +183,7 @@ fn nonnegative(rows: &[Row], weights: &[f64], mut columns: Columns) -> Option<[f
     }
 }
 
-/// Returns the largest value of each column. u·(h + u/2) is a million times u; scaled columns keep the normal
-/// equations well conditioned.
+/// Returns the largest value of each column, for scaling: u·(h + u/2) is a million times u, ill conditioned as it is.
 fn scales(rows: &[Row]) -> [f64; 3] {
     let mut scales = [f64::MIN_POSITIVE; 3];
     for row in rows {

@@ -1,17 +1,11 @@
 //! Deviations from the model: a floor under small prompts, a change of the slope, cells that are off.
-//!
-//! *Floor.* On an accelerator a few hundred tokens may take as long as one, because the weights have to be read once
-//! anyway. If `max(floor, β + α·u + …)`, with the line fitted above a length, explains the samples better than the
-//! line alone by more than chance allows for two more parameters, and the prompts below it take the same time, then
-//! the line is fitted to the longer prompts and the floor is reported. A line through both would be too steep at one
-//! end and too high at the other.
-//!
-//! *Break.* One more regressor, `max(0, u − k)`, for each k between measured lengths: chunked prefill, or another
-//! kernel. A break is reported if it is significant (four standard errors, as many k are tried) and matters (5 % of
-//! the longest prompt).
-//!
-//! *Straightness.* The median of a cell with several samples is more certain than a sample. If the medians of too
-//! many cells deviate from the model by more than their noise explains, the fit is rejected however high its R² is.
+//! - *Floor*: reported if `max(floor, β + α·u + …)`, with the line fitted above a length, explains the samples better
+//!   than the line alone by more than chance allows for two more parameters, and the prompts below it take the same
+//!   time. The line is then fitted to the longer prompts.
+//! - *Break*: one more regressor, `max(0, u − k)`, for each k between measured lengths. It is reported if it is
+//!   significant (four standard errors, as many k are tried) and matters (5 % of the longest prompt).
+//! - *Straightness*: a fit is rejected, however high its R², if the medians of too many cells deviate from the model by
+//!   more than their noise explains.
 
 use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
@@ -61,7 +55,6 @@ const CELL_OFF: f64 = 0.25;
 const MOST_CELLS_OFF: f64 = 0.25;
 const MOST_LENGTHS: usize = 24;
 
-/// Returns the floor in the samples, if there is one.
 pub(super) fn floor(rows: &[Row]) -> Option<Floor> {
     let plain = robust(rows, ALL)?;
     let between = between_lengths(rows);
@@ -102,8 +95,7 @@ pub(super) fn floor(rows: &[Row]) -> Option<Floor> {
         .map(|(_, floor)| floor)
 }
 
-/// Returns whether the longer half of the short prompts takes as long as the shorter half, where the line's slope
-/// would show.
+/// Returns whether the longer half of the short prompts takes as long as the shorter, where the line has a slope.
 fn is_flat(below: &[Row], line: &Robust) -> bool {
     let middle = median(below.iter().map(Row::uncached));
     let (short, long): (Vec<&Row>, Vec<&Row>) = below.iter().partition(|row| row.uncached() < middle);
@@ -116,7 +108,6 @@ fn is_flat(below: &[Row], line: &Robust) -> bool {
     expected > 0.0 && rise < MOST_RISE * expected
 }
 
-/// Returns the break in the samples, if there is one.
 pub(super) fn bend(rows: &[Row], robust: &Robust) -> Option<Break> {
     let longest = rows.iter().map(Row::uncached).fold(0.0, f64::max);
     let of_longest = rows
@@ -156,8 +147,7 @@ fn hinge(rows: &[Row], robust: &Robust, at: f64) -> Option<([f64; 4], f64)> {
     }
     let mut normal = DMatrix::<f64>::zeros(4, 4);
     let mut right = DVector::<f64>::zeros(4);
-    // If the slope changes, samples beyond the break look like outliers to the line, so they keep a reduced weight
-    // here.
+    // Samples beyond a break look like outliers to the line, so they keep a reduced weight here.
     let weigh = |row: &Row| {
         let sigma = robust.noise.sigma_ms(row.predicted(&robust.beta));
         let z = row.residual(&robust.beta).abs() / sigma;
@@ -259,7 +249,6 @@ fn between_lengths(rows: &[Row]) -> Vec<f64> {
     starts.iter().skip(1).take(MOST_LENGTHS).map(last_below).collect()
 }
 
-/// Returns z²/2 near the model, capped far from it.
 fn cost_of(z: f64) -> f64 {
     z.min(4.0).powi(2) / 2.0
 }

@@ -1,5 +1,3 @@
-//! Why samples cannot be written or read.
-
 use std::io;
 use std::path::{Path, PathBuf};
 

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{RecordError, io_error};
 
-/// Replaces the extension `.json`: `worker.json` → `worker.samples.jsonl`. Other names are extended:
-/// `worker-10.0.0.1` → `worker-10.0.0.1.samples.jsonl`.
+/// Replaces `.json`: `a.json` → `a.samples.jsonl`. Other names are extended: `a-1.0` → `a-1.0.samples.jsonl`.
 pub fn beside(out: &Path, ending: &str) -> PathBuf {
     let json = out.extension().is_some_and(|extension| extension == "json");
     let mut name = if json {
@@ -21,9 +20,8 @@ pub fn beside(out: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Writes `bytes` to `path` atomically, through a temporary file and a rename. Neither a crash nor a full disk leaves
-/// a partial file.
-/// Fails if an I/O operation fails; an older file is then unchanged.
+/// Writes `bytes` to `path` through a temporary file and a rename: neither a crash nor a full disk leaves a partial
+/// file. Fails if an I/O operation fails; an older file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));

@@ -10,8 +10,7 @@ use crate::fit::Interval;
 use crate::record;
 use crate::sample::Sample;
 
-/// Writes `….md`, `….html` and the plots beside a calibration. Returns the paths of the first two.
-/// Fails if the plots cannot be drawn or a file cannot be written.
+/// Writes `….md`, `….html` and plots beside a calibration; returns the first two. Fails if drawing or writing fails.
 pub fn write(
     calibration: &Calibration,
     samples: &[Sample],

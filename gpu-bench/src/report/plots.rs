@@ -31,8 +31,6 @@ pub(super) struct Plots {
     pub(super) leverage: String,
 }
 
-/// Draws the plots.
-/// Fails if a plot cannot be drawn.
 pub(super) fn draw(fit: &Fit, samples: &[Sample]) -> anyhow::Result<Plots> {
     let found = diagnose(fit, samples);
     Ok(Plots {
@@ -67,7 +65,6 @@ fn ends(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     }
 }
 
-/// Returns the points of a curve over a logarithmic axis.
 fn curve(
     lengths: &std::ops::Range<f64>,
     time: impl Fn(f64) -> f64 + Clone,
@@ -239,7 +236,6 @@ fn shade(one: &Diagnosis) -> RGBAColor {
     }
 }
 
-/// Formats a number with few digits.
 fn short(value: &f64) -> String {
     if *value >= 10.0 {
         format!("{value:.0}")

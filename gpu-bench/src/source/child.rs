@@ -1,11 +1,7 @@
-//! Samples from a child process.
-//!
-//! The child writes `{"hello": {…}}` with its [`Facts`] as the first line. Then it answers each line on its standard
-//! input, `{"cached_tokens": h, "uncached_tokens": u, "repeat": k}`, with one line, `{"cached_tokens": h,
-//! "uncached_tokens": u, "prefill_ms": x, "flops": f, "bytes": b}`. It exits at the end of its input. Its standard
-//! error is inherited, for progress bars and warnings.
-//!
-//! The child runs in its own process group, so that Ctrl-C reaches only this program, which then ends it.
+//! Samples from a child process. The child writes `{"hello": {…}}` with its [`Facts`] as the first line. Then it
+//! answers each line on its standard input, `{"cached_tokens": h, "uncached_tokens": u, "repeat": k}`, with one line,
+//! `{"cached_tokens": h, "uncached_tokens": u, "prefill_ms": x, "flops": f, "bytes": b}`, until the end of its input.
+//! Its standard error is inherited. Its own process group lets Ctrl-C reach only this program, which then ends it.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{ExitStatus, Stdio};
@@ -87,15 +83,13 @@ pub struct Child {
     process: tokio::process::Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Timeout of one answer.
     patience: Duration,
     /// A request was sent whose answer has not been read.
     asked: bool,
 }
 
 impl Child {
-    /// Starts `program` and reads its greeting within `start`; each answer may take `patience`.
-    /// Fails if the child does not start, exits, or sends an invalid greeting.
+    /// Starts `program`; its greeting may take `start`, each answer `patience`. Fails without a valid greeting.
     pub async fn start(
         program: &OsStr,
         arguments: &[OsString],
@@ -137,8 +131,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Closes the child's input and waits for its exit status.
-    /// Fails if it does not exit within a few seconds; then it is killed.
+    /// Closes the child's input and waits for its exit. Fails, and kills it, if it does not exit within a few seconds.
     pub async fn end(mut self) -> Result<ExitStatus, ChildError> {
         drop(self.input.take());
         match tokio::time::timeout(PATIENCE, self.process.wait()).await {

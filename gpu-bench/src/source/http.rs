@@ -1,7 +1,5 @@
-//! Samples from a worker over its public HTTP interface.
-//!
-//! [`discover`] collects facts; [`worker`] turns cells into prompts; [`chat`] sends a prompt and reads its stream.
-//! This file is the HTTP client that all of them use.
+//! Samples from a worker over its public HTTP interface: [`discover`] collects facts, [`worker`] turns cells into
+//! prompts, [`chat`] sends a prompt and reads its stream. This file is their HTTP client.
 
 pub mod chat;
 pub mod discover;
@@ -113,8 +111,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client of `base` (without a trailing slash) with `timeout` per response.
-    /// Fails if the HTTP client cannot be built.
+    /// Returns a client of `base` (without a trailing slash) with `timeout` per response. Fails if it cannot be built.
     pub fn new(base: String, key: Option<HeaderValue>, timeout: Duration) -> Result<Self, ProbeError> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -142,22 +139,19 @@ impl Client {
         self.timeout
     }
 
-    /// Sends a GET and returns the response as text.
-    /// Fails if the request fails.
+    /// Sends a GET and returns the response as text. Fails if the request fails.
     pub async fn text(&self, path: &str) -> Result<String, ProbeError> {
         let answer = async { Ok(text(self.send(Method::GET, path, None).await?).await) };
         self.in_time(answer).await
     }
 
-    /// Sends a GET and parses the JSON response.
-    /// Fails if the request fails, or the response does not parse.
+    /// Sends a GET and parses the JSON response. Fails if the request fails, or the response does not parse.
     pub async fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ProbeError> {
         let body = self.text(path).await?;
         serde_json::from_str(&body).map_err(|error| ProbeError::Malformed(format!("{path}: {error}")))
     }
 
-    /// Sends a PUT with a JSON body and returns the response as text.
-    /// Fails if the request fails.
+    /// Sends a PUT with a JSON body and returns the response as text. Fails if the request fails.
     pub async fn put(&self, path: &str, body: &serde_json::Value) -> Result<String, ProbeError> {
         let body = Some(Bytes::from(body.to_string()));
         let answer = async { Ok(text(self.send(Method::PUT, path, body).await?).await) };

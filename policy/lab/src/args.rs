@@ -1,7 +1,6 @@
 //! Parsers for numbers on the command line.
 
-/// Parses a finite number of at least 0.
-/// Fails with what was expected.
+/// Parses a finite number of at least 0. Fails with what was expected.
 pub fn non_negative(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -9,8 +8,7 @@ pub fn non_negative(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a finite number above 0.
-/// Fails with what was expected.
+/// Parses a finite number above 0. Fails with what was expected.
 pub fn positive(text: &str) -> Result<f64, String> {
     non_negative(text).and_then(|value| {
         if value > 0.0 {
@@ -21,8 +19,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Parses a share: at least 0 and below 1.
-/// Fails with what was expected.
+/// Parses a share: at least 0 and below 1. Fails with what was expected.
 pub fn share(text: &str) -> Result<f64, String> {
     non_negative(text).and_then(|value| {
         if value < 1.0 {

@@ -1,43 +1,18 @@
 //! Cache policies: what a worker keeps of its conversations when not everything fits.
 //!
-//! # The setting
-//! When a conversation's turn arrives, the resident tokens of its history need no prefill, the others do:
-//! `TTFT = β + α·(history + prompt − resident)`. After it is served the whole conversation, response included, is
-//! resident, and the policy removes tokens until the cache fits. Residency is a prefix: tokens are removed from a
-//! conversation's end. That is the model of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng;
-//! NeurIPS 2025, arXiv 2510.15152), whose objective is `TEL = Σ max(TTFT − ξ_s, 0)`.
+//! The model is that of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng; NeurIPS 2025, arXiv
+//! 2510.15152): a served conversation is resident, response included, and a policy removes tokens from the ends of
+//! conversations until the cache fits. The objective is `TEL = Σ max(TTFT − ξ_s, 0)`. With `ξ` the threshold in tokens,
+//! a next prompt of `Q` tokens after a history of `L`, of which `X` are resident, exceeds it by `(L + Q − X − ξ)⁺`. So
+//! tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
 //!
-//! With `ξ` the threshold in tokens, a next prompt of `Q` tokens after a history of `L` exceeds it by
-//! `(L + Q − X − ξ)⁺`. So tokens past `max(0, L + Q̂ − ξ)`, the *TEL-safe budget*, cannot help: they are *free*.
-//!
-//! # The policies
-//! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them.
-//!
-//! | policy | knows | cost of a turn |
-//! |---|---|---|
-//! | [`lru`] | – | O(1) amortised |
-//! | [`threshold_lru`] | – | O(1) amortised |
-//! | [`t_lru`] | mean next prompt | O(1) amortised |
-//! | [`t_lru_printed`] | mean next prompt | O(log n) per token trimmed |
-//! | [`t_lru_trim_all`] | mean next prompt | O(1) amortised |
-//! | [`end_aware`] | whether this was the last turn | O(1) amortised |
-//! | [`length_aware`] | that, and the next prompt's length | O(1) amortised |
-//! | [`et_lru`] | learned prompt lengths, returns and gaps | O(log n) |
-//! | [`workload_aware`] | learned returns and gaps per class | O(classes + log n) |
-//! | [`gdfs`] | frequency, cost per token | O(log n) |
-//! | [`flop_aware`] | FLOPs saved per byte | O(log n) |
-//! | [`tiers`] | mean next prompt | O(log n) per tier |
-//! | [`belady`], [`to_belady`] | the whole future | O(log n) |
-//!
-//! *Optional* caching, the default, lets a policy trim the conversation that was just served; *forced* caching keeps it
-//! whole until another is served, unless it alone exceeds the cache.
+//! One trait, [`CachePolicy`]; one file per policy; [`PolicySpec`] names them, and `docs/cache-policies.md` says what
+//! each knows and costs. *Optional* caching, the default, lets a policy trim the conversation that was just served;
+//! *forced* caching keeps it whole until another is served, unless it alone exceeds the cache.
 //!
 //! [`policy::cache`] is the other kind of cache: chained blocks that prompts share, as workers and mirrors hold them,
-//! for the LRU family. [`blocks`] is the same for policies that rank their contents.
-//!
-//! No policy scans its conversations on a turn's path, except `flop-aware` with a tuned weight: once per tuning window
-//! it copies and reorders its contents, O(n), amortised over the window's turns ([`flop_aware`]). A property test
-//! compares every policy with a naive twin.
+//! for the LRU family. [`blocks`] is the same for policies that rank their contents. No policy scans its conversations
+//! on a turn's path, except [`flop_aware`] with a tuned weight. Property tests compare each with a naive twin.
 
 pub mod belady;
 pub mod blocks;
@@ -88,8 +63,7 @@ pub trait CachePolicy {
     /// Returns all resident tokens.
     fn used(&self) -> Tokens;
 
-    /// Returns the time to load the first `cached` resident tokens to where prefill can use them. Zero except in a tier
-    /// stack.
+    /// Returns the time to load the first `cached` resident tokens to where prefill can use them: zero without tiers.
     fn load_time(&self, conversation: ConversationId, cached: Tokens) -> Millis {
         let _ = (conversation, cached);
         Millis::ZERO
@@ -98,8 +72,7 @@ pub trait CachePolicy {
     /// Returns the resident conversations and their tokens, in no particular order.
     fn dump(&self) -> Vec<(ConversationId, Tokens)>;
 
-    /// Checks the invariants between calls.
-    /// Fails with the first broken invariant.
+    /// Checks the invariants between calls. Fails with the first broken one.
     fn check(&self) -> Result<(), String>;
 }
 

@@ -26,10 +26,7 @@ pub struct Args {
     turns: Option<usize>,
 }
 
-/// Writes the trace to standard output.
-///
-/// # Errors
-/// If the trace cannot be read, or standard output cannot be written to.
+/// Writes the trace to standard output. Fails if the trace cannot be read, or standard output cannot be written to.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let OpenTrace { turns, block_tokens } = args.trace.open(args.turns)?;
     let mut out = io::BufWriter::new(io::stdout().lock());

@@ -1,7 +1,5 @@
-//! The laboratory: comparing rules on traces.
-//!
-//! It reads and generates traces, plays them through [`policy`]'s code in front of simulated workers, and prints the
-//! tables of the documents. The router uses it for previews of other weights, which play a capture through
+//! The laboratory: it reads and generates traces, plays them through [`policy`]'s code in front of simulated workers,
+//! and prints the tables of the documents. The router previews other weights with it, by playing a capture through
 //! [`simulate::fleet`].
 
 pub mod args;

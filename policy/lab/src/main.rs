@@ -1,6 +1,4 @@
-//! `tailroute-lab`: experiments on traces, without a network.
-//!
-//! Exit codes: 0 success, 1 failure, 2 usage error.
+//! `tailroute-lab`: experiments on traces, without a network. Exit codes: 0 success, 1 failure, 2 usage error.
 
 use std::process::ExitCode;
 

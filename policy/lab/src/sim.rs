@@ -19,8 +19,7 @@ enum Experiment {
     Fleet(Box<fleet::Args>),
 }
 
-/// Runs the experiment.
-/// Fails if the trace cannot be read or the report cannot be written.
+/// Runs the experiment. Fails if the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.experiment {
         Experiment::Cache(args) => cache::run(*args),

@@ -1,10 +1,6 @@
-//! `tailroute-lab tables`: the tables of the documents, one command each.
-//!
-//! `--routing` compares the routing policies: see `routing`. `--agents` plays coding agents: see `agents`. `--paper`
-//! prints the T-LRU paper's tables on generated workloads, beside the paper's figures. The paper's traces are samples
-//! that were not published, so agreement means that the same policies gain about as much in the same places on a
-//! workload of the same shape. How the workloads were shaped, and which of the paper's figures were used for that, is
-//! documented in `crate::simulate::generate`.
+//! `tailroute-lab tables`: the tables of the documents. `--routing` compares the routing policies (see `routing`),
+//! `--agents` plays coding agents (see `agents`), and `--paper` prints the T-LRU paper's tables on generated workloads,
+//! beside its figures. The paper's traces were not published, so agreement means similar gains in the same places.
 
 mod agents;
 mod experiment;
@@ -114,8 +110,7 @@ struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// Runs the experiments and prints the tables.
-/// Fails if the tables cannot be written.
+/// Runs the experiments and prints the tables. Fails if the tables cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match &args.which {
         Which { routing: true, .. } => routing(&args),

@@ -4,8 +4,7 @@ use std::io::{ErrorKind, Write as _};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Writes `text` and a newline to standard output. A closed pipe (`tailroute schema | head`) is no failure.
-/// Fails if standard output cannot be written to, other than because its reader has gone.
+/// Writes `text` and a newline to standard output. Fails if it cannot be written to, unless its reader has gone.
 pub fn print(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

@@ -1,30 +1,19 @@
 //! Traces: requests to a fleet, turn by turn, read one line at a time.
 //!
-//! Every experiment starts from a list of turns. Four formats are read into one type:
-//!
-//! | [`Format`] | a line | blocks |
-//! |---|---|---|
-//! | `Turn` | `{"ts":s,"conv":id,"turn":n,"prompt_tokens":new,"history_tokens":h,"response_tokens":r[,"blocks":[ids]⏐"block_runs":[first,count,…]][,"class":"text"][,"objective_ms":t,"ttft_ms":t,"took_ms":t,"cached_tokens":n,"whole":true]}` | `meta.bs` tokens |
-//! | `Capture` | the same, written by the router itself; fields that are not listed above are skipped | `meta.bs` tokens |
-//! | `Mooncake` | `{"timestamp":ms,"input_length":n,"output_length":r,"hash_ids":[ids]}` | 512 tokens |
-//! | `Bailian` | `{"chat_id":i,"parent_chat_id":p,"timestamp":s,"input_length":n,"output_length":r,"type":"text","turn":n,"hash_ids":[ids]}` | 16 tokens |
-//!
-//! The first two may open with one `{"meta":{…}}` line. A capture also has `{"fleet":{…}}` lines: the workers' costs and
-//! the policy in force ([`FleetRecord`](policy::fleet_record::FleetRecord)), of which the reader keeps the latest. [`Format::Auto`] tells them apart by the first line's fields.
+//! `docs/traces.md` describes the lines of each [`Format`], which [`Format::Auto`] tells apart by the first line's
+//! fields. A capture also has `{"fleet":{…}}` lines, the workers' costs and the policy in force
+//! ([`FleetRecord`](policy::fleet_record::FleetRecord)), of which the reader keeps the latest.
 //!
 //! The reader is a push parser: it takes lines and returns turns. It opens no file and keeps no line, so that a trace
-//! of any length can be streamed. Its state is what the checks need: per conversation its last turn and length, and per
-//! distinct block id the id before it.
+//! of any length can be streamed, and remains usable after an error. Its state is what the checks need: per
+//! conversation its last turn and length, and per distinct block id the id before it.
 //!
-//! # What is refused
 //! A broken trace would give plausible but wrong results. So a line is refused, with its number and the reason, when
 //! - it is not an object of the format, or a field is missing, unknown, negative or of another type;
 //! - its time is before the line before it;
 //! - a conversation's turn numbers do not increase, or its history is longer than its previous length;
 //! - a block id follows another id than it did before: an id names a whole prefix, so its predecessor is fixed;
 //! - the blocks do not cover the prompt.
-//!
-//! A reader remains usable after an error. All callers here stop at the first one.
 
 mod bailian;
 mod check;
@@ -60,13 +49,11 @@ pub struct Turn {
     pub ts_s: f64,
     /// The conversation.
     pub conversation: ConversationId,
-    /// The turn's number within the conversation; increasing, not necessarily from 0 (a trace may be a part of a longer
-    /// one).
+    /// The turn's number within the conversation; increasing, not necessarily from 0.
     pub turn: u32,
     /// Tokens that this prompt adds to the history.
     pub prompt_tokens: Tokens,
-    /// Tokens of the prompt that are a prefix of the earlier prompt and response, so never longer than them. Shorter
-    /// where the client drops something, such as an agent's reasoning.
+    /// Tokens of the prompt that are a prefix of the earlier prompt and response: fewer if the client drops something.
     pub history_tokens: Tokens,
     /// Tokens of the response.
     pub response_tokens: Tokens,
@@ -148,10 +135,8 @@ pub enum Format {
     Turn,
     /// The router's own capture: a turn trace with additional fields. `{"meta":{"capture":true}}` announces one.
     Capture,
-    /// Mooncake's published traces. Conversations are rebuilt from shared blocks, as described in the `mooncake`
-    /// module.
+    /// Mooncake's published traces. Conversations are rebuilt from shared blocks: see the `mooncake` module.
     Mooncake,
-    /// Bailian's published traces. A chat with several successors continues in the first; the others become
-    /// conversations of their own, with a history that no private cache holds.
+    /// Bailian's published traces. A chat continues in its first successor; others become conversations of their own.
     Bailian,
 }

@@ -1,7 +1,5 @@
-//! Trace files, plain or gzip, streamed line by line into [`crate::trace::Reader`].
-//!
-//! The first two bytes determine the kind, not the name. A file that ends within its compressed data is an error at the
-//! line reached, so that a truncated download cannot pass for a shorter trace.
+//! Trace files, plain or gzip by their first two bytes, streamed line by line into [`crate::trace::Reader`]. A file
+//! that ends within its compressed data is an error, so that a truncated download cannot pass for a shorter trace.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -67,8 +65,7 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// Opens a trace and reads the first bytes, which tell gzip from plain text.
-    /// Fails with [`TraceFileError::Open`] when the file cannot be opened or its first bytes cannot be read.
+    /// Opens a trace. Fails with [`TraceFileError::Open`] if it cannot be opened or its first bytes cannot be read.
     pub fn open(path: &Path, format: Format) -> Result<Self, TraceFileError> {
         let failed = |source| TraceFileError::Open {
             path: path.to_owned(),

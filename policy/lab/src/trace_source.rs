@@ -26,8 +26,7 @@ const BY_SEED: [BySeed; 5] = [
     ("hot", "hot", TraceSource::Hot),
 ];
 
-/// A trace as named on the command line: a path, or `gen:NAME:SEED[:key=value,…]`. `agents:SEED` and `hot:SEED` also
-/// name generators.
+/// A trace as named on the command line: a path, `gen:NAME:SEED[:key=value,…]`, `agents:SEED` or `hot:SEED`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceSource {
     /// A trace file, plain or gzip, of any format.
@@ -40,10 +39,7 @@ pub enum TraceSource {
     Hot(u64),
 }
 
-/// Parses a trace on the command line, and keeps its spelling for reports.
-///
-/// # Errors
-/// If it is spelled like a generator that does not exist.
+/// Parses a trace on the command line, and keeps its spelling for reports. Fails for an unknown generator.
 pub fn named(text: &str) -> Result<(String, TraceSource), BadWorkload> {
     Ok((text.to_owned(), text.parse()?))
 }
@@ -67,8 +63,7 @@ impl FromStr for TraceSource {
     }
 }
 
-/// Returns the seed after the prefix `spelling`: `None` if the text has another prefix, `Some(None)` without exactly
-/// one seed. A bare `hot` is a file.
+/// Returns the seed after `spelling`, `Some(None)` without exactly one, `None` for other text: a bare `hot` is a file.
 fn seed_of(text: &str, spelling: &str) -> Option<Option<u64>> {
     let rest = text.strip_prefix(spelling)?;
     match rest.strip_prefix(':') {
@@ -103,8 +98,7 @@ pub struct Trace {
 }
 
 impl TraceSource {
-    /// Reads the first `limit` turns, or as many as [`TraceSource::open`] gives without a limit.
-    /// Fails with a fault in the file, with line and field, or a trace without turns.
+    /// Reads the first `limit` turns, or as many as [`TraceSource::open`] does. Fails on a fault, or without turns.
     pub fn read(&self, limit: Option<usize>) -> Result<Trace, TraceFileError> {
         let Self::File(path) = self else {
             let OpenTrace { turns, block_tokens } = self.open(limit)?;
@@ -119,12 +113,9 @@ impl TraceSource {
         Trace::of_file(&mut file, path, limit)
     }
 
-    /// Opens the first `limit` turns. Without a limit: all of a file, or [`GENERATED_TURNS`] of a generator. A file is
-    /// opened once and read up to its first turn, so that a pipe can be used.
-    ///
-    /// # Errors
-    /// When a file cannot be opened, its first turn cannot be read or it has none, or when a generator cannot be built.
-    /// Faults in later lines are returned in place of the turn.
+    /// Opens the first `limit` turns: by default all of a file, or [`GENERATED_TURNS`] of a generator. A file is opened
+    /// once and read up to its first turn, so that a pipe can be used. Fails if that is impossible, or a generator
+    /// cannot be built. Faults in later lines are returned in place of the turn.
     pub fn open(&self, limit: Option<usize>) -> Result<OpenTrace, TraceFileError> {
         let generated = limit.unwrap_or(GENERATED_TURNS);
         let (turns, block_tokens): (Turns, _) = match self {
@@ -147,8 +138,7 @@ impl TraceSource {
 }
 
 impl Trace {
-    /// Parses a trace in memory.
-    /// Fails with a fault in the trace, with line and field, or a trace without turns.
+    /// Parses a trace in memory. Fails on a fault, with line and field, or without turns.
     pub fn of_bytes(bytes: &[u8]) -> Result<Self, TraceFileError> {
         Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
     }

@@ -1,13 +1,10 @@
 //! A token bucket that a correction can overdraw.
 //!
 //! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated units if the
-//! bucket holds as many. After its response, [`Bucket::correct`] takes or returns the difference, which may leave the
-//! bucket below zero. So over any time t no more than `burst + rate·t` units are admitted by *estimate*, and the error
-//! of an estimate is paid by the next requests of the same key. A correction relies on a worker's report, so it never
-//! leaves the bucket further below zero than it fills in an hour, and cannot lock a key out for longer. What the key
-//! itself asked for has no such bound.
-//!
-//! A request for more than the burst would wait for ever: it needs a full bucket instead, and overdraws it.
+//! bucket holds as many; one for more than the burst needs a full bucket, and overdraws it. After the response,
+//! [`Bucket::correct`] takes or returns the difference. So over any time t at most `burst + rate·t` units are admitted
+//! by *estimate*, and the next requests of the same key pay for the error of an estimate. A correction relies on a
+//! worker's report, so its debt is at most what the bucket gains in an hour.
 
 use crate::units::Millis;
 
@@ -45,8 +42,7 @@ impl Bucket {
         self
     }
 
-    /// Takes `units` units.
-    /// Fails with the time until the units are available.
+    /// Takes `units` units. Fails with the time until they are available.
     pub fn take(&mut self, now: Millis, units: f64) -> Result<(), Millis> {
         self.refill(now);
         let needed = units.min(self.burst);

@@ -8,16 +8,12 @@
 //! ```
 //!
 //! and the least start tag is served next, where v is the start tag of the last request served. A flow that was idle
-//! starts at v: it gains no credit for idle time, and owes nothing for service without competition. For two flows that
-//! stay busy, the service they receive, each divided by its weight, differs by at most the cost of one request of each
-//! (the paper's theorem 1), at any rate of service. The rate need not be known, which is why this is used and not WFQ:
-//! requests run on inference engines of unknown speed.
+//! starts at v: it gains no credit and owes nothing. For two flows that stay busy, the service they receive, each
+//! divided by its weight, differs by at most the cost of one request of each (the paper's theorem 1), at any rate of
+//! service. WFQ would need the rate, and inference engines have an unknown speed.
 //!
-//! Rejected: deficit round robin. It has the same bound per round, but a flow waits a whole round of the others' quanta
-//! for its first request.
-//!
-//! Only heads get tags, not requests as they arrive: one that leaves the queue unserved costs its flow nothing.
-//! Priority classes are strict: a lower class is served only when no higher one waits.
+//! Only heads get tags: a request that leaves the queue unserved costs its flow nothing. Priority classes are strict.
+//! Rejected: deficit round robin, where a flow waits a whole round of the others' quanta for its first request.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -110,10 +106,7 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Enqueues a request. `weight` and `cost` are positive; other values count as 1.
-    ///
-    /// # Errors
-    /// Returns the item if the queue is full.
+    /// Enqueues a request. A `weight` or `cost` that is not positive is 1. Fails with the item if the queue is full.
     pub fn push(&mut self, flow: Flow, priority: i32, weight: f64, cost: f64, item: T) -> Result<Ticket, T> {
         if self.len >= self.capacity {
             return Err(item);

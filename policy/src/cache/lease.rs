@@ -2,8 +2,7 @@
 
 use crate::units::Tokens;
 
-/// A running sequence's hold on its blocks. Must be returned with [`super::PrefixCache::release`]: a dropped lease
-/// leaves its blocks pinned.
+/// A running sequence's hold on its blocks, to be returned with [`super::PrefixCache::release`].
 #[derive(Debug)]
 #[must_use = "a dropped lease leaves its blocks pinned"]
 pub struct Lease {
@@ -35,8 +34,7 @@ impl Lease {
         Tokens(self.hit_tokens)
     }
 
-    /// Returns whether a piece found no room, which ends the chain for good: [`super::PrefixCache::extend`] adds
-    /// nothing.
+    /// Returns whether a piece found no room, after which [`super::PrefixCache::extend`] adds nothing.
     pub fn is_cut(&self) -> bool {
         self.cut
     }

@@ -52,7 +52,6 @@ impl PrefixCache {
 
     /// Returns everything resident: marked pieces, then the others by least recent use whatever the
     /// [`Order`](super::Order), held pieces last. Each has the index of its parent, which always comes later.
-    /// [`Residency`](crate::residency::Residency) rebuilds a cache from it.
     pub fn entries(&self) -> Vec<Entry> {
         let bands = [Band::EvictFirst, Band::Lru];
         let mut slots: Vec<u32> = bands.iter().flat_map(|&band| self.nodes.in_band(band)).collect();

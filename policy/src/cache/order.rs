@@ -2,12 +2,8 @@
 //!
 //! A radix cache computes a number for each node and evicts the childless node with the smallest. SGLang's
 //! `--radix-eviction-policy` names the policies below (`mem_cache/evict_policy.py`). A piece's *uses* are the sequences
-//! that held it, including the one that stored it. vLLM's list of free blocks is [`Order::Lru`], and so is every policy
-//! that first evicts marked pieces: marks have a band of their own.
-//!
-//! Under [`Order::Lru`] the numbers need not be compared: using a piece uses all pieces before it, so the LRU list has
-//! children before parents by itself. In other orders an old piece may precede a young one that must go first, so the
-//! ends of chains are kept sorted, at O(log n) each.
+//! that held it, including the one that stored it. vLLM's list of free blocks is [`Order::Lru`], in which children come
+//! before parents by themselves. Other orders keep the ends of chains sorted, at O(log n) each.
 
 /// Eviction order of unmarked pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,8 +54,7 @@ impl Order {
         Self::ALL.into_iter().find(|order| order.as_str() == name)
     }
 
-    /// Returns the rank of a piece; the smallest is evicted first. `stored` and `used` are the store and release counts
-    /// at the time.
+    /// Returns the rank of a piece; the smallest is evicted first. `stored` and `used` are store and release counts.
     pub(super) fn rank(self, uses: u32, stored: u64, used: u64) -> (u64, u64) {
         match self {
             Self::Lru => (0, used),

@@ -43,8 +43,7 @@ pub enum Change {
 /// A piece's position in the order of eviction when it was last free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Number of its last release, counted from 1 since the last clear; 0 before the first. Never smaller than a
-    /// descendant's.
+    /// Number of its last release, counted from 1 since the last clear; 0 before the first. No descendant's is larger.
     pub released: u64,
     /// If all or the end of it was marked: the number of its entry into the evict-first band.
     pub marked: Option<u64>,

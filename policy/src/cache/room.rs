@@ -17,7 +17,6 @@ impl PrefixCache {
         true
     }
 
-    /// Evicts one piece. Returns `false` if there is none to evict.
     fn drop_next(&mut self, changes: &mut Vec<Change>) -> bool {
         let victim = self.nodes.next_victim();
         if let Some(victim) = victim {

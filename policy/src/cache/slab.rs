@@ -1,8 +1,7 @@
 //! The nodes, their family links and the two eviction lists, as indices into one vector.
 //!
-//! Invariant: *an unpinned node comes after all its children in the order of eviction*. The evict-first band is evicted
-//! before the LRU band, so a node may enter it only when all its children are in it; `blockers` counts those that are
-//! not.
+//! Invariant: *an unpinned node comes after all its children in the order of eviction*. So a node may enter the
+//! evict-first band only when all its children are in it; `blockers` counts those that are not.
 
 mod ends;
 mod invariants;
@@ -14,14 +13,12 @@ use self::names::Names;
 use super::order::Order;
 use crate::ids::PrefixHash;
 
-/// The null index.
 pub(super) const NONE: u32 = u32::MAX;
 
 fn present(slot: u32) -> Option<u32> {
     (slot != NONE).then_some(slot)
 }
 
-/// The list that contains a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Band {
     /// None: the node is held by a lease, or its slot is free.
@@ -84,7 +81,6 @@ impl Default for List {
 pub(super) struct Nodes {
     slots: Vec<Node>,
     names: Names,
-    /// Per slot.
     histories: Vec<History>,
     free: Vec<u32>,
     evict_first: List,
@@ -93,8 +89,7 @@ pub(super) struct Nodes {
     releases: u64,
     stores: u64,
     order: Order,
-    /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`], where the list has
-    /// that order.
+    /// The childless nodes of the LRU list, in the order of eviction. Empty under [`Order::Lru`].
     ends: BTreeSet<Ranked>,
     entries: u64,
 }
@@ -185,7 +180,6 @@ impl Nodes {
         slot
     }
 
-    /// Changes the weight of a held node, which is in no band.
     pub(super) fn reweigh(&mut self, slot: u32, tokens: u32) {
         debug_assert_eq!(self.get(slot).band, Band::Held, "its band would count it wrongly");
         self.at(slot).tokens = tokens;
@@ -205,7 +199,6 @@ impl Nodes {
         first
     }
 
-    /// Begins a release, whose number the released nodes get.
     pub(super) fn begin_release(&mut self) {
         self.releases += 1;
     }
@@ -214,13 +207,11 @@ impl Nodes {
         self.get(slot).released
     }
 
-    /// Returns the number of a node's entry into the evict-first band since then; 0 without one.
     pub(super) fn entered(&self, slot: u32) -> u64 {
         self.get(slot).entered
     }
 
-    /// Records that part of an unpinned node was marked. The node stays in its list, but a worker may lack that part of
-    /// it.
+    /// Records that part of an unpinned node was marked: it stays in its list, but a worker may lack that part.
     pub(super) fn mark_in_part(&mut self, slot: u32) {
         let next = self.entries + 1;
         let node = self.at(slot);
@@ -233,8 +224,7 @@ impl Nodes {
         self.at(slot).ran = true;
     }
 
-    /// Removes a pin; the last one decides the mark and the band. Returns whether it was the last. Children must be
-    /// unpinned first.
+    /// Removes a pin; the last one decides the mark and the band. Returns whether it was. Children are unpinned first.
     pub(super) fn unpin(&mut self, slot: u32, mark: bool) -> bool {
         let releases = self.releases;
         let node = self.at(slot);
@@ -253,8 +243,7 @@ impl Nodes {
         true
     }
 
-    /// Marks an unpinned node, which enters the evict-first band now or with its last blocker. Returns whether the mark
-    /// is new.
+    /// Marks an unpinned node, for the evict-first band now or with its last blocker. Returns whether the mark is new.
     pub(super) fn mark(&mut self, slot: u32) -> bool {
         let node = self.at(slot);
         if node.pins > 0 || node.marked {

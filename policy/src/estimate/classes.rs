@@ -1,13 +1,9 @@
 //! Habits per class of traffic, where a class with little data falls back on a coarser one.
 //!
-//! A class is given by what is known of a turn without reading it: the stage of the conversation, the API key, whether
-//! it may call tools, and how the last response ended. First turns are followed differently than tenth ones, one
-//! tenant's agents return within a second, and a response that calls a tool is nearly always followed.
-//!
-//! Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is used:
-//! without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose the
-//! keys, so classes with a key are in a table of bounded size with eviction by least recent update. The classes without
-//! a key are few and fixed.
+//! A class is the stage of the conversation, the API key, whether the turn may call tools, and how the last response
+//! ended. Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is
+//! used: without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose
+//! the keys, so classes with a key are in a table of bounded size with eviction by least recent update.
 //!
 //! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be inspected.
 
@@ -19,7 +15,6 @@ use serde::Serialize;
 use super::conversations::Habits;
 use crate::units::{Millis, Tokens};
 
-/// Turns after which a class is used instead of its parent.
 const TRUSTED: f64 = 20.0;
 const KEYED: usize = 1024;
 

@@ -1,27 +1,21 @@
-//! What a class of traffic does next: the length of the next prompt and response, and whether a conversation returns or
-//! is over.
+//! What a class of traffic does next: the next prompt's and response's length, and whether a conversation returns.
 //!
-//! One [`Habits`] per class; the caller defines the classes (turn number, key class, tool use, finish reason).
-//!
-//! - *Lengths*: exponentially weighted mean and mean absolute deviation. The deviation is exported as the error.
-//! - *Return*: a turn is followed by another or is the last one, and the latter shows only by silence. So returns and
-//!   exposure are counted. The hazard is `returns / exposed time`, the maximum-likelihood rate of an exponential gap
-//!   under censoring. By Bayes, a conversation silent for `t` is over with probability
+//! - *Lengths*: exponentially weighted mean and mean absolute deviation, which is exported as the error.
+//! - *Return*: that a turn was the last shows only by silence, so returns and exposure are counted. The hazard is
+//!   `returns / exposed time`, the maximum-likelihood rate of an exponential gap under censoring. By Bayes, a
+//!   conversation silent for `t` is over with probability
 //!
 //! ```text
 //! P(over | silent t) = (1 − p) / (1 − p + p·e^{−t/g}),    p = share of turns followed by another, g = mean gap
 //! ```
 //!
-//! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured when the
-//! outcome is known (another turn, or silence to the end).
+//! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured at the outcome.
 
 use crate::units::{Millis, Tokens};
 
 /// Time constant of a mean, in turns.
 const MEMORY: f64 = 500.0;
-/// Mean gaps of silence after which a turn counts as the last.
 const SILENCE: f64 = 8.0;
-/// Weight of the initial guesses, in turns.
 const PRIOR_TURNS: f64 = 10.0;
 
 /// A decaying mean with its mean absolute error.
@@ -164,8 +158,7 @@ impl Habits {
         (Millis(self.gap_ms.value()), Millis(self.gap_ms.error()))
     }
 
-    /// Returns the mean error of the belief that a conversation was over, at the time of the outcome: 0 is always
-    /// right, 0.5 is no better than chance.
+    /// Returns the mean error of the belief that a conversation was over, at the outcome; 0.5 is no better than chance.
     pub fn over_error(&self) -> f64 {
         self.over.value()
     }

@@ -1,16 +1,14 @@
 //! The widening of an estimate over time without a response. The estimate itself does not move.
 //!
-//! A worker believed to be slow is sent no requests, so no response shows that it has recovered. An idle worker may
-//! have changed as well. A default is no evidence, so the estimate does not move towards one; only its error grows.
-//! After `t` without a response the truth is assumed to lie within `estimate · (1 ± doubt)`, which is two standard
-//! errors either way, with
+//! A worker believed to be slow is sent no requests, so no response shows that it has recovered. A default is no
+//! evidence, so the estimate stays and only its error grows. After `t` without a response the truth is assumed to lie
+//! within `estimate · (1 ± doubt)`, which is two standard errors either way, with
 //!
 //! ```text
 //! doubt = 1 − 2^−(t/T)²
 //! ```
 //!
-//! Within `T` a worker may have become twice as fast. By the square, a worker in use has almost no doubt: between
-//! responses a tenth of `T` apart it is 0.7 %.
+//! Within `T` a worker may have become twice as fast. Between responses a tenth of `T` apart the doubt is 0.7 %.
 
 use crate::units::Millis;
 

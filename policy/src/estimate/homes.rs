@@ -1,10 +1,8 @@
 //! The number of conversations whose home each worker is.
 //!
-//! A conversation's home is the worker of its last turn, as long as it may return. Its end is not announced, so its
-//! weight decays: `e^{−t/τ}` after `t` without a turn.
-//!
-//! The counts are only compared with each other, so they are stored without decay: a turn at `t` adds
-//! `e^{(t − base)/τ}`, and all counts are rescaled together from time to time. A choice reads one number per worker.
+//! A conversation's home is the worker of its last turn. Its end is not announced, so its weight decays: `e^{−t/τ}`
+//! after `t` without a turn. The counts are only compared with each other, so they are stored without decay: a turn at
+//! `t` adds `e^{(t − base)/τ}`, and all counts are rescaled together from time to time.
 
 use crate::ids::WorkerId;
 use crate::units::Millis;

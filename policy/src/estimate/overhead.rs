@@ -1,15 +1,13 @@
 //! The time to first token beyond queue and prefill: HTTP on both sides, tokenizing, and the engine's hand-over.
 //!
-//! An engine that reports its own times excludes this overhead, and so does a β learned from them. The overhead takes
-//! no time of the prefill server (the next prompt does not wait for it), so it is not part of the pending work, but of
-//! every time to first token. It hardly grows with the prompt, so it is one number per worker: a decaying mean of
-//! samples clipped at [`CUT`] times the mean, since one network stall does not predict the next turn.
+//! An engine that reports its own times excludes this overhead, and so does a β learned from them. It takes no time of
+//! the prefill server, so it is part of every time to first token, but not of the pending work. It hardly grows with
+//! the prompt, so it is a decaying mean of samples, clipped at [`CUT`] times the mean against network stalls.
 
 use super::Doubt;
 use super::conversations::Mean;
 use crate::units::Millis;
 
-/// Samples are clipped at this multiple of the mean.
 const CUT: f64 = 4.0;
 /// Lower bound on the clipping threshold, so that a mean near zero can grow.
 const LEAST_CUT_MS: f64 = 5.0;
@@ -22,8 +20,7 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// Adds the time of a first token beyond what its engine reported. Negative values (two clocks, rounded) count as
-    /// zero. `doubt` is that of the mean after a time without a response.
+    /// Adds a first token's time beyond what its engine reported, at least zero. `doubt` is that of the mean.
     pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;

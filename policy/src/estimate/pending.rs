@@ -1,34 +1,29 @@
 //! Predicted wait: prefill work sent to a worker whose first tokens have not arrived yet.
 //!
 //! The worker is modelled as one prefill server in arrival order. Its head started when it was sent, or at the first
-//! token of the one before it, whichever came later; every millisecond since then is work done. So
+//! token of the one before it, whichever came later. So
 //!
 //! ```text
 //! wait(now) = Σ predicted of those behind the head + |predicted of head − (now − head started)| + elsewhere(now)
 //! ```
 //!
 //! A head that is late by x is expected to need another x, since what has lasted longer than predicted is not about to
-//! end (Lindy's law). So a worker slower than predicted looks busier over time, and one that hangs soon gets no work,
-//! before its probes fail.
-//!
-//! A first token proves that everything queued before it is done, so earlier pending tickets stop counting. One lost
-//! outcome thus cannot make a worker look busy for ever.
+//! end (Lindy's law). So a worker that hangs soon gets no work, before its probes fail. A first token proves that
+//! everything queued before it is done, so one lost outcome cannot make a worker look busy for ever.
 //!
 //! # The engine's own queue figures
 //! The books cover only what this router sent. [`PendingWork::reconcile`] compares them with the engine's figures,
 //! `waiting` and `running` requests at one moment:
 //!
 //! - *Work sent by others.* Of `waiting + running − in flight here` requests that are not ours, at most `waiting` have
-//!   their prefill ahead. Their work is that many mean prefills, or the engine's count of waiting uncached tokens
-//!   beyond our own. It is worked off in parallel to ours, in proportion.
-//! - *A head that has not begun.* If at least as many requests wait as are pending here, our head waits too: its time
-//!   starts at the figure, and it is not late.
+//!   their prefill ahead: as many mean prefills, or the engine's count of waiting uncached tokens beyond our own. It is
+//!   worked off in parallel to ours, in proportion.
+//! - *A head that has not begun.* If `waiting` is at least what is pending here, our head's time starts at the figure.
 //! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
-//!   than that have been pending since before the *previous* figure, the oldest excess ones are gone and stop counting.
-//!   Two figures are needed, because a request may be on its way to the engine during one.
+//!   have been pending since before the *previous* figure, the oldest excess ones are gone. Two figures are needed,
+//!   because a request may be on its way to the engine during one.
 //!
-//! A figure is used for [`QueueFigure::good_for`] after it was taken. Rejected: using the engine's count alone. It
-//! ignores sizes, is always older than the last decision, and causes herding.
+//! Rejected: using the engine's count alone. It ignores sizes, is older than the last decision, and causes herding.
 
 use std::collections::VecDeque;
 
@@ -77,7 +72,6 @@ struct Item {
     done: bool,
 }
 
-/// Work sent by others.
 #[derive(Clone, Copy, Debug)]
 struct Elsewhere {
     work: Millis,

@@ -1,39 +1,27 @@
 //! The coefficients α, β, γ of a worker, learned from its responses.
 //!
 //! Recursive least squares with exponential forgetting (Ljung and Söderström, *Theory and Practice of Recursive
-//! Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the order of one: the raw
-//! ones span ten decades, which the covariance would not survive numerically.
+//! Identification*, 1983) on `ttft − wait = β + α·u + γ·u·(h + u/2)`. Features are scaled to the order of one, since
+//! the covariance would not survive the ten decades of the raw ones.
 //!
-//! - *Outliers*: a first token late for reasons unrelated to the prompt (a pause, a preemption, a client's network)
-//!   must not bend the line. A residual beyond four times the running mean absolute residual is clipped to that, which
-//!   is Huber's estimator. Eight clipped residuals in a row of one sign mean that the worker has changed: the
-//!   covariance is opened again and they are taken in full.
-//! - *Forgetting*: λ = 0.995, a memory of 200 responses. Forgetting winds the covariance up where inputs do not vary,
-//!   so its trace is bounded.
-//! - *Physics*: α, β and γ are not negative. A negative one is fixed at zero and the others take their conditional mean
-//!   `θ − P·eᵢ·θᵢ/Pᵢᵢ`. (Clamping it alone would bias the predictions by its value.) While α is not positive the
-//!   prior's is used.
+//! - *Outliers*: a residual beyond four times the running mean absolute residual is clipped to that (Huber's
+//!   estimator). Eight in a row of one sign mean that the worker has changed: the covariance is opened again.
+//! - *Forgetting*: λ = 0.995 remembers 200 responses. Constant inputs wind up the covariance, so its trace is bounded.
+//! - *Physics*: a negative coefficient is fixed at zero and the others take their conditional mean `θ − P·eᵢ·θᵢ/Pᵢᵢ`,
+//!   since clamping alone would bias the predictions. While α is not positive the prior's is used.
 //! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies
-//!   below the floor is no evidence about the line. (On a GPU most turns of a warm conversation are such, and would
-//!   flatten the line.) One that takes far longer than the floor counts as a change of the line.
-//! - *Time*: a worker that was not used for long may have become faster or slower as a whole. For the first responses
-//!   after that, the covariance is opened along the estimate itself, by its [`Doubt`], and only a residual beyond the
-//!   doubt is an outlier: one response can scale all three coefficients. Without a response nothing moves.
-//!
-//! A worker without a benchmark begins with its pool's median: [`pooled`].
+//!   below the floor is no evidence about the line, unless it takes far longer than the floor.
+//! - *Time*: a worker not used for long may have become faster or slower as a whole. For the first responses after
+//!   that, the covariance is opened along the estimate itself, and only a residual beyond the [`Doubt`] is clipped.
 
 use super::Doubt;
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
-/// λ: weight of the past, per response.
 const FORGETTING: f64 = 0.995;
-/// Residuals beyond this many mean absolute residuals are clipped.
 const CLIP: f64 = 4.0;
-/// Clipped residuals of one sign in a row that count as a change.
 const CHANGE: i32 = 8;
-/// Upper bound to which forgetting may wind up the covariance, relative to that of a response: the estimate is worth at
-/// least one response in each direction.
+/// Upper bound to which forgetting may wind up the covariance, relative to that of a response.
 const WOUND: f64 = 1.0;
 /// Initial covariance of a measured prior, also after a change.
 const MEASURED: f64 = 10.0;
@@ -134,8 +122,7 @@ impl LearnedCost {
         self.observe_size(PrefillSize::of(uncached, cached), prefill);
     }
 
-    /// Adds a response, or, without a floor, the mean of several: the cost is then linear in the size, so means lie on
-    /// the same line. Invalid values are ignored.
+    /// Adds a response or, without a floor, the mean of several, since the cost is then linear. Ignores invalid values.
     pub fn observe_size(&mut self, size: PrefillSize, prefill: Millis) {
         self.observe_after(Doubt::NONE, size, prefill);
     }
@@ -235,7 +222,6 @@ impl LearnedCost {
         }
     }
 
-    /// Returns the coefficients under the constraint that none is negative.
     fn physical(&self) -> [f64; 3] {
         let (mut theta, mut covariance) = (self.theta, self.covariance);
         let mut fixed = [false; 3];
@@ -296,8 +282,7 @@ fn diagonal(value: f64) -> [[f64; 3]; 3] {
     std::array::from_fn(|i| std::array::from_fn(|j| if i == j { value } else { 0.0 }))
 }
 
-/// Returns the prior of a new worker in a pool: the median of each coefficient over the others. `None` for an empty
-/// pool.
+/// Returns the prior of a new worker: the median of each coefficient over the pool. `None` for an empty pool.
 pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
     let median = |of: fn(&PrefillCost) -> f64| {
         let mut values: Vec<f64> = pool.iter().map(of).collect();

@@ -1,36 +1,25 @@
 //! Whether a worker has become slow.
 //!
-//! Its learned prefill cost is compared, for a typical prompt, with two baselines:
-//!
-//! - its *own past*: the measured or configured cost, else the mean of its learned cost over the last hour in use;
-//! - the *fleet*: the cost of the median worker. A measured worker may be another machine than the others, so it is
-//!   compared with its own past only.
+//! Its learned prefill cost for a typical prompt is compared with its *own past* and with the *fleet*, the cost of the
+//! median worker (`docs/learning.md`). A measured worker, which may be another machine, is compared with its past only.
 //!
 //! A worker is slow from 1.5 times a baseline on and until it is below 1.25 times both, each for five seconds and four
 //! responses. To become slow, it must exceed the bound by two standard errors of its estimate. The mean does not move
-//! while the worker is slow or about to be, so a slow worker does not become its own standard.
-//!
-//! More load slows all workers: a batching engine computes prefills beside the decoding of others. So a worker's own
-//! past is scaled by the change of the median worker, to twice at most. Beyond that, most of the fleet is slow.
+//! while the worker is slow or about to be, so a slow worker does not become its own standard. Load slows all workers,
+//! so a worker's own past is scaled by the change of the median worker, to twice at most.
 
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
-/// Times its baseline from which a worker is slow.
 const SLOW: f64 = 1.5;
-/// Times its baseline below which a slow worker has recovered.
 const RECOVERED: f64 = 1.25;
-/// Time for which a worker must be beyond a bound.
 const HOLD: Millis = Millis(5_000.0);
-/// Responses learned from in that time.
 const RESPONSES: u64 = 4;
-/// Standard errors by which an estimate must exceed the bound.
 const ERRORS: f64 = 2.0;
 /// Time constant of a worker's own past, counted while it is in use.
 const MEMORY: Millis = Millis(3_600_000.0);
 /// Responses behind a worker's own past before it is a baseline.
 const SETTLED: u64 = 32;
-/// Most that load is assumed to slow all workers.
 const LOAD: f64 = 2.0;
 
 /// What a slow worker is compared with.
@@ -111,7 +100,6 @@ pub struct Slowness {
     slow: Option<Slow>,
 }
 
-/// Mean of a worker's learned cost.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     cost: PrefillCost,
@@ -128,7 +116,6 @@ impl Slowness {
         self.slow
     }
 
-    /// Returns the worker's own past as a baseline, once enough is known.
     fn past(&self, reading: &Reading) -> Option<PrefillCost> {
         let is_settled = |past: &Past| reading.responses.saturating_sub(past.from) >= SETTLED;
         let learned = self.past.filter(is_settled).map(|past| past.cost);
@@ -232,9 +219,8 @@ impl Baseline {
     }
 }
 
-/// Returns the share of a worker's queue that slow workers elsewhere cause. `speed` is the mean speed of the workers, a
-/// slow one counted as 1 / factor. If none were slow, the same load would keep this worker busy for `utilisation ·
-/// speed`, and a queue grows with `ρ / (1 − ρ)`.
+/// Returns the share of a worker's queue that slow workers elsewhere cause. `speed` is the mean speed of the workers,
+/// where a slow one counts as 1 / factor. A queue grows with `ρ / (1 − ρ)`.
 #[must_use]
 pub fn slowed_share(utilisation: f64, speed: f64) -> f64 {
     let (now, then) = (utilisation.max(0.0), utilisation.max(0.0) * speed.clamp(0.0, 1.0));

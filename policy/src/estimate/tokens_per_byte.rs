@@ -1,11 +1,8 @@
 //! Tokens per byte of prompt text, learned from the `usage` of responses.
 //!
 //! A ratio of sums, not a mean of ratios: long prompts dominate the cost, so they weigh by their length. Sums are
-//! halved when they are large, so that changing traffic is followed. Template tokens are part of the ratio, which is
-//! exact enough, since the estimate only feeds costs.
-//!
-//! A sample is clamped to what text can be: a client may send a megabyte that a template omits, or a line that names an
-//! hour of video, and neither predicts the next prompt.
+//! halved when they are large, so that changing traffic is followed. Samples are clamped to what text can be: a client
+//! may send a megabyte that a template omits, or a line that names an hour of video.
 
 use crate::units::Tokens;
 

@@ -1,10 +1,8 @@
 //! ρ: prefill work routed to a worker, as a share of its time.
 //!
-//! An exponentially weighted sum with time constant τ: each piece of work counts `e^{−age/τ}`, and a worker that is
-//! given x ms of work every ms reaches ρ = x. This takes one number and two time stamps per worker, and has no steps
-//! when work leaves a window. A sum younger than the window is divided by the current weight of a full window,
-//! `τ·(1 − e^{−age/τ})`; otherwise a busy fleet would look idle for the first minutes after a restart. The divisor is
-//! at least a fifth of τ, since one request does not determine a rate.
+//! An exponentially weighted sum with time constant τ: a worker that is given x ms of work every ms reaches ρ = x. A
+//! sum younger than the window is divided by the current weight of a full window, `τ·(1 − e^{−age/τ})`, but at least a
+//! fifth of τ, or a busy fleet would look idle after a restart.
 
 use crate::units::Millis;
 
@@ -37,8 +35,7 @@ impl Utilisation {
         }
     }
 
-    /// Starts a worker at the mean and window of the others, until its own work shows its utilisation. With a window of
-    /// its own, a burst after a quiet time would count for more on it than on the others.
+    /// Starts a worker at the mean and window of the others, so that a burst after a quiet time counts alike on all.
     pub fn beside(tau: Millis, now: Millis, others: impl IntoIterator<Item = Self>) -> Self {
         let mut mean = Self::new(tau);
         let (mut count, mut since) = (0.0f64, now);

@@ -1,15 +1,13 @@
 //! The blocks that a worker holds, from its events: a forest of hashes.
 //!
-//! A block serves a prompt only if all blocks before it are resident. Engines evict from a prompt's end, so nearly
-//! always all ancestors of a resident block are resident, and the block's presence is the answer. Exceptions (a block
-//! in the middle left) are counted in `missing`; only while there are any does a lookup walk up to the root.
+//! Engines evict from a prompt's end, so nearly always all ancestors of a resident block are resident too. Absent
+//! blocks with resident children are counted in `missing`; only while there are any does a lookup walk up to the root.
 
 use rustc_hash::FxHashMap;
 
 use super::Medium;
 
-/// Upper bound on the blocks of one worker, more than any cache holds. Bounds the memory if an engine never reports
-/// removals.
+/// Upper bound on the blocks of one worker, more than any cache holds, in case an engine never reports removals.
 const MAX_BLOCKS: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +16,6 @@ struct Block {
     depth: u32,
     /// Bitset of the tiers that hold it.
     media: u8,
-    /// Number of resident blocks whose parent it is.
     children: u32,
     /// Store event that brought it. 64 bits, since engines run for weeks.
     at: u64,
@@ -85,8 +82,7 @@ impl Blocks {
         parent.map(|last| (last, before))
     }
 
-    /// Records that held blocks were copied to a further tier. Unknown blocks are ignored, since their position is
-    /// unknown.
+    /// Records that held blocks were copied to a further tier. Unknown blocks, whose position is unknown, are ignored.
     pub fn copied(&mut self, hashes: &[u64], medium: Medium) {
         for hash in hashes {
             if let Some(block) = self.held.get_mut(hash) {

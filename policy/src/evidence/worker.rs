@@ -66,7 +66,6 @@ pub struct WorkerEvidence {
     block_size: u32,
     keys: Spans,
     tips: Recent<u64, Tip>,
-    /// Chains of events without a conversation.
     unnamed: UnboundChains,
     waiting: VecDeque<TurnBlocks>,
     stored: u64,
@@ -110,8 +109,7 @@ impl WorkerEvidence {
         self.apply_part(event, 0..event.hashes().len());
     }
 
-    /// Applies the hashes in `part` of an event. The parts in order equal the whole event, so a long event need not
-    /// hold up lookups.
+    /// Applies the hashes in `part` of an event, so that a long event need not hold up lookups.
     pub fn apply_part(&mut self, event: &Event, part: Range<usize>) {
         let some = event.hashes().get(part.clone()).unwrap_or_default();
         match event {
@@ -125,8 +123,7 @@ impl WorkerEvidence {
                     self.blocks.remove(hash, *medium);
                 }
             }
-            // Keys stay bound, to blocks that are now absent. Waiting turns stay too: an engine clears while it is idle
-            // and reports that with the next blocks, which may be theirs.
+            // Keys and waiting turns stay: an idle engine reports a clear with the next blocks, which may be theirs.
             Event::Cleared => {
                 self.blocks.clear();
                 self.tips.clear();
@@ -186,8 +183,7 @@ impl WorkerEvidence {
 
     /// Returns how much of a prompt is resident; `None` if the events know none of it.
     pub fn resident(&self, chain: &[PrefixHash]) -> Option<Resident> {
-        // Keys are bound and renewed from a prompt's beginning, and a block serves only if all before it do: both
-        // properties hold up to some key and for none after it.
+        // Bound keys and serving blocks are prefixes of the chain, so a binary search finds their ends.
         let known = chain.partition_point(|&key| self.keys.get(key).is_some());
         if known == 0 {
             return None;
@@ -270,8 +266,7 @@ impl WorkerEvidence {
         }
     }
 
-    /// Handles a chain that several waiting turns match: binds it if it passes through blocks bound to only one of
-    /// them.
+    /// Binds a chain that several waiting turns match if it passes through blocks bound to only one of them.
     fn share(&mut self, hash: u64, fits: impl Fn(&TurnBlocks) -> bool) {
         let Some(path) = self.blocks.path(hash) else {
             return;
@@ -293,7 +288,6 @@ impl WorkerEvidence {
         }
     }
 
-    /// Binds a turn's keys to its blocks. Returns whether the turn is settled.
     fn bind(&mut self, turn: &TurnBlocks) -> bool {
         let tip = turn.session.iter().find_map(|&name| self.tips.get(name)).copied();
         if let Some(tip) = tip.filter(|tip| tip.at > turn.since) {

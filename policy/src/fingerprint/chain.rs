@@ -142,8 +142,7 @@ impl Chain {
         self.ends.push(end);
     }
 
-    /// Appends keys of blocks of `block_tokens` tokens each, from the digests of the blocks; the first follows
-    /// `previous`. The iterator's length is exact, so that capacity is not checked per key.
+    /// Appends keys of blocks of `block_tokens` tokens each, from the blocks' digests. The first follows `previous`.
     #[inline]
     pub(super) fn extend_blocks(
         &mut self,
@@ -176,10 +175,8 @@ pub(super) fn digest(piece: &[u8]) -> u64 {
     rapidhash_v3_inline::<true, false, true>(piece, &DEFAULT_RAPID_SECRETS)
 }
 
-/// Returns the next link: one multiplication to 128 bits whose halves are folded together. Only this step depends on
-/// the link before.
-///
-/// The factors are mixed in again, so that a zero on one side does not erase the other.
+/// Returns the next link: one multiplication to 128 bits whose halves are folded together. The factors are mixed in
+/// again, so that a zero on one side does not erase the other.
 #[inline]
 pub(super) fn fold(previous: u64, digest: u64) -> u64 {
     // Odd constants with as many ones as zeros, so that short runs of zeros on the two sides do not meet.
@@ -188,8 +185,7 @@ pub(super) fn fold(previous: u64, digest: u64) -> u64 {
     left ^ right.rotate_left(32) ^ (product as u64) ^ (product >> 64) as u64
 }
 
-/// Returns the first link, which separates prompts of different domain, model or salt. Lengths are mixed in, so that no
-/// model name can imitate a model with a salt.
+/// Returns the first link of a domain, model and salt. Lengths keep a model name from imitating a model with a salt.
 pub(super) fn root(domain: &[u8], model: &str, cache_salt: Option<&str>) -> u64 {
     let named = fold(link(digest(domain), model.as_bytes()), model.len() as u64);
     match cache_salt {

@@ -1,8 +1,7 @@
 //! The choice of the links that are keys: from pieces to keys, at once or when their root is known.
 //!
-//! A message ends with a key. Within a message a key spans a power of two of pieces, at most a [share](FINENESS) of
-//! what precedes it. This depends on the position alone, so a repeated prompt, or a response hashed before it is sent
-//! back, has the same keys.
+//! Within a message a key spans a power of two of pieces, at most a [share](FINENESS) of what precedes it. This depends
+//! on the position alone, so a repeated prompt, or a response hashed before it is sent back, has the same keys.
 
 use super::chain::{Chain, fold};
 use crate::ids::PrefixHash;
@@ -10,8 +9,7 @@ use crate::ids::PrefixHash;
 /// Canonical bytes per piece, about 64 tokens of English. Small enough that a partial match loses little.
 pub const CHUNK_BYTES: usize = 256;
 
-/// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss of a match within a
-/// message.
+/// Inverse of the largest share of the preceding prompt that a key spans, which bounds the loss within a message.
 const FINENESS: u64 = 8;
 /// Upper bound on the canonical bytes of a key, about 2,000 tokens.
 const MOST_BYTES: u64 = 8192;
@@ -48,7 +46,6 @@ pub struct Links {
     until: u64,
     end: u64,
     pub(super) parent: Option<PrefixHash>,
-    /// See [`super::ChainBuilder::goes_on`].
     pub(super) goes_on: bool,
     pub(super) chain: Chain,
 }
@@ -120,8 +117,7 @@ impl Links {
 }
 
 impl Digests {
-    /// Returns the number of keys that the pieces make after `before` bytes, and the number of message ends among them,
-    /// including what follows up to `bytes`.
+    /// Returns the numbers of keys and of message ends that the pieces make after `before` bytes and up to `bytes`.
     pub(super) fn counts(&self, before: u64, bytes: u64) -> (usize, usize) {
         let (mut start, mut until, mut keys, mut stops) = (before, key_end(before), 0, 0);
         for piece in &self.0 {

@@ -2,8 +2,7 @@
 //!
 //! `"`, `\` and the control characters are escaped, by their short form where they have one (`\n`), else as `\u001f` in
 //! lower case; all other characters are plain UTF-8. Nearly every client spells its strings this way, so a request's
-//! bytes can be hashed in place. Characters are spelled independently: the spelling of two joined texts is the two
-//! spellings joined.
+//! bytes can be hashed in place. The spelling of two joined texts is the two spellings joined.
 
 /// Writes the spelling of a character to the front of `room`, and returns its length in bytes.
 #[inline]

@@ -43,29 +43,23 @@ pub enum Field {
 }
 
 impl Field {
-    /// Returns the two bytes that open the field. Built as one number, since two byte writes would stall the read of
-    /// both.
+    /// Returns the two bytes that open the field, as one number: two byte writes would stall the read of both.
     #[inline]
     fn mark(self) -> [u8; 2] {
         (u16::from(MARK) | u16::from(self as u8) << 8).to_le_bytes()
     }
 }
 
-/// Cuts canonical bytes into pieces as they come, and hashes each. A [`ChainBuilder`] builds a prompt's [`Chain`] where
-/// model and salt are known, and [`Pieces`] where they are not known yet. A clone copies one chunk's buffer and the
-/// keys so far.
-///
-/// Calls out of order (a push before any message) hash what they are given; the chain then matches no other.
+/// Cuts canonical bytes into pieces as they come, and hashes each. A clone copies one chunk's buffer and the keys so
+/// far. Calls out of order (a push before any message) hash what they are given; the chain then matches no other.
 #[derive(Clone, Debug)]
 pub struct Chunker<S> {
     sink: S,
     bytes: u64,
     open: bool,
-    /// Whether the open text is a plain prompt.
     plain: bool,
     /// A field whose mark is not yet written: an empty field is omitted.
     pending: Option<Field>,
-    /// Whether a field was not text; see [`Chunker::refers`].
     refers: bool,
     fill: usize,
     buffer: [u8; CHUNK_BYTES + SLACK],
@@ -200,8 +194,7 @@ impl<S: Sink> Chunker<S> {
         self.open
     }
 
-    /// Returns whether a part may contain more than its bytes: a medium, by its data or address, or an unknown kind of
-    /// part.
+    /// Returns whether a part may contain more than its bytes: a medium, or an unknown kind of part.
     pub fn refers(&self) -> bool {
         self.refers
     }
@@ -280,10 +273,8 @@ impl ChainBuilder {
         self.sink.goes_on
     }
 
-    /// Returns the builder for the response to this prompt, which holds only the keys that the response adds.
-    ///
-    /// After messages it opens an `assistant` message. Within an open plain prompt it continues the prompt's text,
-    /// since the next request will repeat prompt and completion as one text: call it before [`Self::end_message`].
+    /// Returns the builder for the response to this prompt, which holds only the keys that the response adds. It opens
+    /// an `assistant` message, or continues an open plain prompt: call it before [`Self::end_message`].
     pub fn reply(&self) -> Self {
         self.continued(self.sink.reply(self.open), self.bytes)
     }
@@ -348,9 +339,7 @@ impl Pieces {
     }
 
     /// Returns the chain of the pieces of `before` and then of these, and the builder for the response: the same as a
-    /// [`ChainBuilder`] with the same input. Ends what is open.
-    ///
-    /// Allocates only the chain, at its exact size.
+    /// [`ChainBuilder`] with the same input. Ends what is open. Allocates only the chain, at its exact size.
     #[must_use]
     pub fn rooted(&mut self, before: &Self, model: &str, cache_salt: Option<&str>) -> (Chain, ChainBuilder) {
         let bytes = before.bytes + self.bytes;

@@ -27,8 +27,6 @@ pub fn token_root(model: &str, cache_salt: Option<&str>) -> PrefixHash {
 
 /// Appends one key per *full* block of `block_size` tokens, continuing from `previous` ([`token_root`], or the last key
 /// of the blocks before). A last partial block makes no key: engines do not share one either.
-///
-/// A block is hashed as its bytes in memory, and blocks are hashed in parallel: only `fold` is sequential.
 pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZeroU32, chain: &mut Chain) {
     let size = block_size.get() as usize;
     if size == COMMON_TOKENS {
@@ -42,8 +40,7 @@ pub fn push_token_blocks(previous: PrefixHash, tokens: &[u32], block_size: NonZe
 }
 
 /// Returns the hash of a block of the common size: four independent multiplications to 128 bits, each folded into its
-/// halves, and their sum (the inner loop of wyhash without its chain; Wang Yi, 2019). Half the instructions of
-/// rapidhash, which supports any length.
+/// halves, and their sum (wyhash without its chain; Wang Yi, 2019). Half the instructions of rapidhash.
 #[inline]
 fn digest_common(block: &[u32; COMMON_TOKENS]) -> u64 {
     let words: [u64; 8] = bytemuck::cast(*block);

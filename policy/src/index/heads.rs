@@ -1,8 +1,7 @@
 //! A hash table from a run's first key to the run: the only search of a lookup, once per run.
 //!
-//! Open addressing in a table of (key, run) pairs, with one entry per run, so that it fits in the second-level cache.
-//! One writer, any number of readers. A hit needs no check here, since the run's record confirms it. A miss is valid
-//! only if no entry moved meanwhile; the reader decides whether to retry, and nothing here waits.
+//! Open addressing in a table of (key, run) pairs, one per run. One writer, any number of readers. A hit needs no check
+//! here, since the run's record confirms it. A miss is valid only if no entry moved meanwhile; nothing here waits.
 
 use std::sync::OnceLock;
 
@@ -131,13 +130,11 @@ impl Heads {
         }
     }
 
-    /// Returns whether the table is nearly half full. It should then grow if its owner can afford [`Self::next_bytes`].
-    /// Only far beyond that does it grow by itself, so that it is never full.
+    /// Returns whether the table is nearly half full and should grow if its owner can afford [`Self::next_bytes`].
     pub(super) fn crowded(&self) -> bool {
         self.crowded_by(0)
     }
 
-    /// Returns whether the table will be crowded after `more` further entries.
     pub(super) fn crowded_by(&self, more: u32) -> bool {
         (self.len() as usize + more as usize + A_STEP) * 2 > self.table().len()
     }

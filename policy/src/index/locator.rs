@@ -1,18 +1,12 @@
 //! A map from key to position: which run, at which depth. Private to the writer; lookups do not use it.
 //!
-//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run. The key itself is stored in the
-//! run and is read only to confirm a slot whose 18 bits agree. Slots come in buckets of one cache line: seven slots and
-//! a control word, with a byte of each slot's hash, all compared at once, and a count of the keys that belong here but
-//! overflowed to a later bucket. A search ends at the first bucket without overflow. A removal empties one slot and
-//! lowers the counts on its way; nothing is shifted and no tombstone is needed (the overflow count of Bronson and Shi's
-//! F14, 2019). Compared to linear probing, a removal has half the mispredicted branches and touches one line instead of
-//! two.
+//! One 8-byte slot per key: 18 bits of the key's hash, 20 of its depth, 26 of its run, which has the key itself to
+//! confirm a slot. Slots come in buckets of one cache line: seven slots and a control word, with a byte of each slot's
+//! hash and a count of the keys that belong here but overflowed to a later bucket. A search ends at the first bucket
+//! without overflow, and a removal needs no tombstone (Bronson and Shi's F14, 2019).
 //!
-//! Shards hold some thousands of keys at most and grow by a sixth, so no insert rebuilds more than a shard. They shrink
-//! soon after they fall below the size at which they grew, so a table of n keys has about the same size whatever its
-//! history.
-//!
-//! Depth counts from the prompt's start, not from the run's. Splitting a run then renames only the shorter side's keys.
+//! Shards hold some thousands of keys at most, so no insert rebuilds more. They grow by a sixth, and shrink soon below
+//! the size at which they grew. Depth counts from the prompt's start: a split renames only the shorter side's keys.
 
 const TAG_SHIFT: u32 = 46;
 const TAG_BITS: u32 = 64 - TAG_SHIFT;
@@ -28,13 +22,10 @@ const FEWEST: usize = 272;
 const FEWEST_OF_FEW: usize = 160;
 const SHRUNK: usize = 300;
 
-/// Buckets of a shard's first allocation. Few, so that the table of a small index is compact.
 const FIRST_BUCKETS: usize = 2;
-/// Bucket count at which the sizes of growing shards diverge, spread over one growth step. Shards then do not all grow
-/// at once, and the load is the same at any number of keys.
+/// Bucket count at which the sizes of growing shards diverge, so that they do not all grow at once.
 const SPREAD_BUCKETS: usize = 48;
 
-/// Returns the next bucket count of shard `index`.
 fn grown(buckets: usize, index: usize) -> usize {
     let next = (buckets + (buckets / 6).max(1)).max(FIRST_BUCKETS);
     if buckets < SPREAD_BUCKETS && next >= SPREAD_BUCKETS {
@@ -51,8 +42,7 @@ pub(super) struct Place {
     pub(super) depth: u32,
 }
 
-/// Seven slots and their control word: a byte per slot, 0 where it is vacant, and the overflow count in the highest
-/// byte.
+/// Seven slots and their control word: a byte per slot, 0 where it is vacant, then the overflow count.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -105,8 +95,7 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Bucket {
-    /// Returns the slots whose byte is `mark`. A borrow may add a false one, which the caller rejects by comparing the
-    /// slot. The first one is always right.
+    /// Returns the slots whose byte is `mark`. A borrow may add a false one after the first; the caller compares slots.
     #[inline]
     fn marked(&self, mark: u64) -> u64 {
         let differing = self.control ^ (mark * EACH_BYTE);
@@ -135,8 +124,7 @@ impl Bucket {
         self.control >> PASSED
     }
 
-    /// Counts one more overflowed key. A saturated count stays saturated until the shard is rebuilt, which only
-    /// lengthens searches.
+    /// Counts one more overflowed key. A saturated count stays so until a rebuild, which only lengthens searches.
     fn pass(&mut self) {
         if self.passed() < 0xFF {
             self.control += 1 << PASSED;
@@ -151,8 +139,7 @@ impl Bucket {
 }
 
 impl Shard {
-    /// Returns the home bucket of a tag. It depends on the tag alone, so that a shard is rebuilt without reading its
-    /// keys.
+    /// Returns the home bucket of a tag. It depends on the tag alone: rebuilding a shard reads no keys.
     #[inline]
     fn home(&self, tag: u64) -> usize {
         ((tag * self.buckets.len() as u64) >> TAG_BITS) as usize
@@ -309,7 +296,6 @@ impl Locator {
         }
     }
 
-    /// Returns the number of keys. Visits every shard.
     pub(super) fn len(&self) -> u64 {
         self.shards.iter().map(|shard| shard.used as u64).sum()
     }

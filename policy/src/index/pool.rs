@@ -1,13 +1,9 @@
 //! The writer's allocator over the shared chunks.
 //!
 //! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the current log
-//! chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the chunk with the fewest
-//! live words is emptied: its live blocks move to the log's end and the chunk is free. This is the log-structured
-//! memory of Rumble, Kejriwal, Ousterhout (FAST '14). Without size classes there is no fragmentation: any churn leaves
-//! at most that sixteenth, at the cost of copying each word a few times in its life.
-//!
-//! Blocks move only in [`Pool::make_room`], which is called between operations. Within an operation, addresses are
-//! stable.
+//! chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the live blocks of the
+//! emptiest chunk move to the log's end: the log-structured memory of Rumble, Kejriwal, Ousterhout (FAST '14). Blocks
+//! move only in [`Pool::make_room`], between operations. Within an operation, addresses are stable.
 
 use std::sync::Arc;
 
@@ -16,7 +12,6 @@ use super::run;
 use super::words::{LINE_WORDS, Line, Words};
 use crate::sync::AtomicU32;
 
-/// The state shared by readers and the writer.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) words: Words,
@@ -28,7 +23,6 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns the table for runs that start at this depth.
     #[inline]
     pub(super) fn heads(&self, start: u32) -> &Heads {
         if start == 0 { &self.roots } else { &self.branches }
@@ -148,8 +142,7 @@ impl Pool {
         self.free_runs.push(run);
     }
 
-    /// Allocates a block of `words` for a run and returns the address of its first word. `None` only when the address
-    /// space is used up.
+    /// Allocates a block of `words` for a run and returns its first address. `None` when the address space is used up.
     pub(super) fn alloc(&mut self, owner: u32, kind: Kind, words: u32) -> Option<u32> {
         let (size, chunk_words) = (words + 1, self.shared.words.chunk_words());
         if self.current.is_none() || self.fill + size > chunk_words {
@@ -166,7 +159,6 @@ impl Pool {
         Some(at + 1)
     }
 
-    /// Marks the end of the current chunk's blocks.
     fn seal(&mut self) {
         if let Some(chunk) = self.current.take() {
             let chunk_words = self.shared.words.chunk_words();
@@ -283,7 +275,6 @@ impl Pool {
         self.free(block);
     }
 
-    /// Returns whether the running sums agree with the chunks. For tests and `debug_assert!`.
     pub(super) fn check(&self) -> bool {
         let logs = self.chunks.iter().filter_map(|chunk| match chunk {
             Chunk::Log { live } => Some(u64::from(*live)),

@@ -2,13 +2,10 @@
 
 use crate::ids::WorkerId;
 
-/// Workers per bitset word.
 const GROUP: usize = 64;
 
-/// The number of leading keys of a chain that each worker holds.
-///
-/// One counter per worker slot, written a bitset word at a time: a run's holders all get the same depth, and as
-/// residency is prefix-closed, a deeper run's holders overwrite what the run before wrote for them.
+/// The number of leading keys of a chain that each worker holds: a counter per worker slot, written a bitset word at a
+/// time. Residency is prefix-closed, so a deeper run's holders overwrite what the run before wrote for them.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     depths: Vec<u32>,
@@ -55,9 +52,8 @@ impl Reach {
         self.deepest
     }
 
-    /// Returns whether the result is consistent at one moment, as nearly every one is. It is `false` only if the writer
-    /// thread was suspended for about a millisecond while it changed this chain or moved entries of the table searched.
-    /// The walk then ends early, and workers may hold more than reported.
+    /// Returns whether the result is consistent at one moment. It is `false` only if the writer thread was suspended
+    /// for about a millisecond while it changed what was searched; workers may then hold more than reported.
     pub fn is_complete(&self) -> bool {
         !self.cut_short
     }

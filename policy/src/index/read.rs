@@ -1,14 +1,9 @@
 //! The lookup: no lock, no allocation, no write to shared memory.
 //!
 //! Per run on the chain: one probe for the run that begins with the next key, one record, and one comparison at the
-//! run's far end (see [`View::matched`]). Each record is read under its version. At the end, the versions of all runs
-//! passed are confirmed once more, so the whole result was true at one moment: between the last read and the first
-//! confirmation. The walk restarts if a writer is changing one of these runs, or moves entries of the table in which
-//! the next run was not found.
-//!
-//! Changes take microseconds. If the writer is suspended within one, readers yield the processor. After [`ATTEMPTS`]
-//! walks the last result is returned as it is, consistent per run and marked ([`Reach::is_complete`]), so a reader
-//! never waits indefinitely.
+//! run's far end ([`View::matched`]). Each record is read under its version. At the end, all versions are confirmed
+//! once more, so the whole result was true at one moment (`docs/prefix-index.md`). After [`ATTEMPTS`] walks the last
+//! result is returned as it is and marked ([`Reach::is_complete`]), so a reader never waits indefinitely.
 
 use std::sync::Arc;
 

@@ -83,10 +83,7 @@ impl View {
         }
     }
 
-    /// Returns how many keys of `rest` continue the run from its key `from` on.
-    ///
-    /// A key names its whole prefix, so where one agrees all before it do. The far end usually decides at once;
-    /// otherwise a binary search finds the edge.
+    /// Returns how many keys of `rest` continue the run from its key `from` on. The far end usually decides at once.
     #[inline]
     pub(super) fn matched(&self, words: &Words, from: u32, rest: &[PrefixHash]) -> u32 {
         let ahead = self.len.saturating_sub(from);

@@ -1,8 +1,7 @@
 //! The memory shared with readers: chunks of atomic words, addressed by number and never freed while the index exists.
 //!
-//! A reader may hold an address whose block was freed and overwritten a moment ago. Every word is an atomic in memory
-//! that stays allocated, so that read is merely stale, and the version of its run reveals it. This needs no reclamation
-//! scheme and no `unsafe`.
+//! A reader may hold an address whose block was freed and overwritten a moment ago. The read is then merely stale, and
+//! the version of its run reveals it. This needs no reclamation scheme and no `unsafe`.
 
 use std::sync::OnceLock;
 
@@ -72,7 +71,6 @@ impl Line {
         fence(Ordering::Release);
     }
 
-    /// Ends the change.
     pub(super) fn close(&self) {
         let version = self.get(0);
         debug_assert!(version & 1 == 1, "closed without opening");

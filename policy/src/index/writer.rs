@@ -37,8 +37,7 @@ use members::Worker;
 
 /// Partial holders at which a run is split at their median: each costs a lookup about a nanosecond.
 const MOST_PARTIALS: usize = 8;
-/// Partial holders that a merge or an extension may leave. Lower than [`MOST_PARTIALS`], so that neither undoes the
-/// other.
+/// Partial holders that a merge or an extension may leave: fewer, so that merges and splits do not alternate.
 const FEW_PARTIALS: usize = 4;
 /// Keys appended or evicted between checks of the budget.
 const PIECE: usize = 256;

@@ -1,16 +1,13 @@
 //! The capacity of a worker that does not report it, learned from missing pieces.
 //!
 //! In an LRU cache, a missing piece was evicted because everything used since then filled the cache. So the tokens that
-//! the mirror holds and that were used after the missing piece are an upper bound on the capacity, in the mirror's own
-//! count. A cleared cache gives a bound that is far too small, so [`AGREE`] bounds below the current capacity are
-//! needed, and the largest of them is taken. A response that finds what the mirror has dropped shows that the capacity
-//! is larger: it then grows by the share [`GROWS`].
+//! the mirror holds and that were used after the missing piece are an upper bound on the capacity. A cleared cache
+//! gives a bound that is far too small, so the largest of [`AGREE`] bounds below the current capacity is taken. A
+//! response that finds what the mirror has dropped raises the capacity by the share [`GROWS`].
 
 use crate::units::Tokens;
 
-/// Number of bounds needed before the capacity shrinks.
 const AGREE: usize = 3;
-/// Growth of a capacity that is too small, as a share.
 const GROWS: f64 = 1.0 / 16.0;
 /// Upper bound on a learned capacity, since a mirror's memory grows with it.
 pub const MOST: Tokens = Tokens(8_000_000);

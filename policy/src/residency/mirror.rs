@@ -1,27 +1,17 @@
 //! The model of one worker's cache, and its correction by the worker's reports.
 //!
-//! A wrong mirror tends to stay wrong: a prefix wrongly believed resident attracts the conversation's next turn. But
-//! each response reports how much of its prompt was cached, and one report says more than that. An LRU cache that has
-//! evicted a piece has evicted everything used before it. So where a piece was believed resident and was missing,
-//! *everything last released before it is dropped as well*, whether the worker's cache is smaller than configured, was
-//! cleared, or is shared with others. The number of corrections grows with the logarithm of the conversations held (the
-//! number of records in a random sequence), instead of one per conversation.
+//! A prefix wrongly believed resident attracts the conversation's next turn. But an LRU cache that lacks a piece lacks
+//! everything used before it: where a report shows a missing piece, *everything last released before it is dropped as
+//! well* (`docs/evidence.md`). Under another [`Order`] a report affects its own prompt alone. Marked pieces are evicted
+//! first, so the rule applies among them separately ([`PrefixCache::drop_older`]).
 //!
-//! This holds for LRU only. A cache of another [`Order`] may keep older pieces, so there a report affects its own
-//! prompt alone: what was missing is stored again.
+//! A plain prompt is one text whose chunks never restart, so a turn ends with an *open* piece, which holds the tokens
+//! past the last full chunk. The next turn repeats them within a fuller chunk, under another key. The open piece is
+//! then removed, or its tokens would count twice. A client that repeats a prompt asks for the prompt's last, short key.
+//! Its tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
 //!
-//! A plain prompt is one text whose chunks never restart, so a turn almost never ends at a chunk boundary. It ends with
-//! an *open* piece, which holds the tokens past the last full chunk. The next turn repeats those tokens within a fuller
-//! chunk, under another key. The open piece is then removed, or its tokens would count twice.
-//!
-//! Hinted (marked) pieces are evicted first, so the rule applies among them separately: a missing marked piece shows
-//! that pieces marked before it are gone, and says nothing of unmarked ones ([`PrefixCache::drop_older`]).
-//!
-//! A client that repeats a prompt (a retry, or sampling) asks for the prompt's last, short key. Its tokens begin the
-//! response's first piece, so it is no piece of its own: the index answers for it as long as that piece is resident.
-//!
-//! A response that found nothing cached is confirmed by a second one, since some requests (log probabilities of the
-//! prompt) bypass the cache. Until then it is a suspicion, which a hit on an older piece refutes.
+//! A response that found nothing cached is only a suspicion, since some requests bypass the cache: a second one
+//! confirms it, and a hit on an older piece refutes it.
 
 use rustc_hash::FxHashMap;
 
@@ -69,7 +59,6 @@ impl Mirror {
         }
     }
 
-    /// Returns an empty mirror for the next worker in the same slot.
     pub(super) fn succeeded(&self, capacity: Tokens) -> Self {
         Self {
             cache: self.cache.succeeded(capacity),
@@ -114,7 +103,6 @@ impl Mirror {
         self.cache.release(lease, keep, changes);
     }
 
-    /// Grows a learned capacity, where a worker found more than its full mirror holds.
     pub(super) fn found_more(&mut self) {
         let capacity = self.cache.capacity();
         let learned = self.learned.as_mut();

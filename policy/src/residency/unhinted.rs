@@ -7,12 +7,10 @@ use crate::cache::{Keep, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// Number of pieces up to which all are followed; of a larger cache every second, fourth, … piece is. Smaller samples
-/// are noisy: with 50 pieces, the sample's weight varies by 15 %.
+/// Pieces up to which all are followed, else a share of them. With 50 pieces a sample's weight would vary by 15 %.
 const ALL: usize = 4_096;
 
-/// Cached prompt tokens with hints and under LRU. Both are computed from the same sampled pieces, so they are equal
-/// where no sampled piece differs.
+/// Cached prompt tokens with hints and under LRU, equal where no sampled piece differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
     /// Cached tokens on the worker as it is.
@@ -78,7 +76,6 @@ impl UnhintedCache {
         }
     }
 
-    /// Touches the pieces that a turn used, last first.
     pub(super) fn used(&mut self, pieces: impl Iterator<Item = Piece>) {
         for piece in pieces {
             self.touch(piece);

@@ -2,10 +2,7 @@
 //!
 //! If the load is out of balance (`max − min > abs` and `max > rel·min`, in requests in flight), the idlest worker;
 //! else, if some worker holds more than `match_threshold` of the prompt, the one that holds most of it; else the worker
-//! with the smallest tree. The last step ignores the load: the rule's best-known weakness, kept for fidelity.
-//!
-//! One difference from the original: the prefix match comes from tailroute's index, which accounts for evictions, where
-//! the original's tree does not. That can only help the rule.
+//! with the smallest tree, whatever its load. Unlike the original's tree, tailroute's index accounts for evictions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

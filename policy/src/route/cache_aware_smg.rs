@@ -1,19 +1,13 @@
 //! `cache_aware_smg`: the rule of SMG, the SGLang router's successor, as of its releases of 2026.
 //!
 //! If some worker holds more than 0.3 of the prompt, the one that holds most, unless its load is more than 1.5 times
-//! the mean *and* more than a margin above it. In that case, and when no worker holds enough, the fewest requests in
-//! flight. Unlike in `cache_aware`, a miss goes by load, and one busy pair of workers does not turn locality off for
-//! all. Two weaknesses remain: every request counts as one, however long, and a match is all or nothing.
-//!
-//! As for `cache_aware`, the match comes from tailroute's index, which can only help the rule.
+//! the mean *and* more than 4 requests above it. In that case, and when no worker holds enough, the fewest requests
+//! in flight. As for `cache_aware`, the match comes from tailroute's index, which can only help the rule.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, mean_in_flight};
 
-/// Share of the prompt that a worker must hold.
 const MATCH_THRESHOLD: f64 = 0.3;
-/// A holder is passed over above this multiple of the mean load, and …
 const SPILL_RATIO: f64 = 1.5;
-/// … above the mean by more than this many requests.
 const SPILL_MARGIN: f64 = 4.0;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {

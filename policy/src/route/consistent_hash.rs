@@ -1,9 +1,7 @@
 //! `consistent_hash`: a worker by the conversation's id.
 //!
 //! Rendezvous hashing (Thaler and Ravishankar, 1998): every worker draws a number under the conversation's key and the
-//! least wins, so a worker that leaves moves only its own conversations. A ring with virtual nodes has no advantage
-//! here: a fleet is small, and every worker is scored in any case. The weakness of the rule is that it ignores cache
-//! and load.
+//! least wins, so a worker that leaves moves only its own conversations. The rule ignores cache and load.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, unit_random};
 

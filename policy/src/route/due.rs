@@ -4,11 +4,10 @@
 //! due = arrived + min(a·prefill, b·objective)          the earliest goes first
 //! ```
 //!
-//! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before. Shortest first solves
-//! that, but can starve the long turn. A due time lets short turns overtake within limits: by `a` times the difference
-//! in prefill, and never by more than `b` objectives. The limit protects the longest prompts, which are late however
-//! soon they start. Without it (`arrived + 3·prefill`), every turn that arrives within three times their prefill goes
-//! first, which cost a third of p99 on eight full workers.
+//! In order of arrival, a turn of 20 ms waits for one of five seconds that came just before; shortest first can starve
+//! the long one. A due time lets short turns overtake by `a` times the difference in prefill, and never by more than
+//! `b` objectives. Without that limit (`arrived + 3·prefill`), every turn that arrives within three times their prefill
+//! goes before the longest prompts, which cost a third of p99 on eight full workers.
 
 use crate::units::Millis;
 

@@ -1,17 +1,12 @@
 //! Late binding: while its worker is busy, a turn waits in the router instead of in the worker's queue.
 //!
-//! A turn sent to a busy worker is bound to that worker and to a position in its queue. Neither can be changed when a
-//! later turn is shorter, when another worker becomes free sooner, or when the prefix has been computed elsewhere in
-//! the meantime. So nothing is sent to a worker with more than [`Deferral::within`] of prefill queued. Each pass places the
-//! waiting turns anew, the earliest [due time](super::due) first ([`Patience::IN_ROUTER`](super::Patience::IN_ROUTER)).
+//! A turn sent to a busy worker is bound to a position in its queue, even when another worker becomes free sooner. So
+//! nothing is sent to a worker with more than [`Deferral::within`] of prefill queued. Each pass places the waiting
+//! turns anew, by their [due times](super::due) ([`Patience::IN_ROUTER`](super::Patience::IN_ROUTER)).
 //!
-//! Placing is the ordinary choice, with each worker's wait extended by the prefills placed there earlier in the pass.
-//! So a turn whose prefix is on a busy worker sees the turns waiting for the same worker, and goes elsewhere when that
-//! is better. A turn placed on a worker with room is sent. A turn placed on another worker stays in the router, and its
-//! placement counts for this pass only.
-//!
-//! Each pass is another chance to leave a prefix, and the worker that happens to be free looks best. Hence
-//! [`settings`]: moving away is charged more than where a choice is made once.
+//! Placing is the ordinary choice, with each worker's wait extended by the prefills placed there earlier in the pass. A
+//! turn placed on a worker with room is sent. Another stays in the router, and its placement counts for this pass only.
+//! Each pass is another chance to leave a prefix, so [`settings`] charge more for moving away.
 
 use super::{Decision, Settings, Snapshot, Turn, WorkerView, decide};
 use crate::units::{Millis, Tokens};
@@ -84,15 +79,13 @@ impl Plan {
         }
     }
 
-    /// Returns whether the pass can send no further turn, given the predicted wait of each ready worker (`None` for
-    /// others).
+    /// Returns whether the pass can send no further turn, given each worker's predicted wait (`None` if not ready).
     pub fn is_over(&self, waits: impl IntoIterator<Item = Option<Millis>>) -> bool {
         let mut waits = waits.into_iter().zip(&self.ahead);
         self.left == 0 || waits.all(|(wait, ahead)| wait.is_none_or(|wait| wait.0 + ahead.0 > self.within.0))
     }
 
-    /// Places the next turn; `None` if no worker is ready. The caller accounts for a turn that goes, by sending it or
-    /// by [`Plan::add`].
+    /// Places the next turn; `None` if no worker is ready. The caller sends a turn that goes, or calls [`Plan::add`].
     pub fn place(
         &mut self,
         workers: &mut [WorkerView],

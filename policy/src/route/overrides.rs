@@ -1,7 +1,6 @@
-//! Overrides of the settings for some turns: those of a class of objective, and those whose request asks for it.
-//!
-//! An [`Override`] names only what differs. What it leaves out follows the default settings, also after those have
-//! changed. A request's override is applied over the class's override.
+//! Overrides of the settings for turns of a class of objective, and for those whose request asks for it. An
+//! [`Override`] names only what differs; the rest follows the default settings, also after those have changed. A
+//! request's override is applied over the class's.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +60,7 @@ impl Override {
 }
 
 impl Settings {
-    /// Returns the settings for a turn of this class and request, and which overrides acted. `None` if no override
-    /// applies.
+    /// Returns the settings for a turn of this class and request, and which overrides acted; `None` if none applies.
     pub fn for_turn(&self, class: &str, ask: Option<Ask<'_>>) -> Option<(Self, Overridden)> {
         let of_class = self.classes.get(class);
         let of_request = ask.and_then(|ask| match ask {

@@ -2,12 +2,10 @@
 //!
 //! Consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018), as gateways use it where an index is
 //! too expensive. The first tokens of the prompt are the key. A worker with more than 1.25 times the mean number of
-//! requests in flight is passed over for the next one under the same key. Prompts that share a system prompt longer
-//! than the key share a worker, until the bound spills them.
+//! requests in flight is passed over for the next one under the same key.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, mean_in_flight, unit_random};
 
-/// A worker is passed over above this multiple of the mean number of requests in flight.
 const LOAD_FACTOR: f64 = 1.25;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {

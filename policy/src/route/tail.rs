@@ -5,33 +5,25 @@
 //! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
 //!
-//! Why κ: a prefill of x ms keeps its worker busy for every turn that arrives before it is idle again. Work added to a
-//! backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of them in expectation, each
-//! by its full length. With `λ = ρ/S̄`, S̄ the mean prefill, the cost for x ms is `x·ρ/(1 − ρ)·(W + x/2)/S̄`. For a
-//! mean prefill behind a mean backlog this is the familiar first order, κ = 1 + ρ/(1 − ρ) (Pollaczek-Khinchine). The
-//! exact form adds size: a cold agent's context of 100,000 tokens holds up the twenty warm turns that come during it,
-//! and must not be computed again to save one turn a second.
+//! Why κ: work added to a backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of
+//! them in expectation, each by its full length x. With `λ = ρ/S̄`, S̄ the mean prefill, the cost is
+//! `x·ρ/(1 − ρ)·(W + x/2)/S̄`. For a mean prefill behind a mean backlog this is the familiar first order,
+//! `κ = 1 + ρ/(1 − ρ)` (Pollaczek-Khinchine). The exact form adds size: a cold agent's context of 100,000 tokens holds
+//! up the twenty warm turns that come during it. Minimising only a turn's own TTFT scatters conversations under load.
 //!
-//! A router that minimises only the turn's own predicted TTFT ignores that cost and scatters conversations under load.
-//! Charging it keeps conversations where their prefix is, and the more so the busier the fleet is.
+//! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, beside the
+//! other conversations there. λ_w, the rate of turns routed to w, measures how often those return, and C_w
+//! ([`crate::estimate::ConversationCounts`]) how many may. Both are counted where turns are sent, so they need no
+//! estimate of cache contents. The term is a tie-break between nearly equal workers, never a reason to leave a prefix:
+//! agents that start one by one on an idle fleet would otherwise be distributed unevenly. C_w/C̄ stays within
+//! [`UNEVEN`] of 1.
 //!
-//! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, so the choice
-//! decides more than one prefill. Other conversations have the same home and compete with it: λ_w, the rate of turns
-//! routed to w, measures how often, and C_w, the conversations whose last turns went there, each weighted by recency
-//! ([`crate::estimate::ConversationCounts`]), how many may come back. Both are counted where turns are sent, so they need no
-//! estimate of cache contents, which is uninformative while caches fill or where a capacity is a guess. Both are
-//! relative to the fleet's mean. At a tenth of a mean prefill each, the term is a tie-break between workers that are
-//! nearly alike, as on a nearly idle fleet: agents that start there one by one would otherwise be distributed unevenly
-//! and wait for each other for an hour. It is never a reason to leave a prefix. C_w/C̄ stays within [`UNEVEN`] of 1.
-//!
-//! ρ̄ and S̄ are the fleet's, not the worker's: a cost that is the same everywhere must not steer the turn, and a
-//! per-worker factor on it sends the longest prompts away from idle workers that were busy a minute ago. That costs 5
-//! to 10 % of p99.
+//! ρ̄ and S̄ are the fleet's: a per-worker factor on a cost that is the same everywhere sends the longest prompts away
+//! from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
 
 use super::{Costs, Part, PolicyName, Reason, Settings, Snapshot, Terms, Turn, WorkerView, unit_random};
 
-/// Bounds C_w to within this share of C̄. A worker that has just joined has no conversations. Without the bound, it
-/// would get half of the new conversations of four workers.
+/// Share of C̄ by which C_w may differ. Without it, one new worker of four would get half of the new conversations.
 const UNEVEN: f64 = 0.2;
 
 pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms]) -> Reason {
@@ -60,8 +52,7 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
     Reason::LeastCost
 }
 
-/// The cost of one worker, split so that the parts add up to the score of `tail`; under another policy, those of a plain
-/// predicted time to first token.
+/// Splits one worker's cost into the parts of `tail`'s score, or under another policy, of a plain predicted TTFT.
 #[must_use]
 pub fn parts(terms: &Terms, settings: &Settings) -> Vec<Part> {
     let load = match settings.policy {
@@ -71,8 +62,7 @@ pub fn parts(terms: &Terms, settings: &Settings) -> Vec<Part> {
     split(&terms.costs(), load).to_vec()
 }
 
-/// Splits a cost into parts, of which the first four are those of the predicted time to first token. `load` is the weight
-/// of the wait.
+/// Splits a cost; the first four parts are those of the predicted time to first token. `load` weighs the wait.
 #[must_use]
 pub fn split(costs: &Costs<f64>, load: f64) -> [Part; 9] {
     [
@@ -118,8 +108,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the mean prefills that arrive behind the turn while it occupies the worker: `(wait + x/2)/S̄`; 1 until
-    /// S̄ is known.
+    /// Returns the mean prefills that arrive behind the turn on the worker: `(wait + x/2)/S̄`; 1 until S̄ is known.
     fn behind(&self, terms: &Terms) -> f64 {
         if self.mean_work > 0.0 {
             (terms.wait_ms + terms.marginal_ms / 2.0) / self.mean_work

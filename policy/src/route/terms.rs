@@ -1,7 +1,5 @@
-//! A worker's score, term by term: the one table that the decision, its record, the explain API and the console are made
-//! from.
-//!
-//! A term is added here, and computed and charged in [`super::tail`].
+//! A worker's score, term by term, as a table for the decision, its record, the explain API and the console. A term is
+//! added here, and computed and charged in [`super::tail`].
 
 use schemars::JsonSchema;
 use serde::Serialize;

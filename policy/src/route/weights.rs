@@ -1,7 +1,5 @@
-//! The weights of `tail`: the one table that settings, overrides, the configuration and its schema, the admin API and the
-//! console are made from.
-//!
-//! A weight is added here, and used in [`super::tail`]. `make generate` writes the rest.
+//! The weights of `tail`, as a table for settings, overrides, configuration, schema, admin API and console. A weight is
+//! added here, and used in [`super::tail`]. `make generate` writes the rest.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -12,7 +12,6 @@ use crate::units::Tokens;
 const TURNS: usize = 24;
 /// Lower bounds of the size classes above the first, in added tokens.
 const SIZES: [u64; 4] = [64, 192, 768, 4096];
-/// Number of classes per turn number, per kind of ending, and in all.
 const OF_TURN: usize = SIZES.len() + 1;
 const OF_KIND: usize = TURNS * OF_TURN;
 pub(super) const CLASSES: usize = 2 * OF_KIND;

@@ -61,7 +61,6 @@ pub(super) struct Ends<P> {
     /// The candidates compared at time `drawn`: all ends, or a random sample.
     sample: Vec<Candidate>,
     drawn: Millis,
-    /// State of a xorshift generator.
     random: u64,
 }
 
@@ -115,7 +114,6 @@ impl<P: Clone> Ends<P> {
         self.ends.push(end);
     }
 
-    /// Removes a conversation: a new turn arrived, or nothing of it is resident.
     pub(super) fn remove(&mut self, conversation: u64) {
         let Some(at) = self.places.remove(&conversation) else {
             return;
@@ -174,8 +172,7 @@ impl<P: Clone> Ends<P> {
         Some(trim)
     }
 
-    /// Returns the candidate of least value, the least value among other conversations, and the index of the first
-    /// one's end.
+    /// Returns the candidate of least value, the least value among other conversations, and the first one's index.
     fn least(
         &mut self,
         now: Millis,

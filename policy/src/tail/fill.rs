@@ -6,7 +6,6 @@ use crate::units::{Millis, Tokens};
 
 const MEMORY: usize = 2_000;
 
-/// Recently stored tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fill {
     /// Capacity of all caches, in tokens.
@@ -33,8 +32,7 @@ impl Fill {
         }
     }
 
-    /// Returns how long an unused copy stays in an LRU cache: the time in which the fleet stores as many tokens as all
-    /// caches hold.
+    /// Returns how long an unused copy stays in an LRU cache: the time in which the fleet stores what all caches hold.
     pub(super) fn lifetime(&self) -> Option<Millis> {
         let (&(first, _), &(last, _)) = (self.stored.front()?, self.stored.back()?);
         let span = last.saturating_sub(first).0.max(1.0);

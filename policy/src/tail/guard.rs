@@ -1,14 +1,11 @@
 //! Whether hints pay: late turns with hints, compared with late turns under plain LRU.
 //!
 //! Both counts come from the same turn behind the same queue ([`Compared`](crate::residency::Compared)). When hints
-//! make significantly more turns late, hinting pauses for some thousand turns and is then tried again. Each pause is
-//! twice as long as the last.
+//! make significantly more turns late, hinting pauses for some thousand turns before it is tried again, twice as long
+//! each time. A verdict takes many turns because the cost of a trim comes before its gain: the conversation's next turn
+//! misses the trimmed end, while the freed room serves other conversations for a cache's lifetime.
 //!
-//! A verdict takes many turns because the cost of a trim comes before its gain: the conversation's next turn misses the
-//! trimmed end, while the freed room serves other conversations for a cache's lifetime.
-//!
-//! Rejected: comparing milliseconds beyond T instead of turns. A few very late turns dominate that sum, and many turns
-//! slightly later than T hardly count.
+//! Rejected: comparing milliseconds beyond T instead of turns. A few very late turns dominate that sum.
 
 /// Turns needed for a verdict.
 const ENOUGH: f64 = 1_000.0;

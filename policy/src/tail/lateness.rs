@@ -59,7 +59,6 @@ pub struct LatenessCost {
 }
 
 impl LatenessCost {
-    /// Resets the state of a worker slot.
     pub(super) fn admit(&mut self, worker: WorkerId) {
         if self.ranks.len() <= worker.index() {
             self.ranks.resize(worker.index() + 1, 0.0);
@@ -67,7 +66,6 @@ impl LatenessCost {
         self.ranks[worker.index()] = 0.0;
     }
 
-    /// Records a turn whose first token has been sent.
     pub(super) fn begun(&mut self, worker: WorkerId, turn: &Begun) {
         let target = self.target.unwrap_or(turn.objective.0);
         let Some(rank) = self.ranks.get_mut(worker.index()) else {
@@ -115,8 +113,7 @@ impl LatenessCost {
         self.target.map(Millis)
     }
 
-    /// Returns the lateness of a turn with `cached` tokens of its prompt cached: one for exceeding T plus one for
-    /// exceeding the objective, as in [`LatenessCost::late`]. `None` before T is known.
+    /// Returns how many of T and its objective the turn exceeds with `cached` tokens cached; `None` before T is known.
     pub(super) fn lateness(&self, turn: &Begun, cached: Tokens) -> Option<f64> {
         let target = self.target?;
         let cached = cached.min(turn.prompt);
@@ -134,8 +131,7 @@ impl LatenessCost {
         self.late_behind
     }
 
-    /// Returns P for a returning turn with `missing` tokens of its history missing: the probability of exceeding T plus
-    /// the probability of missing its objective. 1 before any estimate.
+    /// Returns P for a returning turn with `missing` tokens of its history missing; 1 before any estimate.
     pub fn late(&self, missing: f64) -> f64 {
         // Most ends have lost nothing, so that case is cached.
         match self.late_whole {
@@ -162,8 +158,7 @@ impl LatenessCost {
         self.late(missing) + self.beside()
     }
 
-    /// Returns the largest number of missing tokens at which a return costs at most `harm`; infinite if any number
-    /// does.
+    /// Returns the most missing tokens at which a return costs at most `harm`; infinite if any number does.
     pub fn missing_worth(&self, harm: f64) -> f64 {
         let late = harm - self.beside();
         if late < 0.0 || self.left.is_empty() {

@@ -1,8 +1,7 @@
 //! Whether and when a conversation returns, learned from the gaps between a response and the next turn.
 //!
-//! The two are estimated separately. *When*: one distribution F of gaps over all traffic. *Whether*: a share p per
-//! [`Class`], shrunk towards a coarser class where evidence is little. Silent conversations are right-censored: they
-//! count as far as they were observed.
+//! *When*: one distribution F of gaps over all traffic. *Whether*: a share p per [`Class`], shrunk towards a coarser
+//! class where evidence is little. Silent conversations are right-censored: they count as far as they were observed.
 //!
 //! ```text
 //! F: the Kaplan–Meier estimate over all gaps, scaled to end at 1
@@ -18,8 +17,7 @@
 //!
 //! G is hits per unit of time that the copy occupies cache: hit density (Beckmann, Chen, Cidon, "LHD", NSDI 2018).
 //!
-//! Rejected: a gap distribution per class. Most classes see too few gaps to estimate a tail, and it did worse than
-//! plain LRU in large caches.
+//! Rejected: a gap distribution per class. Most see too few gaps for a tail; it did worse than LRU in large caches.
 
 use std::collections::VecDeque;
 
@@ -104,8 +102,7 @@ impl Default for Returns {
     }
 }
 
-/// Returns the bin of a time: the number of edges at or below it, which is twice its binary logarithm. Computed from
-/// the bits of the number, since every candidate of every trim needs it.
+/// Returns the bin of a time: twice its binary logarithm, from the bits of the number, since every trim needs many.
 fn bin(time: Millis) -> usize {
     const FRACTION: u64 = (1 << 52) - 1;
     let bits = time.0.max(1.0).to_bits();
@@ -182,8 +179,7 @@ impl Returns {
         share * returns / (self.horizon.0 - share * area).max(1e-3) * older
     }
 
-    /// Returns G and its definition evaluated numerically in a thousand steps, for a conversation as old as the lower
-    /// edge of its bin.
+    /// Returns G and its definition evaluated in a thousand steps, for a conversation at the lower edge of its bin.
     #[cfg(test)]
     pub(super) fn rate_and_twin(&self, class: Class, age: Millis, horizon: f64) -> (f64, f64) {
         let at = bin(age);

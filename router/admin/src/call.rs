@@ -38,8 +38,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Serialises the body as JSON.
-    /// Fails if the value cannot be serialised.
+    /// Serialises the body as JSON. Fails if the value cannot be serialised.
     pub fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| Problem::internal(error.to_string()))?;
         Ok(Self::of_type("application/json", body))
@@ -87,10 +86,7 @@ impl Reply {
 }
 
 impl Call {
-    /// Parses and validates the body.
-    ///
-    /// # Errors
-    /// 400 if it is not JSON, 422 with the invalid fields.
+    /// Parses and validates the body. Fails with 400 if it is not JSON, with 422 and the fields if it is invalid.
     pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let json: Value = serde_json::from_slice(&self.body)
             .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
@@ -104,10 +100,7 @@ impl Call {
         config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
     }
 
-    /// Parses and validates the query.
-    ///
-    /// # Errors
-    /// 400 with the invalid parameters.
+    /// Parses and validates the query. Fails with 400 and the invalid parameters.
     pub fn query<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let pairs: Vec<(String, String)> = form_urlencoded::parse(self.query.as_bytes())
             .into_owned()

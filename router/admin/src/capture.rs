@@ -126,7 +126,6 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
 
-/// Records the fleet that serves the turns of a running capture.
 fn record_fleet(admin: &Admin) {
     let running = admin
         .state

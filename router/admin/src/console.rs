@@ -1,9 +1,8 @@
 //! The console: serves the pages, styles and scripts of `router/admin/console`. The files contain no secrets and need
 //! no token; the data that they show comes from operations, which do.
 //!
-//! The content security policy of every file admits only files of this port: no inline script or style, no
-//! trusted-type conversion of text to markup, no embedding in other pages. Names of workers and models cannot
-//! inject code.
+//! The content security policy admits only files of this port: no inline script or style, no trusted-type conversion of
+//! text to markup, no embedding in other pages. Names of workers and models cannot inject code.
 
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -20,7 +19,6 @@ use super::problem::Problem;
 #[cfg(test)]
 mod generated;
 
-/// Path prefix of the console.
 const ROOT: &str = "/console/";
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -28,12 +26,10 @@ const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// Content security policy of the pages.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// A file of the console.
 #[derive(Debug)]
 struct File {
     path: &'static str,
@@ -92,7 +88,6 @@ static TAG: LazyLock<String> = LazyLock::new(|| {
     format!("\"{:016x}\"", xxh3_64(&all))
 });
 
-/// Adds the routes of the console.
 pub(super) fn routes(router: Router) -> Router {
     router
         // Not permanent: a browser would keep it for whatever else listens on this port later.

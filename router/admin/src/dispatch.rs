@@ -1,5 +1,4 @@
-//! Dispatches a request to its operation: authentication, reading the request, running the handler, auditing the
-//! outcome.
+//! Dispatches a request to its operation: authentication, reading the request, running the handler, the audit log.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,7 +60,6 @@ pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request
     response
 }
 
-/// Authenticates and authorises the caller.
 fn admit(
     admin: &Admin,
     operation: &Operation,

@@ -17,7 +17,6 @@ use super::problem::Problem;
 use crate::Admin;
 use operator::events::Event;
 
-/// Most concurrent listeners.
 const LISTENERS: usize = 64;
 /// Interval of keep-alives, which detect closed connections.
 const STILL_THERE: Duration = Duration::from_secs(15);

@@ -1,9 +1,8 @@
 //! A day of figures, so that a console opened after an alert shows what led to it: `GET /admin/v1/history`.
 //!
-//! Every ten seconds the counters of the metrics page and the load of each worker are sampled. Counters stay cumulative,
-//! so the difference of any two samples describes the time between them, and older samples can be thinned out without
-//! losing turns. Changes of the policy, workers and configuration are kept as marks. Where a snapshot is configured, the
-//! history is written beside it and survives a restart.
+//! Every ten seconds the counters of the metrics page and the load of each worker are sampled. Counters are cumulative,
+//! so that samples can be thinned out without losing turns. Changes of the policy, workers and configuration are kept
+//! as marks. With a snapshot configured, the history is written beside it and survives a restart.
 
 mod file;
 mod kept;
@@ -33,7 +32,6 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 
-/// Interval between samples.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples between two writes of the file: five minutes.
 const WRITES: u32 = 30;
@@ -154,7 +152,6 @@ async fn get(call: Call) -> Result<Reply, Problem> {
     Reply::json(&past)
 }
 
-/// Describes a change in a few words.
 fn describe(event: &Event) -> String {
     let now = &event.now;
     let says = |key: &str| now.get(key).and_then(Value::as_bool);
@@ -189,8 +186,7 @@ fn describe(event: &Event) -> String {
     }
 }
 
-/// Starts a thread that samples for as long as the router lives. Neither requests nor their runtime wait for it.
-/// Fails if the thread cannot be created.
+/// Starts a thread that samples while the router lives; no request waits for it. Fails if the thread cannot start.
 pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
     let (of, runtime) = (Arc::downgrade(admin), Handle::current());
     let mut events = admin.state.operator.events.listen();

@@ -1,5 +1,4 @@
-//! The prefixes in the index: the ends and branch points of known prefixes, ordered by size, last use or sharing.
-//! A prefix is shown as its hash, its length and the workers that hold it. The index stores no text.
+//! The prefixes in the index: ends and branch points, by size, last use or sharing. The index stores no text.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,9 +15,7 @@ use crate::Admin;
 
 /// Prefixes examined, most recently used first. Bounds the time that writers wait to a fraction of a millisecond.
 const LOOKED_AT: usize = 2_000;
-/// Most copies listed per prefix.
 const COPIES: usize = 16;
-/// Most prefixes in a response.
 const MOST: usize = 200;
 
 /// Which prefixes are wanted.

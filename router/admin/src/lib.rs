@@ -1,9 +1,8 @@
 //! The admin port, separate from the data port: metrics, explanations of routing, and changes at runtime.
 //!
-//! Every response except metrics and health comes from a table of operations ([`operation::Operation`]): method,
-//! path, required role, and the schemas of request and response. The table drives routes, authorisation,
-//! validation, the audit log, metrics and the OpenAPI document, so they cannot disagree. Each resource has a file
-//! with its operations and their handlers; [`operations`] lists them.
+//! Every response except metrics and health comes from a table of operations ([`operation::Operation`]): method, path,
+//! role, and the schemas of request and response. It drives routes, authorisation, validation, the audit log, metrics
+//! and the OpenAPI document. Each resource has a file with its operations and handlers; [`operations`] lists them.
 
 pub mod audit;
 pub mod calibration;

@@ -187,7 +187,6 @@ async fn put(call: Call) -> Result<Reply, Problem> {
     change_policy(admin, change, expected, None).await
 }
 
-/// Converts a document to settings and checks it against the configured classes.
 pub(super) fn settings(admin: &Admin, document: &PolicyDocument) -> Result<Settings, Problem> {
     let live = admin.state.live();
     let settings = document.settings("settings", &live.objective.classes);
@@ -272,7 +271,6 @@ fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, P
             if tag == "*" {
                 return Ok(Some(None));
             }
-            // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
             let number = admin
                 .state
                 .policy

@@ -24,7 +24,6 @@ const DEFAULT_TURNS: usize = 5_000;
 /// Most scores that a preview computes: turns × workers.
 const MAX_SCORES: usize = 10_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
-/// Niceness of the preview's thread.
 const NICE: i32 = 10;
 const FEWEST_TURNS: usize = 20;
 
@@ -136,8 +135,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let memory = running.memory.clone();
     let (trace, turn) = written(move || (memory.newest(turns), turn)).await?;
     let (answer, played) = oneshot::channel();
-    // A separate thread of low priority, away from those that serve requests. Its work is bounded in turns,
-    // workers and time.
+    // A thread of low priority, apart from those that serve requests. Its turns, workers and time are bounded.
     let thread = std::thread::Builder::new()
         .name("preview".to_owned())
         .spawn(move || {

@@ -1,6 +1,5 @@
-//! The reason for a change, which the body of every change contains.
-//!
-//! The audit log reads it from the unvalidated body, so that refused changes are recorded with their reason.
+//! The reason for a change, which the body of every change contains. The audit log reads it from the unvalidated body,
+//! so that refused changes are recorded with their reason.
 
 use std::borrow::Cow;
 

@@ -1,12 +1,10 @@
 //! The admin port's connections. Probes are answered whatever other clients do.
 //!
 //! Connections are bounded, and an idle one is closed to make room for a new one ([`Connections`]). Requests in
-//! progress are bounded by half that number; beyond it, everything but probes is refused at once. So some
-//! connections can always make room for a probe, however many clients connect, or send requests and do not read
-//! the responses. Reading a request's head and writing part of a response have time limits.
-//!
-//! Connections and probes run on a thread of their own, so that load on the data port does not delay probes. All
-//! other requests run on the router's runtime.
+//! progress are bounded by half that number; beyond it, everything but probes is refused at once. So some connections
+//! can always make room for a probe, whatever clients do with the others. Reading a request's head and writing part of
+//! a response have time limits. Connections and probes run on a thread of their own, so that load on the data port does
+//! not delay probes. All other requests run on the router's runtime.
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,7 +45,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Size of the read buffer for a head, and of the write buffer for a response.
 const BUFFER: usize = 32 << 10;
 
-/// Limits on connections.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     connections: usize,
@@ -66,7 +63,6 @@ const BOUNDS: Bounds = Bounds {
     patience: Duration::from_secs(30),
 };
 
-/// The port's routes and limits.
 #[derive(Debug)]
 struct Port {
     all: Router,
@@ -84,8 +80,7 @@ struct Port {
 pub struct AdminPort(Arc<Notify>);
 
 impl AdminPort {
-    /// Starts the server. Probes run on the port's thread, all other requests on the current runtime.
-    /// Fails if the thread or its runtime cannot be created.
+    /// Starts the server; the current runtime handles all but probes. Fails if its thread or runtime cannot be created.
     pub fn start(admin: Arc<Admin>, listener: TcpListener) -> io::Result<Self> {
         let main = Handle::current();
         let listener = listener.into_std()?;

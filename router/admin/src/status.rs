@@ -30,7 +30,6 @@ pub(super) fn health(router: Router, admin: &Arc<Admin>) -> Router {
     router.merge(metrics).merge(probes(admin))
 }
 
-/// Returns the routes of probes.
 pub(super) fn probes(admin: &Arc<Admin>) -> Router {
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))

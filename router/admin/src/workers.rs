@@ -18,7 +18,6 @@ use fleet::Worker;
 use fleet::overrides::{AdminState, PinnedAlpha};
 use fleet::source::Source;
 
-/// Description of the path parameter.
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
 /// Longest time for which an α can be set: a week.
 const LONGEST_S: f64 = 604_800.0;

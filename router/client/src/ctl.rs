@@ -1,8 +1,7 @@
 //! `tailroute ctl`: the admin port from a shell.
 //!
 //! Each command is one request, or a read and a conditional write ([`policy`]). The output is a sentence and a table;
-//! `--json` prints the response as it was received. A problem document is printed with its invalid fields and gives
-//! exit code 1.
+//! `--json` prints the response as received. A problem document is printed with its invalid fields; the exit code is 1.
 
 mod answer;
 mod audit;
@@ -63,8 +62,7 @@ pub struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// Returns the router to talk to.
-    /// Fails if the address is invalid, or the token file cannot be read.
+    /// Returns the router to talk to. Fails if the address is invalid, or the token file cannot be read.
     pub fn target(&self) -> anyhow::Result<Target> {
         Target::new(&self.admin, self.token_file.as_deref())
     }
@@ -177,8 +175,7 @@ enum Capture {
     Turns,
 }
 
-/// Runs the command. `program` is the whole command line, from which completions and man pages are generated.
-/// Fails if the router cannot be reached, or rejects the request.
+/// Runs the command; `program` is the whole command line. Fails if the router cannot be reached or rejects the request.
 pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
     if let What::Generate(what) = &args.what {
         if let Some(text) = generate::run(what, program)? {

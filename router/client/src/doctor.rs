@@ -109,7 +109,6 @@ fn secret(file: &Path) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// What a check looks at.
 #[derive(Clone, Copy)]
 enum Scope {
     Worker(fn(&Facts, &Worker) -> Verdict),
@@ -143,7 +142,6 @@ const fn of_router(name: &'static str, check: fn(&Facts) -> Verdict) -> Check {
     }
 }
 
-/// The checks, in the order of the report.
 const CHECKS: [Check; 15] = [
     of_worker("health", "health", health::check),
     of_worker("prefix caching", "caching", prefix_caching::check),
@@ -162,8 +160,7 @@ const CHECKS: [Check; 15] = [
     of_router("access", access::check),
 ];
 
-/// Examines the router and prints the report.
-/// Fails if the report cannot be printed.
+/// Examines the router and prints the report. Fails if the report cannot be printed.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = match examine(args) {
         Ok(report) => report,

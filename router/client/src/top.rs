@@ -20,7 +20,6 @@ use self::look::Screen;
 use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
 
-/// Width and height of the screen of `--once`.
 const ONCE: Size = Size::new(120, 40);
 
 /// Show a running router on one screen: workers, TTFT, hottest prefixes, late turns and their causes, changes
@@ -39,8 +38,7 @@ pub struct Args {
     once: bool,
 }
 
-/// Shows the screen until q is typed.
-/// Fails if there is no terminal, or with `--once` if the router cannot be reached.
+/// Shows the screen until q is typed. Fails if there is no terminal, or with `--once` if the router cannot be reached.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.target.target()?;
     let mut screen = Screen::new(target.authority());

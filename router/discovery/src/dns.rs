@@ -1,9 +1,5 @@
-//! Workers named by SRV records.
-//!
-//! The records are polled every `interval_s`, or when their time to live ends if that is later. Of each name only the
-//! records of the lowest priority are used. Weights are ignored, because the router knows the workers' load. A name
-//! without records has no workers, as for a headless Service without ready pods. If a server fails for any of the
-//! names, the last state stays in force.
+//! Workers named by SRV records. Only the records of a name's lowest priority are used, and their weights are ignored,
+//! because the router knows the workers' load. If a server fails for any name, the last state stays in force.
 
 mod lookup;
 mod system;

@@ -2,15 +2,8 @@
 //!
 //! kube's watcher lists the objects and watches changes: it resumes an ended watch from the last event or bookmark, and
 //! lists again after 410 Gone. This file applies its events to a bounded set of objects and handles failures with
-//! backoff ([`crate::pause`]). The last set stays in force during any failure.
-//!
-//! | file | contents |
-//! |---|---|
-//! | [`transport`] | HTTP service below kube's client; bounds responses in size and time |
-//! | [`lines`] | body of a watch, split into lines |
-//! | [`server`] | URL, certificates, token and namespace |
-//! | [`refusal`], [`failure`] | failures and their remedies |
-//! | [`objects`] | conversion to workers; [`endpoints`] and [`pods`] are the two kinds of object |
+//! backoff ([`crate::pause`]). The last set stays in force during any failure. [`transport`] is the HTTP service below
+//! kube's client, and [`objects`] converts [`endpoints`] and [`pods`] to workers.
 //!
 //! A dead connection may give no sign. The server is asked to end each watch after 55 s, and a silent watch is dropped
 //! after 70 s, which bounds the delay of a change.

@@ -1,18 +1,8 @@
-//! Discovers workers at run time: in Kubernetes, DNS or a file.
+//! Discovers workers at run time: in Kubernetes, DNS or a file (docs/discovery.md).
 //!
 //! Each configured source has one task ([`SourceTask`]), which stores the named workers ([`Found`]) in the shared
-//! [`DiscoveryState`]. The router applies that state to its fleet. Every source has the same effect on a worker:
-//!
-//! | the source | the worker |
-//! |---|---|
-//! | names it | joins, is probed, and receives requests when it is healthy |
-//! | reports it as not ready | receives no new requests; its streams continue and its cache stays known |
-//! | omits it, or reports it as terminating | receives no new requests, ends its streams, and is removed |
-//! | names it with other settings or another address | is removed as above; then the new worker joins |
-//! | fails, or sends malformed data | does not change: the last state stays in force, and probes determine the worker's health |
-//!
-//! The log, `tailroute_discovery_up` and `GET /admin/v1/discovery` report a failure and its start. To add a source,
-//! write its module with an `async fn run`, and add it to [`Source`] and to this file.
+//! [`DiscoveryState`]. The router applies that state to its fleet. To add a source, write its module with an
+//! `async fn run`, and add it to [`Source`] and to this file.
 
 mod dns;
 mod file;

@@ -14,7 +14,6 @@ use tracing::{info, warn};
 use crate::LOG;
 use crate::source::Source;
 
-/// Maximum number of refused workers that are listed.
 const MAX_LISTED: usize = 32;
 const MAX_REASON: usize = 500;
 

@@ -1,16 +1,13 @@
-//! Follows one worker's stream of cache events.
+//! Follows one worker's stream of cache events (docs/evidence.md, "States of an event stream").
 //!
-//! Messages are processed as they arrive. Nothing is queued here, so a router that falls behind makes the
-//! publisher drop events, which shows as a gap. Lost batches are requested on a second socket (`replay`). Once a
-//! second the same request is sent without a gap: it detects a silent loss at the end of a burst, a lost
-//! publisher, and a new process.
+//! Nothing is queued here, so a router that falls behind makes the publisher drop events, which shows as a gap. Lost
+//! batches are requested on a second socket (`replay`). Once a second the same request is sent without a gap: it
+//! detects a silent loss at the end of a burst, a lost publisher, and a new process. If lost batches cannot be
+//! replayed, all knowledge of the cache is dropped and learned again: the stream never continues as if nothing was
+//! lost.
 //!
-//! If lost batches cannot be replayed (no endpoint, no answer, or too short a log), all knowledge of the cache is
-//! dropped and learned again from the next batch on. The stream never continues as if nothing was lost.
-//!
-//! A stream ends if its connection breaks, its publisher exceeds a bound, or its worker is not ready. It restarts
-//! after a pause: a tenth of a second at first, doubled with each short-lived stream, half a minute at most. A worker
-//! that comes back is followed from its first turns on, at its current endpoint.
+//! A stream that ends restarts after a pause: a tenth of a second at first, doubled with each short-lived stream, half
+//! a minute at most. A worker that comes back is followed from its first turns on, at its current endpoint.
 
 mod cut;
 mod replay;
@@ -36,7 +33,6 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Pause before asking a worker without events again, and the longest pause after a broken stream. A stream that
 /// lasted this long restarts with a short pause.
 const RETRY: Duration = Duration::from_secs(30);
-/// The shortest pause after a broken stream.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 
 /// The age of a batch relative to the mirror.
@@ -48,7 +44,6 @@ enum Made {
     Before,
 }
 
-/// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
 enum StreamError {
     #[error(transparent)]
@@ -110,7 +105,6 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
         state.evidence_lost(&worker, &error);
         sequence.reconnected();
         if !can_resume {
-            // Events may have been missed.
             state.metrics.kv_stream(worker.name(), "forget");
             // The old state is freed here, without the lock.
             drop(state.knowledge.evidence(worker.id, WorkerEvidence::forget));
@@ -163,7 +157,6 @@ impl Stream<'_> {
         }
     }
 
-    /// Handles a message of the subscription.
     async fn live(&mut self, message: &[Bytes]) -> Result<(), StreamError> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
@@ -196,7 +189,6 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Applies the next batch.
     async fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
@@ -257,7 +249,6 @@ impl Stream<'_> {
         }
     }
 
-    /// Clears the mirror as of this batch.
     fn emptied(&self, batch: Batch, made: Made) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
             let (knowledge, at_ms) = (&self.state.knowledge, (at_s * 1e3) as u64);
@@ -268,7 +259,6 @@ impl Stream<'_> {
         }
     }
 
-    /// Clears the mirror for a new process of the worker.
     fn restarted(&mut self) {
         info!(
             worker = self.worker.name(),

@@ -1,8 +1,6 @@
 //! Cache events from the workers.
 //!
-//! [`wire`] decodes a batch of events; [`source`] finds a worker's publisher; [`follow`] follows one worker's
-//! stream in order, requests lost batches again, and drops the state after a permanent loss. [`policy::evidence`]
-//! interprets the events.
+//! [`follow`] follows one worker's stream, which [`source`] finds; [`wire`] decodes it for [`policy::evidence`].
 
 pub mod follow;
 pub mod source;

@@ -29,7 +29,6 @@ pub struct Source {
     pub rank: Option<u32>,
 }
 
-/// Longest topic in bytes.
 const MAX_TOPIC_BYTES: usize = 256;
 
 /// Finds a worker's publisher. Rejected endpoints are logged once.
@@ -115,8 +114,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<Source> {
     None
 }
 
-/// Returns the rank's source. A single source is shared by all ranks, whose batches contain the rank. `Err` if there
-/// are several and the rank is not known.
+/// Returns the rank's source, or the only one, which all ranks share. `Err` with their number if the rank is unknown.
 fn choose(sources: &[Source], rank: Option<u32>) -> Result<Option<&Source>, usize> {
     match (sources, rank) {
         ([], _) => Ok(None),
@@ -205,8 +203,7 @@ fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
         .map(|port| (host, port))
 }
 
-/// Returns an endpoint on the worker's own host; `None` if it names another one. An engine that binds every interface
-/// names none.
+/// Returns an endpoint on the worker's own host; `None` if it names another one. A wildcard names none.
 fn on_own_host(endpoint: &str, own: &str) -> Option<String> {
     let (named, port) = host_and_port(endpoint)?;
     let is_own = match (address(named), address(own)) {

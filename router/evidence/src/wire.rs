@@ -1,15 +1,13 @@
 //! Cache events in the engines' wire format: msgpack, `[timestamp, [event…], rank]`.
 //!
-//! There are two forms. vLLM since 0.24 and SGLang since 0.5.20 send an event as a map with a `type`; earlier
-//! versions as an array that begins with the type and whose length grew by version. Unknown fields and types are
-//! skipped, so that later versions can be read. Hashes are unsigned, signed (the same 64 bits) or byte strings (whose
-//! last eight bytes are the integer form).
+//! vLLM since 0.24 and SGLang since 0.5.20 send an event as a map with a `type`; earlier versions as an array that
+//! begins with the type and whose length grew by version. Unknown fields and types are skipped, so that later versions
+//! can be read. Hashes are unsigned, signed (the same 64 bits) or byte strings (whose last eight bytes are the integer
+//! form).
 //!
-//! The bytes are untrusted. No allocation depends only on a declared length, nothing recurses, and the hashes and
-//! events of a batch are bounded. Rejected: `rmp-serde`. A derived decoder allocates the token ids, by far the largest
-//! part, which are not used, and an untagged union of both forms buffers everything twice. A written one cannot look
-//! ahead for an event's type, which may come last and without which its other fields cannot be told from those of an
-//! unknown event.
+//! No allocation depends only on a declared length, nothing recurses, and the hashes and events of a batch are bounded.
+//! Rejected: `rmp-serde`. A derived decoder allocates the token ids, by far the largest part, and buffers both forms
+//! for an untagged union; a written one cannot look ahead for an event's type, which may come last.
 
 mod msgpack;
 
@@ -21,8 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAX_EVENTS: u32 = 1 << 17;
 /// Most hashes in an event.
 const MAX_HASHES: u32 = 1 << 20;
-/// Most hashes in a batch: as many blocks as the index keeps per worker. A hash takes one byte on the wire and eight
-/// here.
+/// Most hashes in a batch: as many as the index keeps per worker. A hash takes one byte on the wire and eight here.
 const MAX_BATCH_HASHES: usize = 1 << 21;
 
 /// Why a batch cannot be read.
@@ -64,9 +61,7 @@ pub struct Batch {
 }
 
 /// Decodes a batch. Passes each known event to `take` and returns the common fields.
-///
-/// # Errors
-/// At the first invalid value. Events before it were passed on.
+/// Fails at the first invalid value; events before it were passed on.
 pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, WireError> {
     let mut reader = Reader::new(payload);
     let parts = reader.array("batch")?;
@@ -129,7 +124,6 @@ impl Kind {
     }
 }
 
-/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     hashes: Option<Vec<u64>>,
@@ -148,8 +142,7 @@ impl Fields {
         let hashes = self.hashes;
         let hashes = || hashes.ok_or(WireError::Missing("block_hashes"));
         Ok(Some(match kind {
-            // A stored block without tokens and parent is a copy in another tier: its prefix is not known from the
-            // event.
+            // A stored block without tokens and parent is a copy in another tier, of unknown prefix.
             Kind::Stored if self.tokens == 0 && self.parent.is_none() && self.medium != Medium::Gpu => {
                 Event::Copied {
                     hashes: hashes()?,

@@ -3,10 +3,8 @@
 //! Written here because the `zeromq` crate allocates what a peer's frame header declares and bounds neither frames
 //! nor messages, so a publisher could exhaust the router's memory with nine bytes.
 //!
-//! The version is 3.0 (RFC 23), which peers with 3.1 (RFC 37) support; a PING is answered with PONG. Each step of a
-//! connection is bounded in time and size: [`OPENING`] for connecting and both handshakes,
-//! `limits.max_kv_message_bytes` for a message, [`WHOLE`] from a message's first byte to its last. A broken
-//! connection stays broken: its owner opens another one.
+//! The version is 3.0 (RFC 23), which peers with 3.1 (RFC 37) support; a PING is answered with PONG. Each step is
+//! bounded in time and size: [`OPENING`], `limits.max_kv_message_bytes`, [`WHOLE`]. A broken connection stays broken.
 
 pub mod codec;
 
@@ -25,9 +23,7 @@ use codec::{CodecError, Decoder, Incoming};
 const OPENING: Duration = Duration::from_secs(5);
 /// Timeout of a message from its first byte to its last.
 const WHOLE: Duration = Duration::from_secs(30);
-/// Timeout of sending.
 const SENDING: Duration = Duration::from_secs(5);
-/// Bytes per read.
 const READ_BYTES: usize = 16 << 10;
 /// Longest context of a PING (RFC 37).
 const MAX_CONTEXT_BYTES: usize = 16;
@@ -49,7 +45,6 @@ impl Role {
         }
     }
 
-    /// Returns whether the peer's socket type is compatible.
     fn matches(self, peer: &[u8]) -> bool {
         match self {
             Self::Sub => matches!(peer, b"PUB" | b"XPUB"),
@@ -91,8 +86,7 @@ pub enum ZmtpError {
 }
 
 impl ZmtpError {
-    /// Returns the kind of protocol violation or exceeded bound, as counted in `tailroute_kv_stream_total`; `None`
-    /// for connections that merely broke.
+    /// Returns the kind of breach as in `tailroute_kv_stream_total`; `None` for a connection that merely broke.
     pub fn breach(&self) -> Option<&'static str> {
         match self {
             Self::Codec(error) if error.is_oversized() => Some("oversized"),
@@ -154,8 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Subscribes to messages whose first frame begins with `topic`.
-    /// Fails if the connection broke.
+    /// Subscribes to messages whose first frame begins with `topic`. Fails if the connection broke.
     pub async fn subscribe(&mut self, topic: &[u8]) -> Result<(), ZmtpError> {
         self.send(&[&[&[1], topic].concat()]).await
     }

@@ -1,20 +1,12 @@
 //! A circuit breaker: a worker whose responses fail gets no turns for a while, then a single trial request.
 //!
-//! Probes show whether a worker is up; the breaker judges by the outcome of requests, which shows more (an engine whose
-//! model has died answers `/health` for minutes). It keeps two decayed counts, of successes and of failures, and opens
-//! when there are at least [`Settings::failures`] failures and they are at least [`Settings::share`] of all outcomes.
-//! Rejected: a count of consecutive failures, since one success in ten would keep a worker of which nine in ten fail;
-//! and a share alone, since it would open on the first failure.
-//!
-//! ```text
-//!   closed ──failures──▶ open ──pause is over──▶ half-open ──the trial fails──▶ open, for twice as long
-//!     ▲                                              │
-//!     └───────────────the trial succeeds─────────────┘   (and the worker starts slowly, see `rotation`)
-//! ```
-//!
-//! The caller decides what counts, once per request however many attempts it took: a request that fails on every
-//! worker is itself the likely cause and must not open one breaker after the other. [`super::rotation`] bounds how many
-//! breakers may withhold turns at a time.
+//! It judges by the outcome of requests, which shows more than probes: an engine whose model has died answers `/health`
+//! for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at least
+//! [`Settings::share`] of all outcomes. After a pause it admits one trial request. If that fails, the breaker opens for
+//! twice as long; otherwise it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
+//! consecutive failures, since one success in ten would keep a worker of which nine in ten fail; and a share alone,
+//! since it would open on the first failure. The caller counts a request once, however many attempts it took: one that
+//! fails on every worker is itself the likely cause.
 
 use policy::units::Millis;
 
@@ -112,8 +104,7 @@ impl Breaker {
         }
     }
 
-    /// Returns the failed share of outcomes. It does not decay: of two workers without turns, the one that failed more
-    /// often stays the worse one.
+    /// Returns the failed share of outcomes. It does not decay, so that a worker without turns keeps its rank.
     pub fn failing(&self) -> f64 {
         self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
     }

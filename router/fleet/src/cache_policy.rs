@@ -1,8 +1,7 @@
 //! Eviction order of a worker's cache, for its mirror.
 //!
-//! An engine's policy has two parts: what is marked to go first, which its [`Dialect`](super::dialect::Dialect)
-//! determines (by hints, or by a rule of the engine such as SGLang's T-LRU), and the order of the rest, which is
-//! detected here. The capability document names it as `cache_policy`, SGLang's server info as `radix_eviction_policy`.
+//! What is marked to go first depends on the worker's [`Dialect`](super::dialect::Dialect). The order of the rest is
+//! detected from `cache_policy` of its capability document or `radix_eviction_policy` of SGLang's server info.
 
 use config::CachePolicy;
 use policy::cache::Order;

@@ -1,16 +1,10 @@
 //! How cache hints are sent to a worker: one trait, one file per dialect, selected per worker by probing.
 //!
-//! Engines differ in the hints they take and in how they treat an unknown field: some ignore it, some answer 400. The
-//! rule is therefore that *a worker is sent only what it was seen to accept.* With `dialect = "auto"`:
-//!
-//! 1. `GET /v1/tailroute` answers with a capability document: [`Tailroute`], by header or by body field as it says;
-//! 2. `GET /server_info` shows SGLang with `--radix-eviction-policy tlru`: [`SglangTlru`], whose threshold is fixed
-//!    at its start unless the info says that it can be set;
-//! 3. otherwise [`Silent`]: requests are forwarded unchanged.
-//!
-//! The other dialects cannot be detected and are used where the operator configures them: [`VllmXargs`] (the KV
-//! connector, which has no HTTP of its own), [`KvHints`] and [`TensorrtLlm`] (built from their documents, not yet
-//! tested on an engine).
+//! Engines differ in the hints they take and in how they treat an unknown field: some ignore it, some answer 400. So *a
+//! worker is sent only what it was seen to accept.* With `dialect = "auto"`, a capability document at
+//! `GET /v1/tailroute` selects [`Tailroute`], and a `/server_info` with `--radix-eviction-policy tlru` selects
+//! [`SglangTlru`]; otherwise requests are forwarded unchanged ([`Silent`]). The other dialects cannot be detected and
+//! are used where the operator configures them. [`KvHints`] and [`TensorrtLlm`] are not yet tested on an engine.
 //!
 //! A field that a dialect adds to a body is spliced into its bytes (`protocol::splice`); a body is never reserialised.
 
@@ -94,8 +88,7 @@ pub trait Dialect: Debug + Send + Sync {
     /// Returns the name in logs.
     fn name(&self) -> &'static str;
 
-    /// Returns the evict-first tail that the worker applies when the router would send `asked`, as its mirror has to
-    /// assume it.
+    /// Returns the evict-first tail that the worker applies when it is sent `asked`, as its mirror has to assume it.
     fn evict_first(&self, asked: Tokens) -> Tokens {
         asked
     }

@@ -1,9 +1,7 @@
 //! Health of a worker, judged over several probes.
 //!
-//! One failed probe says little (a busy engine answers late), so `unhealthy_after` failures in a row take a worker out
-//! and `healthy_after` successes in a row bring it back. The first success ever is enough. A late probe while the
-//! worker has requests counts half: engines answer probes from the thread that builds batches, so a busy worker may
-//! answer late.
+//! The first success ever is enough. A late probe while the worker has requests counts half: engines answer probes from
+//! the thread that builds batches.
 
 use std::num::NonZeroU32;
 

@@ -1,11 +1,8 @@
 //! Queue of hints that a worker gets outside of requests: bounded and coalesced; losing one is harmless.
 //!
-//! A hint concerns one conversation on one worker. A newer one replaces an older unsent one, except that
-//! [`Kind::Protect`] and the other kinds do not replace each other. When the queue is full, the oldest hint is dropped,
-//! since the newest say more about what the worker holds now. The objective is a single value: only the latest one that
-//! differs from the last one sent is queued.
-//!
-//! One task per worker sends the queue (`upkeep::hints`), one message after the other.
+//! A newer hint about a conversation replaces an older unsent one; [`Kind::Protect`] and the other kinds do not replace
+//! each other. When the queue is full, the oldest is dropped, since the newest say more about what the worker holds
+//! now. Of objectives only the latest is queued, if it differs from the last one sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -153,8 +150,7 @@ impl HintQueue {
         let epoch = state.next_epoch();
         let same = |hint: &Hint| hint.session == session && hint.kind.protects() == kind.protects();
         if let Some(at) = state.waiting.iter().position(same) {
-            // Moves to the end, since of two hints about a conversation the worker takes only the one with the higher
-            // epoch.
+            // Moves to the end: of two hints about a conversation the worker takes only the one with the higher epoch.
             state.waiting.remove(at);
         } else if state.waiting.len() == QUEUE {
             state.waiting.pop_front();

@@ -1,6 +1,4 @@
-//! A guard for a request in flight: dropping it ends its accounting exactly once, however the request ended.
-//!
-//! It accounts for the request in the worker's count, its predicted prefill, and its pass from the breaker. Nothing
+//! A guard for a request in flight: dropping it ends its accounting exactly once, however the request ended. Nothing
 //! expires by age: a stream may take an hour, and is counted for an hour.
 
 use std::sync::Arc;

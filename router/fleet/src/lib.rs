@@ -1,9 +1,4 @@
 //! State of the workers. The tasks that maintain it are in the router's `upkeep`.
-//!
-//! `worker` holds the state of one worker, and `in_flight` a request on it. `health` judges from probes whether the
-//! worker is up, `breaker` from its requests whether it answers, and `rotation` selects among the healthy ones those
-//! that receive turns. `retry_budget` bounds retries, `errors` records the errors of predicted times, `hints` queues
-//! cache hints, `dialect` encodes them, and `cache_policy` models eviction without hints.
 
 pub mod breaker;
 pub mod cache_policy;
@@ -38,8 +33,7 @@ const MAX_SLOTS: usize = 10_000;
 /// Time before the slot of a removed worker is reused: its last turns are still being learned from.
 const EMPTY_FOR: Millis = Millis(10_000.0);
 
-/// All workers, as one list that is replaced as a whole. A worker's slot is its position; a removed worker stays in the
-/// list until its slot is reused.
+/// All workers by slot, as one list that is replaced as a whole. A removed worker stays until its slot is reused.
 #[derive(Debug)]
 pub struct Fleet {
     workers: ArcSwap<Vec<Arc<Worker>>>,

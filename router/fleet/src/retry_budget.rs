@@ -1,14 +1,8 @@
 //! Retry budget: a share of recent traffic, and a constant rate besides.
 //!
-//! Retries add load just when capacity is short. They are therefore bounded by recent requests: with `R` requests and
-//! `T` retries (both decayed over seconds), one more is allowed while
-//!
-//! ```text
-//! T + 1 ≤ share · R + floor · memory
-//! ```
-//!
-//! as in the retry budgets of Finagle and Linkerd, whose defaults (a fifth, ten per second, ten seconds) apply. The
-//! floor lets a router with little traffic retry at all. Hedges draw on the same budget, since both do work twice.
+//! Retries add load just when capacity is short. With `R` requests and `T` retries, both decayed over seconds, one more
+//! is allowed while `T + 1 ≤ share · R + floor · memory`, as in the retry budgets of Finagle and Linkerd. The floor
+//! lets a router with little traffic retry at all. Hedges draw on the same budget.
 
 use policy::units::Millis;
 

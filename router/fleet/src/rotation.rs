@@ -1,16 +1,12 @@
 //! Selects the workers that may be given turns among the healthy ones, by breakers and slow starts, and bounds both.
 //!
-//! Each breaker acts on its own worker's failures. If many open at once, the remaining workers get all the load and
-//! fail in turn; and if the requests cause the failures, no worker remains. So open breakers withhold turns from at
-//! most a share of the workers that are otherwise eligible, the worst of them first, and never from the last one; the
-//! others are treated as if closed. This is evaluated for each decision among the healthy workers that serve the model,
-//! since a request can only go to those: a bound over the whole fleet would allow a model's only two workers to be
-//! withheld.
+//! If many breakers open at once, the remaining workers get all the load and fail in turn. So open breakers withhold
+//! turns from at most a share of the eligible workers, the worst first, and never from the last one. This is evaluated
+//! among the workers that serve the model: a bound over the whole fleet could withhold a model's only two workers.
 //!
-//! A restarted worker is cold: it has an empty cache, no compiled graphs and an empty queue, so that every policy
-//! prefers it. For a while its requests in flight are capped at a growing share, from none to all, of those of the
-//! busiest other worker, and at least one. A cap was preferred to an added cost because it holds under every policy,
-//! and because the initial slowdown is unknown.
+//! A restarted worker is cold and idle, so that every policy prefers it. For a while its requests in flight are capped
+//! at a growing share, from none to all, of those of the busiest other worker, and at least one. Unlike an added cost,
+//! a cap holds under every policy.
 
 use policy::route::WorkerView;
 
@@ -37,8 +33,7 @@ impl Condition {
 }
 
 /// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers
-/// withhold at most `max_share` of the ready workers and never all: at least one stays ready if any was. Returns how
-/// many open breakers were overridden.
+/// withhold at most `max_share` of the ready workers and never all. Returns how many open breakers were overridden.
 pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64) -> usize {
     debug_assert_eq!(views.len(), conditions.len());
     let ready = views.iter().filter(|view| view.ready).count();

@@ -49,7 +49,6 @@ pub struct Worker {
     pub joined: Millis,
     /// Source of its registration.
     pub source: Source,
-    /// Whether its source allows it to be given turns.
     offered: AtomicBool,
     /// Connections to it, for turns without TLS.
     pub origin: Option<Arc<Origin>>,
@@ -60,7 +59,6 @@ pub struct Worker {
     admin_state: AtomicAdminState,
     /// When it was removed, in milliseconds.
     gone_at: AtomicU64,
-    /// The α set by an operator, with its expiry.
     pinned: Mutex<Option<PinnedAlpha>>,
     is_pinned: AtomicBool,
     measured: Mutex<Option<Measured>>,
@@ -332,8 +330,7 @@ impl Worker {
         self.models.load_full()
     }
 
-    /// Returns the longest prompt and response together that the worker lists for this model, or for another one if
-    /// this is not listed.
+    /// Returns the longest prompt and response together that it lists for this model, else for another one.
     #[must_use]
     pub fn context(&self, model: &str) -> Option<u64> {
         let models = self.models.load();
@@ -353,8 +350,7 @@ impl Worker {
         Some(models.iter().any(|card| card["id"] == model))
     }
 
-    /// Returns the worker's URI for a path and query.
-    /// Fails if base path and path do not form a valid URI.
+    /// Returns the worker's URI for a path and query. Fails if base path and path do not form a valid URI.
     pub fn uri(&self, path_and_query: &str) -> Result<Uri, http::Error> {
         let base = self.spec.url.path().trim_end_matches('/');
         let path: PathAndQuery = if base.is_empty() {

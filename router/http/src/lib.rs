@@ -1,5 +1,4 @@
-//! HTTP between the router and its peers: TLS, bodies, exchanges with workers. Nothing here is specific to language
-//! models.
+//! HTTP between the router and its peers: TLS, bodies, exchanges with workers.
 
 pub mod body;
 pub mod error;

@@ -1,8 +1,7 @@
 //! A waker that records its wake-ups, so that rarely ready futures are not polled with their task.
 //!
-//! A woken task polls everything that it waits for, and the task of a stream is woken for each token. Polling its other
-//! futures (a deadline, the drain, a check for clients that stop reading) each time would cost tens of nanoseconds per
-//! future and the memory they touch. Such futures get a waker of their own and are polled only after it was woken.
+//! The task of a stream is woken for each token. Polling its rarely ready futures (a deadline, the drain) each time
+//! would cost tens of nanoseconds each, so they have a waker of their own and are polled only after it was woken.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

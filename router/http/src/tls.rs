@@ -1,8 +1,7 @@
 //! TLS certificates of the data port and towards workers: loading, checking and reloading.
 //!
-//! A reload replaces the whole state at once. A connection keeps the state that it started with, so a renewed
-//! certificate closes no connection, and an unusable one changes nothing. TLS 1.2 and 1.3 without renegotiation or
-//! compression, with the default ciphers of rustls. ALPN offers HTTP/2 and HTTP/1.1.
+//! A reload replaces the whole state at once; a connection keeps the state that it started with. TLS 1.2 and 1.3
+//! without renegotiation or compression, with the default ciphers of rustls. ALPN offers HTTP/2 and HTTP/1.1.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -92,9 +91,8 @@ impl Tls {
         })
     }
 
-    /// Loads the files again. If one of them is unusable, nothing changes. Turning TLS on or off for the data port
-    /// needs a restart.
-    /// Fails if a file cannot be read or used.
+    /// Loads the files again. Fails if one cannot be read or used, and then changes nothing. Turning TLS on or off for
+    /// the data port needs a restart.
     pub fn reload(&self, config: &config::Config) -> Result<(), TlsError> {
         let fresh = Self::load(config)?;
         if let (Some(server), Some(fresh)) = (&self.server, fresh.server) {
@@ -211,9 +209,8 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
     }
 }
 
-/// Returns a connector to a trace collector. With an `https` URL the certificate is verified against `traces.ca`, or
-/// else against the machine's roots.
-/// Fails if the endpoint is `https` and the roots cannot be read or the machine has none.
+/// Returns a connector to a trace collector. An `https` certificate is verified against `traces.ca`, or else against
+/// the machine's roots. Fails if the endpoint is `https` and the roots cannot be read or the machine has none.
 pub fn towards_collector(
     mut http: HttpConnector,
     traces: &config::Traces,
@@ -237,9 +234,8 @@ pub fn towards_collector(
     })
 }
 
-/// Returns a connector to a Kubernetes API server. With an `https` URL the certificate is verified against the roots
-/// in `ca`, or else against the machine's.
-/// Fails if the roots cannot be read or the machine has none.
+/// Returns a connector to a Kubernetes API server. With an `https` URL the certificate is verified against the roots in
+/// `ca`, or else against the machine's. Fails if the roots cannot be read or the machine has none.
 pub fn towards_kubernetes(
     mut http: HttpConnector,
     url: &Uri,
@@ -270,9 +266,8 @@ fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
     Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Returns the client configuration for a NATS server. Its certificate is verified against `fleet.ca`, or else
-/// against the machine's roots.
-/// Fails if a file cannot be used or the machine has no roots.
+/// Returns the client configuration for a NATS server. Its certificate is verified against `fleet.ca`, or else against
+/// the machine's roots. Fails if a file cannot be used or the machine has no roots.
 pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
     let unusable = |source| TlsError::Unusable {
         path: (fleet.identity.as_ref()).map_or_else(PathBuf::new, |(cert, _)| cert.clone()),

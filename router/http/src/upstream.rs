@@ -1,18 +1,15 @@
 //! An HTTP/1.1 client for workers that runs within the task of the client's connection.
 //!
-//! A token costs some microseconds of the router's time, most of it in the kernel: one read, one write, one wake-up.
-//! hyper's pooled client adds a task per connection, so a token passes two tasks and a channel between them, and
-//! yields a frame per HTTP chunk, which is per token. Here the future of the client's own request reads the worker's
-//! socket: one wake-up per read, one frame per read however many chunks it contains, no buffer for an idle stream.
-//! docs/performance.md has the measurements.
+//! The future of the client's own request reads the worker's socket: one wake-up per read, one frame per read however
+//! many chunks it contains, no buffer for an idle stream. With hyper's pooled client a token passes two tasks and a
+//! channel, and each chunk is a frame. docs/performance.md has the measurements.
 //!
 //! The client implements the part of HTTP/1.1 that engines use with a sidecar: complete request bodies, plain text,
 //! one request at a time per connection. Everything else (https, upgrades, streamed request bodies) goes through
 //! hyper's client, whose responses are converted to the same type.
 //!
 //! - A response with ambiguous framing is rejected, and a connection with any framing doubt is not reused.
-//! - A connection that the worker has closed in the meantime is detected before a request is written, if the kernel
-//!   has the close.
+//! - A connection that the worker has closed is detected before a request is written, if the kernel has the close.
 //! - Dropping the response, or the future that waits for it, closes the connection. That tells the worker to abort.
 
 mod answer;
@@ -121,9 +118,8 @@ pub struct Decoded {
     pub behind: usize,
 }
 
-/// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the
-/// same steps as [`Origin::send`], without a socket.
-/// Fails if the bytes are no response, or its framing is ambiguous.
+/// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the same
+/// steps as [`Origin::send`], without a socket. Fails if the bytes are no response, or its framing is ambiguous.
 pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
     let mut reading = head::Reading::default();
     let (head, first) = loop {
@@ -153,8 +149,7 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
     }))
 }
 
-/// Checks a response of hyper's client for ambiguous framing and removes framing fields that do not apply.
-/// Fails if the framing is ambiguous.
+/// Removes framing fields that do not apply from a response of hyper's client. Fails if its framing is ambiguous.
 pub fn vetted(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
     head::vetted(response).map_err(|error| Error::Lost(invalid(error)))
 }
@@ -286,8 +281,7 @@ impl Origin {
         }
     }
 
-    /// Closes connections that have been idle for too long. Call it periodically, because otherwise only requests do
-    /// so.
+    /// Closes connections that have been idle for too long. Call it periodically: otherwise only requests do so.
     pub fn tidy(&self) {
         self.drop_old(&mut self.idle.lock());
     }

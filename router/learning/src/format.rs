@@ -1,7 +1,6 @@
 //! File format: magic, version, time, length, contents, and a checksum over all of it. Numbers are little-endian.
 //!
-//! No memory is allocated on the basis of a length alone, and no number in the file is used as an index before it is
-//! checked.
+//! No memory is allocated on the basis of a length alone, and no number is used as an index before it is checked.
 
 use policy::cache::{Entry, Piece};
 use policy::ids::PrefixHash;
@@ -96,8 +95,7 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
     out
 }
 
-/// Decodes a snapshot.
-/// Fails if the bytes were not written by [`encode`].
+/// Decodes a snapshot. Fails if the bytes were not written by [`encode`].
 pub fn decode(bytes: &[u8]) -> Result<Contents, FormatError> {
     let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;
     let (version, _) = rest.split_first_chunk().ok_or(FormatError::Damaged)?;

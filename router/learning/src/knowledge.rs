@@ -1,12 +1,10 @@
 //! What the router has learned, behind its locks: where prefixes live, the length of text in tokens, and where
 //! conversations are served.
 //!
-//! [`Knowledge::look_up`] uses the strongest evidence available per worker: first the worker's own cache events
-//! (`events`), then its mirror (the index, read without a lock), and nothing where both end. Text is converted to tokens
-//! by the counts that workers report (`token_offsets`, `scale`) and a ratio in between (`models`).
-//!
-//! Updates are applied one at a time and take a few microseconds. Lookups take read locks, which writers hold no longer
-//! than that. No lock is held across an await.
+//! [`Knowledge::look_up`] uses the strongest evidence per worker (docs/evidence.md): its own cache events (`events`),
+//! else its mirror (the index, read without a lock). Text is converted to tokens by the counts that workers report
+//! (`token_offsets`, `scale`) and a ratio in between (`models`). Updates are applied one at a time and take a few
+//! microseconds. Lookups take read locks, which writers hold no longer than that. No lock is held across an await.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -174,8 +172,7 @@ impl Knowledge {
         self.models.set_measured_gap(model, gap);
     }
 
-    /// Removes a worker's residency after it reported a cleared cache. Workers clear when idle, so turns in flight are
-    /// kept.
+    /// Removes a worker's residency after it cleared its cache, which workers do when idle: turns in flight are kept.
     pub fn cleared(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.cleared(worker));
     }
@@ -196,8 +193,7 @@ impl Knowledge {
         self.residency.lock().newest(most, worker, copies)
     }
 
-    /// Returns the tokens up to a key on a worker that is believed to hold it. Writers wait for one walk along a
-    /// prompt.
+    /// Returns the tokens up to a key on a worker believed to hold it. Writers wait for one walk along a prompt.
     pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
         self.residency.lock().tokens_up_to(worker, key)
     }

@@ -1,5 +1,3 @@
-//! Metrics of administration.
-
 use super::labelled::{Counter, IntGauge, Labelled, raise};
 use super::registrar::{MetricError, Registrar};
 use super::spec::{Kind, Label, Spec, Values, of};

@@ -70,8 +70,7 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Admission. The label `key` is a configured name, `anonymous` without keys, or empty for a request without a valid
-/// key.
+/// The label `key` is a configured name, `anonymous` without keys, or empty for a request without a valid key.
 #[derive(Debug)]
 pub(super) struct Admission {
     requests: Labelled<Counter>,

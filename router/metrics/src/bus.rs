@@ -110,7 +110,6 @@ pub struct BusGauges {
     pub in_flight: usize,
 }
 
-/// Counters and gauges of the bus.
 #[derive(Debug)]
 pub(super) struct Replicas {
     counters: BusCounters,

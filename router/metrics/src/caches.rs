@@ -143,7 +143,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Predicted and reported cached tokens, and cache events.
 #[derive(Debug)]
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
@@ -209,7 +208,6 @@ impl Caches {
         }
     }
 
-    /// Forgets the bindings of a worker that left the fleet.
     pub(super) fn left(&self, worker: &str) {
         self.counted.lock().remove(worker);
     }

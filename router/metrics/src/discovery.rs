@@ -1,5 +1,3 @@
-//! Metrics of discovery.
-
 use discovery::{Observer, Source, SourceState};
 
 use super::labelled::{Counter, IntGauge, Labelled};
@@ -44,7 +42,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// State of each source.
 #[derive(Debug)]
 pub(super) struct Discovery {
     up: Labelled<IntGauge>,
@@ -63,7 +60,6 @@ impl Discovery {
         })
     }
 
-    /// Sets the gauges.
     pub(super) fn set(&self, standings: &[SourceState]) {
         for standing in standings {
             let source = standing.source.as_str();
@@ -86,7 +82,6 @@ impl Discovery {
     }
 }
 
-/// Counts the failures of sources.
 struct Failures(Labelled<Counter>);
 
 impl Observer for Failures {

@@ -35,10 +35,7 @@ impl Format {
         }
     }
 
-    /// Renders the page.
-    ///
-    /// # Errors
-    /// Fails if a metric cannot be written.
+    /// Renders the page. Fails if a metric cannot be written.
     pub(super) fn write(self, registry: &Registry) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, registry)?;
@@ -49,8 +46,7 @@ impl Format {
     }
 }
 
-/// Converts the page to the older format, in which a counter is named like its sample, and which has no exemplars and
-/// no end mark.
+/// Converts the page to the older format: a counter is named like its sample; there are no exemplars and no end mark.
 fn older(page: &str) -> String {
     let mut older = String::with_capacity(page.len());
     let mut lines = page.lines().peekable();

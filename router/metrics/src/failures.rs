@@ -76,7 +76,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Refused retries, breakers, hedges, and differing counts.
 #[derive(Debug)]
 pub(super) struct Failures {
     retries: Labelled<Counter>,
@@ -131,7 +130,6 @@ impl Metrics {
         }
     }
 
-    /// Sets the state of a worker's breaker.
     pub(super) fn breaker(&self, worker: &str, standing: BreakerState) {
         let value = match standing {
             BreakerState::Closed => 0,

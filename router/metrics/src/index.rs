@@ -1,5 +1,3 @@
-//! Metrics of the global index.
-
 use super::clamp;
 use super::labelled::{Counter, IntGauge, Labelled, raise};
 use super::page::Gauges;
@@ -47,7 +45,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Size and losses of the index.
 #[derive(Debug)]
 pub(super) struct Index {
     keys: IntGauge,
@@ -70,7 +67,6 @@ impl Index {
         })
     }
 
-    /// Sets them all.
     pub(super) fn set(&self, gauges: &Gauges) {
         let stats = gauges.index;
         self.keys.set(clamp(stats.keys));

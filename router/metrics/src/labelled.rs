@@ -22,11 +22,8 @@ use telemetry::context::TraceId;
 
 /// A counter.
 pub type Counter = counter::Counter;
-/// A counter of real numbers.
 pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
-/// A gauge of whole numbers.
 pub(super) type IntGauge = gauge::Gauge;
-/// A gauge of real numbers.
 pub(super) type Gauge = gauge::Gauge<f64, AtomicU64>;
 
 /// Remembered label values that map to another series, such as `other`.
@@ -54,7 +51,6 @@ struct Known {
     metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
 }
 
-/// A metric that has a label for the worker.
 trait ByWorker: fmt::Debug + Send + Sync {
     fn left(&self, worker: &str);
 }
@@ -155,7 +151,6 @@ impl EncodeMetric for Histogram {
     }
 }
 
-/// The label of an exemplar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct TraceLabel(TraceId);
 

@@ -1,25 +1,9 @@
-//! Every metric of the router. A file has the rows of its metrics, their handles and what sets them; all rows together are one
-//! [`table`], which is also docs/metrics.md.
+//! Every metric of the router. A file has the rows of its metrics, their handles and what sets them; all rows together
+//! are one [`table`], which is also docs/metrics.md.
 //!
-//! | file | metrics |
-//! |---|---|
-//! | [`requests`] | what the request's way counts |
-//! | [`gen_ai`] | the same under the names of OpenTelemetry's conventions |
-//! | [`admin`] | what people change |
-//! | [`admission`] | who came in and who waited |
-//! | [`caches`] | predictions held against reports, and cache events |
-//! | [`index`] | size and losses of the index |
-//! | [`discovery`] | what finds workers |
-//! | [`workers`] | the state of each worker, and what is done with it |
-//! | [`tail`] | objectives, habits, and what ends of conversations are worth |
-//! | [`failures`] | retries, breakers, hedges, counts that do not agree |
-//! | [`picker`] | what gateways ask |
-//! | [`bus`] | other replicas |
-//! | [`process`] | the build, the process, tasks and the log |
-//! | [`page`] | what gauges are set from when the page is asked for |
-//!
-//! [`spec`] is the type of a row. [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, [`document`] the reference.
-//! The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and no OpenMetrics.
+//! [`spec`] is the type of a row. [`labelled`] keeps labels within their bounds, [`exposition`] writes the page, and
+//! [`document`] the reference. The library is `prometheus_client`, Prometheus's own: `prometheus` has no exemplars and
+//! no OpenMetrics.
 
 mod admin;
 mod admission;
@@ -98,10 +82,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates all metrics at zero.
-    ///
-    /// # Errors
-    /// Fails if the table and the metrics differ.
+    /// Creates all metrics at zero. Fails if the table and the metrics differ.
     pub fn new() -> Result<Self, MetricError> {
         let metrics = Registrar::new(TABLE);
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
@@ -156,10 +137,7 @@ impl Metrics {
         self.caches.left(worker);
     }
 
-    /// Renders the page with these gauges.
-    ///
-    /// # Errors
-    /// Fails if a metric cannot be written.
+    /// Renders the page with these gauges. Fails if a metric cannot be written.
     pub fn render(&self, gauges: &Gauges, format: Format) -> Result<String, fmt::Error> {
         let shown = &self.workers;
         self.fleet.set(gauges, shown);

@@ -1,5 +1,3 @@
-//! Metrics of the endpoint picker.
-
 use super::Metrics;
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
@@ -36,7 +34,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Requests at the endpoint picker's port.
 #[derive(Debug)]
 pub(super) struct Picker {
     streams: IntGauge,

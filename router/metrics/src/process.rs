@@ -46,7 +46,6 @@ pub(super) const TASKS: &[&str] = &[
     "traces",
 ];
 
-/// Version of the router.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit that the router is built from, if the build names it.
 const COMMIT: Option<&str> = option_env!("TAILROUTE_COMMIT");
@@ -123,7 +122,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// The process as the system sees it, restarted tasks, and dropped lines of the log.
 #[derive(Debug)]
 pub(super) struct Process {
     cpu: RealCounter,

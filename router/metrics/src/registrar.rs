@@ -20,7 +20,6 @@ pub enum MetricError {
     Twice(&'static str),
 }
 
-/// A registry that is being filled with the metrics of a table.
 pub(super) struct Registrar {
     table: Table,
     registry: Mutex<Registry>,
@@ -29,7 +28,6 @@ pub(super) struct Registrar {
 }
 
 impl Registrar {
-    /// Returns an empty registry for the metrics of this table.
     pub(super) fn new(table: Table) -> Self {
         Self {
             table,
@@ -76,12 +74,10 @@ impl Registrar {
         self.add(name, |kind| kind == Kind::Counter)
     }
 
-    /// Registers a gauge of whole numbers.
     pub(super) fn gauge(&self, name: &'static str) -> Result<Labelled<IntGauge>, MetricError> {
         self.add(name, |kind| kind == Kind::Gauge)
     }
 
-    /// Registers a gauge of real numbers.
     pub(super) fn real(&self, name: &'static str) -> Result<Labelled<Gauge>, MetricError> {
         self.add(name, |kind| kind == Kind::Gauge)
     }
@@ -90,24 +86,20 @@ impl Registrar {
         self.add(name, |kind| matches!(kind, Kind::Histogram(_)))
     }
 
-    /// Registers a counter without labels.
     pub(super) fn plain_counter(&self, name: &'static str) -> Result<Counter, MetricError> {
         Ok(self.counter(name)?.with_label_values(&[]))
     }
 
-    /// Registers a counter of a real number without labels.
     pub(super) fn real_counter(&self, name: &'static str) -> Result<RealCounter, MetricError> {
         Ok(self
             .add(name, |kind| kind == Kind::Counter)?
             .with_label_values(&[]))
     }
 
-    /// Registers a gauge of a whole number without labels.
     pub(super) fn count(&self, name: &'static str) -> Result<IntGauge, MetricError> {
         Ok(self.gauge(name)?.with_label_values(&[]))
     }
 
-    /// Registers a gauge of a real number without labels.
     pub(super) fn single(&self, name: &'static str) -> Result<Gauge, MetricError> {
         Ok(self.real(name)?.with_label_values(&[]))
     }

@@ -1,5 +1,3 @@
-//! Metrics of requests and turns.
-
 use policy::route::{PolicyName, Reason};
 use policy::slo::Cause;
 use policy::units::Millis;
@@ -11,7 +9,6 @@ use super::spec::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of}
 use super::{Metrics, clamp, yes_no};
 use telemetry::context::TraceId;
 
-/// Endpoint of a request.
 pub(super) const ENDPOINT: Label = of(
     "endpoint",
     &[
@@ -173,7 +170,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Requests, turns, decisions and hints.
 #[derive(Debug)]
 pub(super) struct Requests {
     requests: Labelled<Counter>,

@@ -84,12 +84,10 @@ pub const TOKENS: Buckets = Buckets {
     exemplars: false,
 };
 
-/// The worker's name.
 pub(super) const WORKER: Label = Label {
     name: "worker",
     values: Values::Worker,
 };
-/// The client's key.
 pub(super) const KEY: Label = Label {
     name: "key",
     values: Values::Named(
@@ -97,7 +95,6 @@ pub(super) const KEY: Label = Label {
         100,
     ),
 };
-/// Class of the objective.
 pub(super) const CLASS: Label = Label {
     name: "class",
     values: Values::Named("`default`, `header`, or a configured class of objectives", 20),
@@ -111,7 +108,6 @@ pub(super) const fn of(name: &'static str, values: &'static [&'static str]) -> L
     }
 }
 
-/// Returns the row of a gauge.
 pub(super) const fn gauge(
     name: &'static str,
     unit: &'static str,

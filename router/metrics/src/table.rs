@@ -1,8 +1,5 @@
-//! Lists the rows of every file of metrics.
-//!
-//! Each file of metrics has its rows, its handles and what sets them; the registry and docs/metrics.md are made from all rows
-//! together. A metric that is not in a table cannot be made, and a label's value that is not is a mistake that tests find
-//! ([`super::labelled`]).
+//! Lists the rows of every file of metrics. A metric that is not in a table cannot be made, and a label's value that is
+//! not is a mistake that tests find ([`super::labelled`]).
 
 use super::spec::Table;
 use super::{

@@ -140,7 +140,6 @@ pub(super) const TABLE: &[Spec] = &[
     ),
 ];
 
-/// Objectives, habits, and the worth of ends.
 #[derive(Debug)]
 pub(super) struct Tail {
     slo_share: Gauge,
@@ -182,7 +181,6 @@ impl Tail {
         })
     }
 
-    /// Sets them all.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         self.slo_share.set(gauges.slo_share);
         let tail = &gauges.tail;

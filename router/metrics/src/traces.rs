@@ -1,5 +1,3 @@
-//! Metrics of traces.
-
 use telemetry::traces::Counters;
 
 use super::Metrics;

@@ -1,5 +1,3 @@
-//! Metrics of workers.
-
 use super::labelled::{Counter, Gauge, IntGauge, Labelled, Workers};
 use super::page::{Gauges, WorkerGauges};
 use super::registrar::{MetricError, Registrar};
@@ -150,7 +148,6 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// The state of each worker, and what is counted of it.
 #[derive(Debug)]
 pub(super) struct Fleet {
     workers: Labelled<IntGauge>,
@@ -248,7 +245,6 @@ impl Fleet {
 }
 
 impl Metrics {
-    /// A worker was chosen for a turn.
     pub(super) fn turn_of(&self, worker: &str) {
         self.fleet.turns.with_label_values(&[worker]).inc();
     }

@@ -47,7 +47,6 @@ fn port(given: &Given) -> Result<u16, Error> {
     read.map_err(|what| Error::wrong(given.place(), what))
 }
 
-/// Writes the data port.
 pub(crate) fn listen(draft: &mut Draft, host: Default, port_of: Default) -> Result<(), Error> {
     let (host, host_shown, _) = value(draft, host);
     let (number, port_shown, _) = value(draft, port_of);
@@ -82,7 +81,6 @@ pub(crate) fn metrics(draft: &mut Draft, host: Default, port_of: Default) -> Res
     Ok(())
 }
 
-/// Writes discovery by a label selector.
 pub(crate) fn kubernetes(
     draft: &mut Draft,
     (pods, shown): (String, String),
@@ -107,7 +105,6 @@ pub(crate) fn kubernetes(
     }
 }
 
-/// Writes the collector of traces.
 pub(crate) fn traces(draft: &mut Draft, endpoint: &Given, is_https: bool, from: String) {
     let text = endpoint.one().unwrap_or_default();
     let scheme = if is_https { "https" } else { "http" };

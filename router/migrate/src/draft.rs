@@ -6,14 +6,12 @@ use toml::Value;
 
 use crate::given::{Given, printable};
 
-/// A configuration while it is put together: values with their origins, and what has no equivalent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Draft {
     /// Values by key, as in `limits.retries`. Those below `workers.` apply to every worker.
     pub(crate) entries: BTreeMap<String, Entry>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) keys: Vec<Key>,
-    /// What has no equivalent.
     pub(crate) notes: Vec<Note>,
     /// What tailroute always does.
     pub(crate) built_in: Vec<Note>,
@@ -21,11 +19,9 @@ pub(crate) struct Draft {
     noted: BTreeSet<(String, String)>,
 }
 
-/// A value with its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
-    /// The option that it comes from.
     pub(crate) from: String,
 }
 
@@ -44,7 +40,6 @@ pub(crate) struct Key {
     pub(crate) from: String,
 }
 
-/// Something that has no equivalent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
     /// The option, or the property of the source.
@@ -104,7 +99,6 @@ impl Draft {
         }
     }
 
-    /// Adds something that tailroute always does.
     pub(crate) fn note_built_in(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
         self.built_in.push(Note {
             what: printable(what.as_ref()),

@@ -20,7 +20,7 @@ const MODELS: &str = "several models need no mode: workers are asked for their m
 pub(crate) const TABLE: &[Row] = rows! {
     jointly One "--host" "--port" => ("server.listen");
     by Any "--worker-urls" => ("workers.url", workers::add_all);
-    // routing
+
     by One "--policy" => ("routing.policy", policy);
     number One "--cache-threshold" => ("routing.cache_aware.match_threshold", 1.0);
     number One "--balance-abs-threshold" => ("routing.cache_aware.imbalance_abs", 1.0);
@@ -28,7 +28,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     built_in One "--max-tree-size" => (NO_TOKENIZER);
     number One "--max-payload-size" => ("limits.max_body_bytes", 1.0);
     built_in Nothing "--enable-igw" => (MODELS);
-    // prefill and decode
+
     none Any "--prefill" "--decode" => (PAIRS);
     none One "--prefill-policy" "--decode-policy" => (PAIRS);
     none Any "--prefill-selector" "--decode-selector" => (PAIRS);
@@ -36,19 +36,19 @@ pub(crate) const TABLE: &[Row] = rows! {
     none One "--worker-startup-timeout-secs"
         => ("the router starts at once; a worker joins when its probes succeed");
     none One "--worker-startup-check-interval" => ("health.interval_ms also applies to workers that start");
-    // discovery
+
     jointly Nothing "--service-discovery" => ("discovery.kubernetes.pods");
     jointly Any "--selector" => ("discovery.kubernetes.pods");
     jointly One "--service-discovery-port" => ("discovery.kubernetes.port");
     jointly One "--service-discovery-namespace" => ("discovery.kubernetes.namespace");
-    // logs, metrics, traces
+
     none One "--log-dir"
         => ("the log goes to standard error; redirect it, or let the service manager keep it");
     by One "--log-level" => ("log.level", log_level);
     jointly One "--prometheus-port" "--prometheus-host" => ("admin.listen");
     jointly Nothing "--enable-trace" => ("traces.endpoint");
     jointly One "--otlp-traces-endpoint" => ("traces.endpoint");
-    // requests
+
     none Any "--request-id-headers" => ("the header of request ids is x-request-id");
     by One "--request-timeout-secs"
         => ("failure.total_timeout_s, limits.first_byte_timeout_s", request_timeout);
@@ -58,25 +58,25 @@ pub(crate) const TABLE: &[Row] = rows! {
     number One "--queue-timeout-secs" => ("admission.queue_timeout_s", 1.0);
     none One "--rate-limit-tokens-per-second"
         => ("rates belong to keys: set requests_per_s or tokens_per_min in [[keys]]");
-    // retries
+
     by One "--retry-max-retries" => ("limits.retries", retries);
     none One "--retry-initial-backoff-ms" "--retry-max-backoff-ms" "--retry-backoff-multiplier"
         "--retry-jitter-factor" => (BACKOFF);
     by Nothing "--disable-retries" => ("limits.retries", no_retries);
-    // breaker
+
     number One "--cb-failure-threshold" => ("failure.breaker_failures", 1.0);
     none One "--cb-success-threshold"
         => ("one successful request closes a breaker; failure.slow_start_s then raises the worker's share");
     number One "--cb-timeout-duration-secs" => ("failure.breaker_pause_s", 1.0);
     none One "--cb-window-duration-secs" => ("the count of failures decays over ten seconds");
     by Nothing "--disable-circuit-breaker" => ("failure.max_ejected_share", no_breaker);
-    // health
+
     number One "--health-failure-threshold" => ("health.unhealthy_after", 1.0);
     number One "--health-success-threshold" => ("health.healthy_after", 1.0);
     number One "--health-check-timeout-secs" => ("health.timeout_ms", 1e3);
     number One "--health-check-interval-secs" => ("health.interval_ms", 1e3);
     text One "--health-check-endpoint" => ("health.path");
-    // the program
+
     none One "--history-backend" => ("stored responses and conversations stay with the engines");
     none One "--backend" "--runtime"
         => ("engines are recognised by probes; hosted providers are not workers");

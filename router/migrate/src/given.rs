@@ -14,7 +14,6 @@ pub(crate) struct Given {
 const SHOWN: usize = 160;
 
 impl Given {
-    /// Returns the place for errors.
     pub(crate) fn place(&self) -> String {
         match &self.line {
             Some(line) => format!("{line}: {}", printable(&self.name)),
@@ -47,19 +46,16 @@ impl Given {
             .ok_or_else(|| "expected a value".to_owned())
     }
 
-    /// Returns the first value, which may be empty.
     pub(crate) fn first(&self) -> &str {
         self.values.first().map_or("", |value| value.trim())
     }
 
-    /// Returns the value as a number.
     pub(crate) fn number(&self) -> Result<f64, String> {
         let text = self.one()?;
         let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
         number.ok_or_else(|| format!("expected a number, found {:?}", self.quotable(text)))
     }
 
-    /// Returns the value as an integer.
     pub(crate) fn integer(&self) -> Result<i64, String> {
         let text = self.one()?;
         text.parse()

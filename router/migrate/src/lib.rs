@@ -6,11 +6,10 @@
 //! nginx.conf ─────▶ nginx ───┘            (key │ no equivalent)            (loaded by `config`)
 //! ```
 //!
-//! Each source has one table, a [`Row`](table::Row) per flag or directive: the keys of tailroute that it becomes, or the
-//! reason why there are none. An option that is in no table is reported too, so that nothing is lost without a message.
-//! [`render`] loads its own output: a value that tailroute refuses is taken out again and reported with the reason.
-//!
-//! Secrets never reach the output: keys of clients are written as hashes, and all other secret values are left out.
+//! Each source has one table, a [`Row`](table::Row) per flag or directive: the keys of tailroute that it becomes, or
+//! the reason why there are none. Options that are in no table are reported too. [`render`] loads its own output: a
+//! value that tailroute refuses is taken out again and reported with the reason. Secrets never reach the output: keys
+//! of clients are written as hashes, and all other secret values are left out.
 
 mod compose;
 mod draft;
@@ -87,9 +86,8 @@ fn nginx_in<'a>(name: &'a str, text: &'a str, from: Option<Source>) -> Result<Op
 /// Name and text.
 type NginxFile<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Translates `input`; `from` overrides the detection of its router.
-/// Fails if the input is too long, belongs to no known router, or cannot be understood; the error names the line or the
-/// flag.
+/// Translates `input`; `from` overrides the detection of its router. Fails if the input is too long, belongs to no
+/// known router, or cannot be understood; the error names the line or the flag.
 pub fn migrate(input: Input<'_>, from: Option<Source>) -> Result<Migration, Error> {
     let length = match input {
         Input::Words(words) => words.iter().map(|word| word.len() + 1).sum(),

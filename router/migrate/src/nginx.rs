@@ -153,7 +153,6 @@ impl Walk<'_> {
         }
     }
 
-    /// A server of the upstream, with its parameters.
     fn server(&mut self, given: &Given) -> Result<(), Error> {
         let wrong = |what: String| Error::wrong(given.place(), what);
         let Some((address, parameters)) = given.values.split_first() else {

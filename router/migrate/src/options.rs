@@ -8,12 +8,10 @@ use crate::table::{Row, Takes};
 use crate::variables::is_open;
 use crate::workers;
 
-/// A router's command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) program: Option<Program>,
     pub(crate) words: Vec<String>,
-    /// Where it was found.
     pub(crate) place: String,
     /// Properties of a manifest that are no flags, with the reason why they have no equivalent.
     pub(crate) beside: Vec<(String, &'static str)>,
@@ -24,7 +22,6 @@ pub(crate) struct Command {
 /// A program, as far as its name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// This router.
     Of(Source),
     /// sglang-router, and its workers in the same command.
     SglangLauncher,
@@ -32,7 +29,6 @@ pub(crate) enum Program {
     VllmRouter,
 }
 
-/// Names of modules, programs and images.
 const PROGRAMS: &[(&str, Program)] = &[
     ("sglang_router.launch_router", Program::Of(Source::SglangRouter)),
     ("sglang_router.launch_server", Program::SglangLauncher),
@@ -109,7 +105,6 @@ impl Command {
         (self.unknown(best) < self.flags().count()).then_some(best)
     }
 
-    /// Returns whether `source` has any of the flags.
     pub(crate) fn fits(&self, source: Source) -> bool {
         self.unknown(source) < self.flags().count()
     }
@@ -123,7 +118,6 @@ impl Command {
         self.flags().filter(|name| row(source, name).is_none()).count()
     }
 
-    /// Writes the flags into a draft.
     pub(crate) fn translate(self, source: Source, draft: &mut Draft) -> Result<(), Error> {
         let mut words = self.words.into_iter().peekable();
         while let Some(word) = words.next() {

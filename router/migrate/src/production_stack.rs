@@ -22,7 +22,7 @@ const RELOAD: &str = "tailroute reloads its own file when it changes; migrate th
 pub(crate) const TABLE: &[Row] = rows! {
     jointly One "--host" "--port" => ("server.listen");
     none One "--root-path" => ("paths begin at the root; let a proxy in front remove the prefix");
-    // discovery
+
     jointly One "--service-discovery" => ("workers, discovery.kubernetes.pods");
     none One "--k8s-service-discovery-type"
         => ("pods are reached by their addresses; to watch Services, set discovery.kubernetes.services");
@@ -40,7 +40,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     jointly One "--k8s-label-selector" => ("discovery.kubernetes.pods");
     none One "--k8s-watcher-timeout-seconds" => ("a watch that is silent for 60 s is replaced");
     none One "--external-providers-config" => ("hosted providers are not workers");
-    // routing
+
     by One "--routing-logic" => ("routing.policy", routing_logic);
     by One "--session-key" => ("routing.policy", session_key);
     none One "--prefix-min-match-length"
@@ -51,15 +51,15 @@ pub(crate) const TABLE: &[Row] = rows! {
     number One "--max-instance-failover-reroute-attempts" => ("limits.retries", 1.0);
     none One "--request-rewriter" => ("bodies are forwarded as they came");
     none One "--callbacks" => ("there are no plugins within the router");
-    // statistics
+
     number One "--engine-stats-interval" => ("health.queue_interval_ms", 1e3);
     number One "--request-stats-window" => ("routing.utilisation_window_s", 1.0);
     none Nothing "--log-stats" => (STATISTICS);
     none One "--log-stats-interval" => (STATISTICS);
-    // files and batches
+
     none Nothing "--enable-batch-api" => (BATCH);
     none One "--file-storage-class" "--file-storage-path" "--batch-processor" => (BATCH);
-    // the program
+
     none One "--dynamic-config-yaml" "--dynamic-config-json" => (RELOAD);
     none One "--feature-gates" => ("each optional part has its own keys");
     none Nothing "--version" "--help" => ("prints and exits");
@@ -70,7 +70,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     jointly One "--otel-endpoint" => ("traces.endpoint");
     text One "--otel-service-name" => ("traces.service_name");
     jointly Nothing "--otel-secure" => ("traces.endpoint");
-    // caches
+
     none One "--lmcache-controller-port" "--lmcache-controller-reply-port"
         "--lmcache-controller-heartbeat-port" "--lmcache-health-check-interval" "--lmcache-worker-timeout"
         => (LMCACHE);

@@ -34,7 +34,7 @@ const WASM: &str = "there are no plugins within the router";
 
 pub(crate) const TABLE: &[Row] = rows! {
     none One "--health-check-port" => ("/livez and /readyz are on admin.listen, which has a separate thread");
-    // routing
+
     none One "--encode-policy" => (PAIRS);
     none One "--least-load-kv-pressure-weight" "--least-load-default-throughput"
         "--least-load-mean-prefill-tokens" => (LEAST_LOAD);
@@ -55,19 +55,19 @@ pub(crate) const TABLE: &[Row] = rows! {
         => ("requests in flight are counted; health.queue_interval_ms reads the engines' own queues");
     none Nothing "--engine-metrics"
         => ("the admin port has no copy of the engines' metrics; scrape the engines");
-    // prefill, decode, encode
+
     none Nothing "--pd-disaggregation" "--epd-disaggregation" => (PAIRS);
     none Any "--encode" "--encode-selector" => (PAIRS);
     none One "--worker-startup-delay"
         => ("the router starts at once; a worker joins when its probes succeed");
     none One "--multimodal-tensor-transport" "--multimodal-shm-min-bytes" => (TENSORS);
-    // logs, discovery, metrics
+
     by Nothing "--log-json" => ("log.format", log_json);
     none Any "--router-selector" => (MESH);
     none One "--model-id-from" => ("the annotation worker.tailroute.io/models of a pod names its models");
     none Any "--model-alias" => ("models have no aliases; start the engine with several --served-model-name");
     none Any "--prometheus-duration-buckets" => ("buckets are fixed");
-    // requests
+
     none Any "--storage-context-headers" => (STORES);
     none Nothing "--trust-tenant-header" => (TENANTS);
     none One "--tenant-header-name" => (TENANTS);
@@ -77,7 +77,7 @@ pub(crate) const TABLE: &[Row] = rows! {
         "--priority-scheduler-tenant-metric-top-n" => (SCHEDULER);
     none Nothing "--tenant-rate-limit-enabled" => (LIMITS_OF_TENANTS);
     none One "--tenant-rate-limit-config" => (LIMITS_OF_TENANTS);
-    // health
+
     none Nothing "--disable-health-check"
         => ("workers are always probed; health.unhealthy_after says how many failures take one out");
     none Nothing "--remove-unhealthy-workers" "--no-remove-unhealthy-workers" "--worker-auto-recovery"
@@ -86,7 +86,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none One "--rl-control-timeout-secs" => (CONTROL);
     none One "--drain-settle-secs"
         => ("a worker that is removed finishes its streams first, however long they take");
-    // tokenizer, parsers
+
     built_in One "--model-path" "--model" "--tokenizer-path" "--chat-template" => (NO_TOKENIZER);
     built_in Nothing "--disable-tokenizer-autoload" "--tokenizer-cache-enable-l0" => (NO_TOKENIZER);
     built_in One "--tokenizer-cache-l0-max-entries" => (NO_TOKENIZER);
@@ -94,7 +94,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     built_in One "--tokenizer-cache-l1-max-memory" => (NO_TOKENIZER);
     none One "--reasoning-parser" "--tool-call-parser" => (PARSERS);
     none One "--mcp-config-path" => (MCP);
-    // stores, plugins
+
     none Nothing "--enable-wasm" => (WASM);
     none One "--storage-hook-wasm-path" => (WASM);
     none One "--schema-config" "--oracle-wallet-path" "--oracle-tns-alias" => (STORES);
@@ -107,13 +107,13 @@ pub(crate) const TABLE: &[Row] = rows! {
     none One "--postgres-pool-max" "--postgres-pool-max-size" => (STORES);
     secret One "--redis-url" => (STORES);
     none One "--redis-pool-max" "--redis-pool-max-size" "--redis-retention-days" => (STORES);
-    // TLS
+
     text One "--client-cert-path" => ("tls.workers.cert_file");
     text One "--client-key-path" => ("tls.workers.key_file");
     by Any "--ca-cert-paths" => ("tls.workers.ca_file", roots);
     text One "--tls-cert-path" => ("tls.cert_file");
     text One "--tls-key-path" => ("tls.key_file");
-    // authentication
+
     secret_by One "--api-key" => ("keys.sha256", api_key);
     secret_by One "--tenant-api-key" => ("keys.sha256", tenant_key);
     secret Any "--control-plane-api-keys" => (TOKENS);
@@ -123,7 +123,7 @@ pub(crate) const TABLE: &[Row] = rows! {
         => ("the audit log is always kept, in memory unless admin.audit_file is set");
     none One "--jwt-issuer" "--jwt-audience" "--jwt-jwks-uri" "--jwt-role-claim" => (JWT);
     none Any "--jwt-role-mapping" => (JWT);
-    // replicas, runtime
+
     none Nothing "--enable-mesh" => (MESH);
     none One "--mesh-server-name" "--mesh-host" "--mesh-advertise-host" "--mesh-port" => (MESH);
     none Any "--mesh-peer-urls" => (MESH);

@@ -7,10 +7,8 @@ use crate::variables::Variables;
 
 const MOST_LINES: usize = 1_000;
 
-/// Programs that run a script.
 const SHELLS: &[&str] = &["sh", "bash", "ash", "dash"];
 
-/// Words that end a command.
 const ENDS: &[&str] = &[
     "|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>>", "2>&1", "&>",
 ];

@@ -39,7 +39,6 @@ impl Source {
         }
     }
 
-    /// Returns the tables whose rows translate its options.
     pub(crate) const fn tables(self) -> &'static [&'static [Row]] {
         match self {
             Self::SglangRouter => &[family::TABLE, sglang::TABLE],

@@ -1,5 +1,3 @@
-//! The rows by which the options of a source are translated.
-
 use crate::draft::Draft;
 use crate::error::Error;
 use crate::given::Given;
@@ -10,11 +8,9 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
     pub(crate) becomes: Becomes,
-    /// Whether its value must not be shown.
     pub(crate) secret: bool,
 }
 
-/// Values of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     /// None: it is a switch.
@@ -41,12 +37,10 @@ pub(crate) enum Becomes {
 }
 
 impl Row {
-    /// Returns whether the option becomes a key.
     pub(crate) const fn is_carried(&self) -> bool {
         !matches!(self.becomes, Becomes::Nothing(_) | Becomes::BuiltIn(_))
     }
 
-    /// Applies the option to the draft.
     pub(crate) fn apply(&self, given: Given, draft: &mut Draft) -> Result<(), Error> {
         let applied = match &self.becomes {
             Becomes::Text(key) => given.one().map(|text| {
@@ -121,12 +115,10 @@ pub(crate) const fn built_in(name: &'static str, takes: Takes, why: &'static str
     plain(name, takes, Becomes::BuiltIn(why))
 }
 
-/// Like [`none`], for a value that must not be shown.
 pub(crate) const fn secret(name: &'static str, takes: Takes, why: &'static str) -> Row {
     hidden(none(name, takes, why))
 }
 
-/// Like [`by`], for a value that must not be shown.
 pub(crate) const fn secret_by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> Row {
     hidden(by(name, takes, keys, write))
 }

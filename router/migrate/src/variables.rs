@@ -7,7 +7,6 @@ const KEYWORDS: &[&str] = &["export", "readonly", "local", "declare"];
 /// Longest value of a variable, so that nested ones do not multiply.
 const LONGEST: usize = 4_096;
 
-/// The variables that are set so far.
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     values: BTreeMap<String, String>,

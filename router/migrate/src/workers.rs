@@ -54,7 +54,6 @@ pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
 const SHORTEST_KEY: usize = 20;
 const LONGEST_NAME: usize = 64;
 
-/// Adds a key that clients send, by its hash.
 pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> Result<(), String> {
     let (name, key) = (name.trim(), key.trim());
     if key.is_empty() {

@@ -1,12 +1,8 @@
-//! Audit log of changes and of refused requests for changes.
+//! Audit log of changes and of refused requests for changes (docs/admin.md, "Audit changes").
 //!
-//! The newest entries are kept in memory, within a bound. With a configured file each entry is also a line of JSON
-//! there, written by a separate thread before the response is sent: a confirmed change is in the file. A full disk does
-//! not block a change, since a change is often the way to recover; an entry that could not be written is reported in
-//! the log and in a metric.
-//!
-//! A caller without permission can cause refusals at will. Refusals are therefore kept apart from changes, in memory
-//! and on disk (`FILE.refused`), with [a bound for each name](refusals), so that they cannot displace changes.
+//! With a configured file, a separate thread writes each entry before the response is sent: a confirmed change is in
+//! the file. A full disk does not block a change, since a change is often the way to recover. A caller without
+//! permission can cause refusals at will, so they are kept apart from changes, with [a bound for each name](refusals).
 
 mod file;
 mod refusals;
@@ -153,8 +149,7 @@ struct File {
 }
 
 impl File {
-    /// Writes a line. A write that exceeds the time limit is abandoned, and further ones fail at once until the disk
-    /// responds.
+    /// Writes a line. A write beyond the time limit is abandoned, and further ones fail until the disk responds.
     fn write(self, line: Vec<u8>) -> io::Result<()> {
         let path = self.path;
         config::file::within(&path, WRITE_LIMIT, move || self.lines.lock().write(&line))
@@ -170,7 +165,6 @@ struct Recent {
     next: u64,
 }
 
-/// Newest entries of one kind.
 #[derive(Debug, Default)]
 struct Newest {
     entries: VecDeque<(Arc<Entry>, usize)>,
@@ -200,8 +194,7 @@ impl Audit {
         }
     }
 
-    /// Creates a log that appends to a file, with refusals in `FILE.refused`.
-    /// Fails if a file cannot be opened.
+    /// Creates a log that appends to a file, with refusals in `FILE.refused`. Fails if a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
         let lines = |path: &Path| {
             let own = path.to_owned();
@@ -234,7 +227,6 @@ impl Audit {
         };
         let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
         line.push(b'\n');
-        // On a blocking thread, since the disk may be slow.
         let written = tokio::task::spawn_blocking(move || file.write(line)).await;
         let failed = match written {
             Ok(Ok(())) => return,

@@ -1,9 +1,7 @@
 //! Administration of a running router: identities, changes and their reversal.
 //!
-//! [`tokens`] identifies callers, [`revisions`] holds the policy in force and earlier ones, [`audit`] records changes
-//! and refusals, [`events`] publishes changes, [`recent`] keeps turns on which another policy can be previewed, and
-//! [`shadow`] evaluates a policy on live traffic. Nothing here serves HTTP: the admin API, the configuration's
-//! reload and the scheduled revert all use these parts and are recorded alike.
+//! Nothing here serves HTTP: the admin API, the configuration's reload and the scheduled revert all use these parts and
+//! are recorded alike.
 
 pub mod audit;
 pub mod events;
@@ -64,8 +62,7 @@ pub struct AuditError {
 }
 
 impl Operator {
-    /// Creates the state from the configuration.
-    /// Fails if an audit log is configured and cannot be written.
+    /// Creates the state from the configuration. Fails if an audit log is configured and cannot be written.
     pub fn new(admin: &config::Admin) -> Result<Self, AuditError> {
         let audit = match &admin.audit {
             Some(settings) => {

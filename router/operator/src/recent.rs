@@ -26,7 +26,6 @@ pub struct Running {
     turns: Outcomes,
 }
 
-/// Counters of turns by outcome.
 #[derive(Clone, Debug)]
 struct Outcomes {
     written: Counter,

@@ -1,17 +1,11 @@
-//! The policy in force, and earlier revisions.
+//! The policy in force, and earlier revisions (docs/admin.md, "The policy").
 //!
-//! A change creates a revision: the policy with all weights, and who made it, when and why. The revision in force is
-//! one pointer that is swapped, so that every later decision on any thread reads it as a whole. A rollback applies the
-//! exact settings of an earlier revision as a new one: history only grows, until the oldest revisions are dropped.
+//! The revision in force is one pointer that is swapped, so that every later decision reads it as a whole. A rollback
+//! applies an earlier revision's settings as a new one: history only grows, until the oldest revisions are dropped. A
+//! temporary change is reverted unless the policy is changed in between; a change on top of one returns to where it
+//! would have returned.
 //!
-//! A change may be temporary. The previous policy then returns by itself, unless the policy is changed in between: the
-//! last change counts. A change on top of a temporary one returns to where that one would have returned.
-//!
-//! Revisions are not kept over a restart, which begins with the configuration. A changed `[routing]` section in the
-//! configuration is a revision like any other, the latest. A reload with an unchanged `[routing]` leaves the policy
-//! alone, whatever was changed live.
-//!
-//! Where replicas share their policy, its revisions are those of a bucket ([`shared`]).
+//! Revisions are not kept over a restart. Where replicas share their policy, they are those of a bucket ([`shared`]).
 
 mod revision;
 pub mod shared;
@@ -116,8 +110,7 @@ impl Revisions {
         self.state.lock().configured.clone()
     }
 
-    /// Returns a revision's entity tag, which is unique across processes. Revisions of a bucket have the same tag on
-    /// each replica.
+    /// Returns a revision's entity tag, unique across processes, and the same on each replica that shares a bucket.
     pub fn tag(&self, revision: u64) -> String {
         format!("\"{:08x}-{revision}\"", self.lineage())
     }
@@ -161,8 +154,7 @@ impl Revisions {
     }
 
     /// Applies a change if `expected` is `None` or the revision in force. Every later routing decision reads the new
-    /// settings.
-    /// Fails if another revision is in force.
+    /// settings. Fails if another revision is in force.
     pub fn apply(&self, now: Millis, change: Change, expected: Option<u64>) -> Result<AppliedChange, Stale> {
         let mut state = self.state.lock();
         let before = Arc::clone(&state.newest);

@@ -1,9 +1,6 @@
 //! Evaluates a policy on live traffic without affecting it.
 //!
-//! The shadow policy gets the snapshot and turn of each decision, so that the two differ only by their settings. Its
-//! result for a turn that it would have sent elsewhere is a prediction from the state that the policy in force has
-//! created: it shows where the two disagree, not how the fleet would behave under the other policy. The preview shows
-//! that.
+//! The result shows where the policies disagree, not how the fleet would behave under the other one; the preview does.
 
 use parking_lot::Mutex;
 use policy::route::{self, Decision, Settings, Snapshot, Turn};

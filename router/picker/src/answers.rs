@@ -123,7 +123,6 @@ pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> Proces
     part(AnswerPart::ResponseHeaders, Some(response))
 }
 
-/// Returns a message that sends an error to the client.
 pub(super) fn refused(error: &ApiError, family: Family, marks: &HeaderMap) -> ProcessingResponse {
     let response = error.response_for(family);
     let mut headers = response.headers().clone();

@@ -37,9 +37,7 @@ pub(super) struct Counted {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of the prefix received.
     has: usize,
-    /// Bytes of the message still to come.
     rest: usize,
-    /// Bytes of the message received.
     held: usize,
     room: Unread,
 }
@@ -107,7 +105,6 @@ pub(super) struct SizedMessage {
     pub(super) bytes: usize,
 }
 
-/// Decodes messages within bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BoundedCodec;
 

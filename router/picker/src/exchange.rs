@@ -1,15 +1,9 @@
 //! The exchange with a gateway about one request: its head and body, then the response's head and body.
 //!
-//! The gateway's configuration (`processing_mode`), sent in its first message, determines how bodies come:
-//!
-//! | `request_body_mode` | how a worker is named |
-//! |---|---|
-//! | `FULL_DUPLEX_STREAMED`, or unset | the head is answered after the body; then both are sent together |
-//! | `BUFFERED` | the head is answered at once, and the worker is named in the answer to the body |
-//! | any other | only for requests without a body, or whose body is not parsed |
-//!
-//! The response is observed and relayed. The gateway may close or reset its stream at any time: this drops the future,
-//! which ends the request's accounting.
+//! The gateway's configuration (`processing_mode`), sent in its first message, determines how bodies come. With
+//! `FULL_DUPLEX_STREAMED` the head is answered after the body, and both are sent together; with `BUFFERED` it is
+//! answered at once, and the answer to the body names the worker. The gateway may close or reset its stream at any
+//! time: this drops the future, which ends the request's accounting.
 
 use std::sync::Arc;
 
@@ -63,7 +57,6 @@ impl From<ApiError> for No {
     }
 }
 
-/// How bodies are sent.
 #[derive(Clone, Copy, Debug)]
 struct Modes {
     request: BodyMode,
@@ -149,7 +142,6 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     whose.within(talking).await
 }
 
-/// The parsed head of a request.
 struct Asked {
     caller: Result<Caller, ApiError>,
     family: Family,
@@ -330,7 +322,6 @@ impl Exchange<'_> {
         Ok(served)
     }
 
-    /// Relays and observes everything until the end.
     async fn until_it_ends(
         &self,
         inbox: &mut Inbox,

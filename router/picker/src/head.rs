@@ -97,8 +97,7 @@ pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
         .collect()
 }
 
-/// Returns the eligible workers: those listed by the gateway, or all if it lists none. Listed entries that are not
-/// addresses match no worker.
+/// Returns the workers that the gateway lists, or all if it lists none. Entries that are no addresses match none.
 pub(super) fn among(said: &ProcessingRequest) -> Among {
     let listed = said.metadata_context.as_ref();
     let Some(listed) = listed.and_then(|metadata| field(metadata, SUBSET_NAMESPACE, SUBSET)) else {

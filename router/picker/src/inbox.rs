@@ -56,8 +56,7 @@ impl Inbox {
         Poll::Ready(Ok(Some(message)))
     }
 
-    /// Returns the next message; `None` at the end of the stream. Fails if the stream was reset or a message is
-    /// invalid.
+    /// Returns the next message; `None` at the end. Fails if the stream was reset or a message is invalid.
     pub(super) async fn next(&mut self) -> Result<Option<ProcessingRequest>, Status> {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }

@@ -3,18 +3,6 @@
 //! Envoy-based gateways call it by gRPC (`ext_proc`), as the Gateway API Inference Extension specifies: they send a
 //! request's head and body, and get the addresses of workers, the best one first. Then they send the response's head
 //! and body, so that it is observed like one that the router proxies. The stages between are those of [`proxy::path`].
-//!
-//! | file | contents |
-//! |---|---|
-//! | `wire` | Envoy's messages |
-//! | `serve` | the port: connections and streams |
-//! | `bounded` | memory bounds of messages |
-//! | `exchange` | the messages about one request |
-//! | `inbox` | received messages, with the request's body as a stream |
-//! | `head` | the request's head and eligible workers |
-//! | `pick` | the choice of the worker |
-//! | `answers` | sent messages |
-//! | `served` | observation and accounting of the response |
 
 mod answers;
 mod bounded;

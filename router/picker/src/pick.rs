@@ -28,10 +28,8 @@ use proxy::path::{self, models};
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
-    /// The request headers for the worker.
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// The state for the rest of the exchange.
     pub(super) served: Served,
 }
 
@@ -91,8 +89,7 @@ async fn turn(
     })
 }
 
-/// Returns the chosen worker's endpoint, followed by those of workers that can take the identical request, in order
-/// of score.
+/// Returns the chosen worker's endpoint, then those of workers that can take the identical request, by score.
 fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     let most = 1 + proxy
         .state
@@ -125,8 +122,7 @@ fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     endpoints
 }
 
-/// Returns whether a request prepared for `picked` is valid for this worker too: the gateway sends the same request
-/// to both.
+/// Returns whether a request prepared for `picked` is valid here too: the gateway sends the same one to both.
 fn stands_in(worker: &Worker, picked: &Worker) -> bool {
     let (spec, other) = (&worker.spec, &picked.spec);
     spec.rank == other.rank
@@ -135,7 +131,6 @@ fn stands_in(worker: &Worker, picked: &Worker) -> bool {
         && worker.dialect().name() == picked.dialect().name()
 }
 
-/// Picks a worker for a request that is not parsed.
 fn other(
     context: &RequestContext<'_>,
     route: &Route,

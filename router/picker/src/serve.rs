@@ -36,7 +36,6 @@ use server::socket::{Socket, Tcp};
 use state::supervise::{Task, until_done};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Interval of HTTP/2 keep-alive pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Pending messages to a gateway, per request.
 const WAITING: usize = 4;
@@ -54,7 +53,6 @@ pub async fn run(
     until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
 }
 
-/// The endpoint picker's port.
 struct Port {
     settings: EndpointPicker,
     listener: TcpListener,
@@ -196,7 +194,6 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
         .await
 }
 
-/// `ExternalProcessor`
 struct Processor(Arc<Proxy>, Arc<OpenRequest>);
 
 impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Processor {
@@ -216,8 +213,7 @@ impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Process
 
 type ExchangeFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// The response stream of one request. The exchange advances as the stream is polled, and ends when the stream is
-/// dropped.
+/// The response stream of one request. The exchange advances as it is polled, and ends when it is dropped.
 struct Conversation {
     talking: Option<ExchangeFuture>,
     told: mpsc::Receiver<Going>,

@@ -29,7 +29,6 @@ use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
 use proxy::{Proxy, RequestPermit};
 
-/// A request with a picked worker.
 pub(super) enum Served {
     Turn(Box<Carried>),
     Other(Box<Relayed>),
@@ -108,7 +107,6 @@ pub(super) struct Carried {
     turn: Arc<Turn>,
     worker: Arc<Worker>,
     sequence: u64,
-    /// The explained choice, if requested.
     explained: Option<HeaderValue>,
     /// Present until the head of the response.
     attempt: Option<Attempt>,

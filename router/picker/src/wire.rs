@@ -1,7 +1,5 @@
-//! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), limited to the fields in use.
-//!
-//! Written by hand from the published field numbers: generated code needs `protoc` at build time, or all of Envoy's
-//! API. Unknown fields are skipped, as protobuf specifies.
+//! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), limited to the fields in use and written
+//! by hand from the published field numbers (`ARCHITECTURE.md`). Unknown fields are skipped, as protobuf specifies.
 
 use std::collections::HashMap;
 

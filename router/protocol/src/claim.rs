@@ -1,11 +1,5 @@
-//! Upper bounds on the token counts that a worker reports. Counts are clamped before any other use.
-//!
-//! | count | bound |
-//! |---|---|
-//! | prompt | one token per byte of the request's body, plus the chat template's own; the model's context if the prompt [refers](Allowed::refers) to external content |
-//! | completion | one token per byte of the response; for hidden reasoning, the request's bound (`max_tokens` per choice), or the model's context per choice |
-//! | cached | the prompt |
-//! | engine's own times | the time since the request arrived; longer ones are scaled down proportionally |
+//! Upper bounds on the token counts that a worker reports (`docs/admission.md`, section Limits on reported counts).
+//! Counts are clamped before any other use.
 
 use policy::units::Millis;
 

@@ -1,8 +1,7 @@
 //! Computes a prompt's chain of prefix hashes, in the canonical form of [`policy::fingerprint`].
 //!
-//! One pass checks the JSON and hashes the prompt. A [`Draft`] collects the digests of its pieces and builds the chain
-//! once model and salt are known, because clients write both after the messages. No text is copied. White space,
-//! escapes and the order of members around a message's role do not affect the chain.
+//! One pass checks the JSON and hashes the prompt, without copying text. A [`Draft`] collects the digests of its pieces
+//! and builds the chain once model and salt are known, because clients write both after the messages.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

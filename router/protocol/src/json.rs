@@ -1,12 +1,10 @@
 //! A validating JSON scanner that builds no values.
 //!
-//! The router needs a few small fields of a body and a hash of its large strings. A [`Scanner`] checks the grammar (RFC
-//! 8259) and emits strings as slices of the body. Strings are scanned in [blocks of 64 bytes](block); the start of a
-//! block never depends on the contents of the previous one. Nesting is bounded and costs one bit per level.
+//! A [`Scanner`] checks the grammar (RFC 8259) and emits strings as slices of the body. It scans them in [blocks of 64
+//! bytes](block). Nesting is bounded and costs one bit per level.
 //!
 //! Emitted bytes are *canonical*: strings in their shortest spelling ([`policy::fingerprint::spell`]), values without
-//! insignificant white space. Most strings are canonical already and are emitted in place; only escapes with a shorter
-//! spelling (`\u00e9`, `\/`) are rewritten.
+//! insignificant white space. Only escapes with a shorter spelling (`\u00e9`, `\/`) are rewritten.
 //!
 //! Rejected: decoding strings (three times slower on code), and a prior index of all quotes and brackets (as in
 //! simdjson), which must be stored and read again.

@@ -1,8 +1,7 @@
 //! The inference APIs that the router understands: OpenAI, Anthropic, SGLang and tokenised prompts.
 //!
 //! Bodies are forwarded unchanged. This crate inspects them: it finds the route, reads the few members that matter,
-//! fingerprints the prompt, follows a response's events and usage, and writes errors in each API's format. [`routes`]
-//! and [`parse`] handle requests, [`watch`] and [`reply`] handle responses.
+//! fingerprints the prompt, follows a response's events and usage, and writes errors in each API's format.
 
 pub mod claim;
 pub mod error;

@@ -1,11 +1,7 @@
-//! Parses a request's body in one pass: checks that it is JSON, reads the few fields that matter, and fingerprints the
-//! prompt.
+//! Parses a request's body in one pass: checks the JSON, reads the few fields that matter, fingerprints the prompt.
 //!
-//! Unknown fields, roles and content parts are not validated; that is the worker's task. There are three outcomes:
-//!
-//! - Not JSON: refused with 400.
-//! - JSON of an unexpected shape (`"messages": 5`): forwarded without a fingerprint, for the worker to reject.
-//! - Otherwise: a [`Parsed`].
+//! Unknown fields, roles and content parts are not validated; that is the worker's task. What is not JSON is refused
+//! with 400; JSON of an unexpected shape (`"messages": 5`) is forwarded without a fingerprint.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -53,19 +49,8 @@ thread_local! {
     static DRAFT: RefCell<Draft> = RefCell::default();
 }
 
-/// Reads the body of a request. The endpoint determines which members form the prompt, as in engines:
-///
-/// | endpoint | its prompt |
-/// |---|---|
-/// | `/v1/chat/completions` | `tools`, `messages` |
-/// | `/v1/completions` | `prompt` |
-/// | `/v1/messages` | `tools`, `system`, `messages` |
-/// | `/v1/responses` | `tools`, `instructions`, `input`; none with a `previous_response_id`, because the earlier prompt is not in the body |
-/// | `/generate` | `text` or `input_ids` |
-/// | any other | none |
-///
-/// # Errors
-/// [`ApiError::MalformedJson`] with the position, if the body is not JSON.
+/// Reads the body of a request. The endpoint determines which members form the prompt, as in engines (`docs/http.md`).
+/// Fails with [`ApiError::MalformedJson`], which has the position, if the body is not JSON.
 pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Parsed<'_>, ApiError> {
     parse_for(None, endpoint, body)
 }

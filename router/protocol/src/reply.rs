@@ -1,17 +1,9 @@
 //! Hashes a streamed reply in the form in which the next turn's prompt repeats it.
 //!
-//! The client assembles a response's deltas and sends the message back. Its fingerprint there (`fingerprint/message`)
-//! must equal the one computed here. Hashing the deltas alone does not suffice:
-//!
-//! - Fragments of text and tool calls may interleave. The canonical form has text first, then calls by index. So text
-//!   is hashed as it passes, and calls are *held* until the end, up to [`MAX_HELD_BYTES`]. A larger reply is not
-//!   learned, which affects only the prediction of the next turn.
-//! - A call's id and name arrive before its arguments, but follow them in the canonical form.
-//! - Clients disagree on a call with two ids, so such a reply is not learned.
-//!
-//! Reasoning precedes text, in the engine's cache and in the canonical form. A client that sends reasoning back, as
-//! interleaved thinking requires, matches the whole reply. Most clients omit it and match up to the start of the
-//! reasoning, as the worker's cache does. A reply with reasoning after text is not learned.
+//! Its fingerprint must equal that of the message that the client sends back (`fingerprint/message`), where calls
+//! follow the text in the order of their indices. So text is hashed as it passes, and calls, whose fragments may
+//! interleave, are *held* until the end, up to [`MAX_HELD_BYTES`]. `docs/fingerprints.md` (Replies, Reasoning) says
+//! which replies are not learned; this affects only the prediction of the next turn.
 
 use policy::fingerprint::{ChainBuilder, Field};
 

@@ -1,9 +1,8 @@
 //! Finds the route of a path.
 //!
-//! Engines also serve paths that empty caches, load weights, sleep or profile. Clients must not reach those, so only
-//! known inference paths are forwarded: `/v1/` except engine controls, the engines' own inference paths, and the
-//! configured `http.extra_paths`. Paths are compared with escapes decoded, as engines read them. A path that is
-//! ambiguous after decoding (`//`, `..`, an escaped slash) has no route.
+//! Engines also serve paths that empty caches, load weights, sleep or profile, so only known inference paths and
+//! `http.extra_paths` are forwarded (`docs/http.md`). Paths are compared with escapes decoded, as engines read them. A
+//! path that is ambiguous after decoding (`//`, `..`, an escaped slash) has no route.
 
 use std::borrow::Cow;
 
@@ -203,10 +202,7 @@ const UNDERSTOOD: [&str; 5] = [
 const HARMLESS: [&str; 3] = ["/health", "/ping", "/version"];
 
 /// Finds the route of a method and path. With tenants, only understood paths are forwarded, because others cannot be
-/// isolated.
-///
-/// # Errors
-/// 404 if the path has no route, 405 if it takes other methods.
+/// isolated. Fails with 404 if the path has no route, 405 if it takes other methods.
 pub fn find(
     method: &Method,
     path: &str,

@@ -2,16 +2,7 @@
 //!
 //! From a client they name hosts that an engine connects to, select ranks past the router, and can crash the engine:
 //! vLLM with a connector asserts on `{"do_remote_prefill": true}`. They are refused unless `http.transfer_fields`
-//! allows them.
-//!
-//! | location | check |
-//! |---|---|
-//! | parsed JSON body | each member ([`field`]); within [`CONTAINERS`], at any depth ([`Keys`]) |
-//! | unparsed body, file in a form, WebSocket frames | each JSON key at any depth, as it passes ([`Keys`]) |
-//! | form | name of each part ([`super::multipart`]) |
-//! | head | [`header`] |
-//!
-//! A `null` member counts as absent, as in engines.
+//! allows them. `docs/http.md` lists where they are looked for. A `null` member counts as absent, as in engines.
 
 use http::{HeaderMap, HeaderName};
 
@@ -123,7 +114,6 @@ pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), Api
 }
 
 /// Finds steering fields among the keys of JSON that arrives in pieces, at any depth and in every spelling.
-///
 /// A key is a string followed by a colon, so keys are found in lists, JSON lines and embedded JSON alike. JSON strings
 /// do not span lines, so no line can hide keys of the next one.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! Tenants: names and salts that isolate the cached prefixes and conversations of tenants from each other.
 //!
 //! Each name that a tenant uses is replaced by its HMAC-SHA256 (RFC 2104) under the tenant's key before a worker or a
-//! table of the router sees it. A tenant therefore cannot name, guess or collide with another tenant's names, and
-//! engines receive a short hexadecimal text. A client's own salt still divides the tenant's cache.
+//! table of the router sees it, so no tenant can name or guess another's. A client's own salt still divides the cache.
 //!
 //! Rejected: the tenant's name in clear text (clients could forge it, and engines refuse some characters); a random key
 //! per process (replicas would not share cached prefixes, and a restart would lose them).

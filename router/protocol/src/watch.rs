@@ -170,7 +170,6 @@ impl Watch {
         self
     }
 
-    /// Reserves room for the buffered bytes; returns false if there is none.
     fn has_room(&mut self) -> bool {
         let held = match &self.form {
             Form::Stream(lines) => lines.held(),

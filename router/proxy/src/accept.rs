@@ -39,7 +39,6 @@ pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receive
     until_done(Arc::clone(&proxy.state), Task::only("data_port"), accepting).await;
 }
 
-/// The data port, with its connection limit.
 struct Port {
     listener: TcpListener,
     connections: Arc<Connections>,
@@ -84,8 +83,7 @@ async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut ph
         };
         begin(stream, address, permit);
     }
-    // Clients in the backlog are connected already and would be reset with the socket, so they are accepted too. If
-    // another process shares the backlog, it would serve them as well.
+    // Clients in the backlog are connected already and would be reset with the socket, so they are accepted too.
     while let Some(Ok((stream, address))) = listener.accept().now_or_never() {
         let Some(permit) = connections.try_acquire(address.ip()) else {
             break;

@@ -4,17 +4,11 @@
 //!
 //! 1. [`keys`] finds the API key by its SHA-256. While none is configured, all callers are the same anonymous one, and
 //!    the checks below cost nothing.
-//! 2. [`limits`] charges token buckets: one of requests before the body is read, and one of tokens after that, by the
-//!    prompt's estimate, corrected by the engine's counts.
-//! 3. [`gate`] lets a request through at once while the engines have room. They have none while they hold as many
-//!    requests as `max_concurrent_per_worker` allows per ready worker, or while even the least busy worker's predicted
-//!    wait exceeds `max_wait_ms`. Then the request waits in the router, where the queue can be ordered: by priority,
-//!    fairly between keys, and without requests that would be late.
+//! 2. [`limits`] charges token buckets: requests before the body is read, tokens after that.
+//! 3. [`gate`] lets a request through while the engines have room. Else it waits in the router, whose queue is ordered
+//!    by priority, fair between keys, and free of requests that would be late.
 //!
-//! Engines' own queues are first come, first served and do not distinguish keys, and once such a queue is longer than
-//! the objective, every turn that leaves it is late: the fleet is fully loaded and serves no turn in time. A queue that
-//! sheds late turns keeps the share of turns served in time at the fleet's capacity
-//! ([docs/admission.md](../../../docs/admission.md) has the figures).
+//! [docs/admission.md](../../../docs/admission.md) has the rules, and the effect on turns served in time.
 
 pub mod gate;
 pub mod keys;
@@ -95,8 +89,7 @@ impl Admission {
         self.keyring.load().reset(name, now)
     }
 
-    /// Identifies the caller of a request.
-    /// Fails with [`ApiError::Unauthorized`] if keys are required and the request has no valid one.
+    /// Identifies the caller. Fails with [`ApiError::Unauthorized`] if keys are required and no valid one is given.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         self.keyring.load().identify(headers)
     }

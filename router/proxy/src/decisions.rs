@@ -5,14 +5,9 @@
 //! path/account (first token, end) ───▶ Decisions::update ──────────┘
 //! ```
 //!
-//! # Bounded
-//! All slots are allocated at the start, as many as `explain.max_bytes` holds, and all have the same size. The names of
-//! requests, models and classes are truncated. Of a large fleet the chosen worker and the [`ROWS`]` − 1` next ones are
-//! kept, and the rest is summarised ([`slot::Rest`]). The newest decision replaces the oldest.
-//!
-//! # Contention
-//! A decision takes the next number and locks that one slot for as long as it takes to write some 600 bytes. The only
-//! others that take that lock are the outcome of the decision one round of the ring earlier, and readers of the page.
+//! All slots have the same size and are allocated at the start. Of a large fleet, the chosen worker and the
+//! [`ROWS`]` − 1` next ones are kept; [`slot::Rest`] summarises the others. A decision locks only its own slot, for as
+//! long as it takes to write some 600 bytes.
 
 mod slot;
 mod verdict;
@@ -130,8 +125,7 @@ impl Decisions {
         }
     }
 
-    /// Returns matching decisions before a position, the newest first; and the position of the next page, if there may
-    /// be more.
+    /// Returns matching decisions before a position, newest first, and where the next page begins if there may be one.
     #[must_use]
     pub fn page(&self, filter: &Filter, before: Option<u64>, limit: usize) -> (Vec<Slot>, Option<u64>) {
         let next = self.next.load(Ordering::Relaxed);

@@ -1,11 +1,4 @@
 //! The request path: from a client's connection to the worker and back.
-//!
-//! | module | |
-//! |---|---|
-//! | [`accept`] | the data port |
-//! | [`path`] | the stages of a request |
-//! | [`admission`] | API keys, rate limits and the queue in front of the workers |
-//! | [`decisions`] | recent routing decisions, for explanations |
 
 pub mod accept;
 pub mod admission;
@@ -108,8 +101,7 @@ impl Drop for RequestPermit {
 }
 
 impl Proxy {
-    /// Creates the request path of a router that has served nothing yet.
-    /// Fails if traces or a capture are configured and cannot be started.
+    /// Creates the request path. Fails if traces or a capture are configured and cannot be started.
     pub fn new(state: Arc<State>, replicas: Option<Arc<dyn TurnReports>>) -> Result<Arc<Self>, StartError> {
         let (config, metrics) = (&state.config, &state.metrics);
         let capture = config.capture.as_ref();

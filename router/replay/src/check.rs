@@ -13,7 +13,6 @@ use super::played::Played;
 const FACTOR: f64 = 1.5;
 /// Difference in ms that is never too large: what HTTP and timers of a busy machine add.
 const SLACK_MS: f64 = 5.0;
-/// Fewest measured turns that can be compared.
 const FEWEST: usize = 20;
 
 /// The measured turns, as measured and as simulated.
@@ -25,19 +24,16 @@ pub(super) struct Check {
     pub(super) simulated: Summary,
 }
 
-/// Statistics of the compared turns on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Summary {
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,
-    /// Share of turns that met their objective.
     pub(super) slo_share: f64,
     /// Share of prompt tokens that were cached, of turns whose worker reported them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hit_ratio: Option<f64>,
 }
 
-/// One side of the turns.
 #[derive(Default)]
 struct Side {
     ttft_ms: Vec<f64>,
@@ -70,8 +66,7 @@ impl Side {
 }
 
 impl Check {
-    /// Compares a play under the policy in force with what was measured. Returns the number of measured turns if they
-    /// are too few.
+    /// Compares a play under the policy in force with the measurements; `Err` is their number if they are too few.
     pub(super) fn of(trace: &Trace, fleet: &Fleet, played: &Played) -> Result<Self, usize> {
         let (mut measured, mut simulated) = (Side::default(), Side::default());
         for record in played.counted() {
@@ -101,18 +96,15 @@ impl Check {
         })
     }
 
-    /// Returns whether the simulation reproduces the measured p50 and p95.
     pub(super) fn agrees(&self) -> bool {
         near(self.measured.p50_ms, self.simulated.p50_ms) && near(self.measured.p95_ms, self.simulated.p95_ms)
     }
 
-    /// Formats both sides as a table.
     pub(super) fn table(&self) -> String {
         let table = rows("", &json!(self.measured), &json!(self.simulated));
         format!("{}{table}", header("measured", "simulated"))
     }
 
-    /// Says how the sides differ.
     pub(super) fn difference(&self) -> String {
         let (measured, simulated) = (&self.measured, &self.simulated);
         format!(

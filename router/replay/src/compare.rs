@@ -27,9 +27,7 @@ pub(super) struct Report {
     /// Turns that were not served in both plays.
     pub(super) unserved: u64,
     pub(super) workers: Vec<String>,
-    /// The simulated workers with their costs.
     pub(super) fleet: Vec<SimWorker>,
-    /// Where the costs come from, in words.
     pub(super) costs: String,
     /// The simulation beside what was measured, under the policy in force; absent without enough measured turns.
     pub(super) check: Option<Check>,
@@ -45,7 +43,6 @@ pub(super) struct Report {
     pub(super) changes: Vec<Change>,
 }
 
-/// One of the two plays.
 #[derive(Debug, Serialize)]
 pub(super) struct Side {
     pub(super) settings: Settings,
@@ -69,13 +66,11 @@ pub(super) struct ClassReport {
     pub(super) proposed: Figures,
 }
 
-/// A turn in both plays.
 #[derive(Debug, Serialize)]
 pub(super) struct Change {
     /// Index in the capture, from 0.
     pub(super) turn: u32,
     pub(super) conversation: u64,
-    /// Number within the conversation.
     pub(super) number: u32,
     pub(super) class: String,
     pub(super) change_ms: f64,
@@ -85,7 +80,6 @@ pub(super) struct Change {
     pub(super) proposed: Seen,
 }
 
-/// Result of a turn in one play.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) worker: String,
@@ -97,7 +91,6 @@ pub(super) struct Seen {
     pub(super) scores: Vec<Scored>,
 }
 
-/// Returns the counted turns that were served in both plays.
 fn pairs(played: &[Played; 2]) -> impl Iterator<Item = [TurnRecord; 2]> {
     let [before, after] = played;
     let both = before.records.iter().zip(&after.records).skip(before.warm_up);

@@ -6,7 +6,6 @@ use policy::fleet_record::{CostSource, WorkerRecord};
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
-/// A simulated worker.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SimWorker {
     pub(super) name: String,
@@ -15,31 +14,25 @@ pub(super) struct SimWorker {
     /// Time to first token beside queue and prefill.
     pub(super) overhead_ms: Millis,
     pub(super) capacity_tokens: Tokens,
-    /// Origin of the cost.
     pub(super) costs_from: CostsFrom,
     /// What the cost is, as the router recorded it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cost_source: Option<CostSource>,
 }
 
-/// Origin of a simulated worker's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CostsFrom {
     /// A calibration, or coefficients, in the configuration.
     Configuration,
-    /// The capture.
     Capture,
-    /// The running router.
     Router,
-    /// Options of the command line.
     Options,
     /// Nowhere: the default.
     Assumed,
 }
 
 impl SimWorker {
-    /// Returns the worker of a record.
     pub(super) fn of(record: &WorkerRecord, costs_from: CostsFrom) -> Self {
         Self {
             name: record.name.clone(),
@@ -51,7 +44,6 @@ impl SimWorker {
         }
     }
 
-    /// Returns the worker in the simulator's form.
     pub(super) fn spec(&self) -> WorkerSpec {
         WorkerSpec {
             cost: self.cost,
@@ -84,7 +76,6 @@ impl SimWorker {
     }
 }
 
-/// Says in one line where the costs come from.
 pub(super) fn summary(workers: &[SimWorker]) -> String {
     let mut origins: Vec<(String, usize)> = Vec::new();
     for worker in workers {

@@ -1,10 +1,7 @@
-//! Summary statistics of a set of turns.
-
 use lab::simulate::fleet::TurnRecord;
 use lab::simulate::stats::Sorted;
 use serde::Serialize;
 
-/// Statistics of a set of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     /// Median TTFT in ms; percentiles are linear-interpolated.
@@ -16,12 +13,10 @@ pub(super) struct Figures {
     pub(super) tel_ms: f64,
     /// Share of prompt tokens that were resident.
     pub(super) hit_ratio: f64,
-    /// Share of turns that met the objective.
     pub(super) slo_share: f64,
 }
 
 impl Figures {
-    /// Computes the statistics of turns, each with its objective in ms.
     pub(super) fn of(turns: &[(TurnRecord, f64)]) -> Self {
         let n = turns.len().max(1) as f64;
         let ttft = || turns.iter().map(|(record, _)| record.ttft_ms);

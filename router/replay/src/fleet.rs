@@ -1,5 +1,4 @@
-//! The workers that a capture is replayed on: those of the capture, of a configuration, of the running router, or
-//! identical ones.
+//! The workers that a capture is replayed on: the captured, configured or running ones, or identical ones.
 
 use std::path::PathBuf;
 
@@ -16,7 +15,6 @@ use state::State;
 
 use super::costs::{CostsFrom, SimWorker};
 
-/// Default number of workers.
 const WORKERS: u32 = 4;
 /// Default blocks of each cache.
 const CAPACITY_BLOCKS: u64 = 8000;
@@ -57,14 +55,12 @@ pub(super) struct FleetArgs {
 #[derive(Debug)]
 pub struct Fleet {
     pub(super) workers: Vec<SimWorker>,
-    /// Policy and weights in force.
     pub(super) settings: Settings,
     pub(super) utilisation_window: Millis,
     /// Time since which `settings` are in force, on the clock of the captured turns.
     pub(super) settings_since_s: f64,
     /// Objective of turns without a class of their own.
     pub(super) target: Target,
-    /// Tokens per block of the workers' caches.
     block_tokens: Option<u32>,
     asked_block_tokens: Option<u32>,
     /// Classes with an objective of their own.
@@ -111,7 +107,6 @@ impl FleetArgs {
         fleet
     }
 
-    /// Returns whether options ask for identical workers.
     fn are_alike(&self) -> bool {
         let numbers = [self.alpha, self.beta, self.gamma];
         self.workers.is_some() || self.capacity_blocks.is_some() || numbers.iter().any(Option::is_some)
@@ -272,7 +267,6 @@ impl Fleet {
             .unwrap_or(self.target.ttft)
     }
 
-    /// Returns the default eviction order of the caches.
     pub(super) fn cache(&self) -> CacheRule {
         if self.trims {
             CacheRule::Tail
@@ -287,12 +281,10 @@ impl Fleet {
         asked.unwrap_or(BLOCK_TOKENS)
     }
 
-    /// Returns the workers in the simulator's form.
     pub(super) fn specs(&self) -> Vec<WorkerSpec> {
         self.workers.iter().map(SimWorker::spec).collect()
     }
 
-    /// Returns the name of a worker.
     pub(super) fn name(&self, worker: usize) -> String {
         let known = self.workers.get(worker);
         known.map_or_else(|| worker.to_string(), |worker| worker.name.clone())

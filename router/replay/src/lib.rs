@@ -1,13 +1,12 @@
 //! `tailroute replay`: evaluates another policy or other weights on captured traffic.
 //!
 //! The capture is played through the fleet simulator, which runs the router's own code, under the settings in force and
-//! under the proposed ones. Both plays see the same arrivals, so turns can be compared one by one. The few turns that
-//! change most are then played once more to record every term of their two decisions: recording those of all turns
-//! would take more memory than the trace.
+//! under the proposed ones. Both plays see the same arrivals, so turns can be compared. The few that change most are
+//! played again to record all terms of their decisions; those of all turns would take more memory than the trace.
 //!
-//! Only the workers are simulated; routing is the real code. Their costs are those that the capture recorded, unless the
-//! configuration has a calibration. The play under the policy in force is compared with what was measured ([`check`]).
-//! If the two differ too much, nothing is reported of the proposed settings.
+//! Only the workers are simulated. Their costs are those that the capture recorded, unless the configuration has a
+//! calibration. The play under the policy in force is compared with what was measured ([`check`]); if the two differ
+//! too much, nothing is reported of the proposed settings.
 
 mod check;
 mod compare;
@@ -98,11 +97,8 @@ struct PaceArgs {
     load: Option<f64>,
 }
 
-/// Replays the capture and prints the report.
-///
-/// # Errors
-/// Fails if the capture or a settings file cannot be read, the simulation does not reproduce what was measured, or the
-/// report cannot be written.
+/// Replays the capture and prints the report. Fails if the capture or a settings file cannot be read, the simulation
+/// does not reproduce what was measured, or the report cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = evaluate(args)?;
     let text = if args.json {
@@ -148,7 +144,6 @@ fn evaluate(args: &Args) -> anyhow::Result<Report> {
 }
 
 impl Args {
-    /// Returns the configuration of every play, but for the settings.
     fn base(&self, fleet: &Fleet) -> FleetConfig {
         FleetConfig {
             cache: self.cache.unwrap_or_else(|| fleet.cache()),

@@ -7,7 +7,6 @@ use policy::route::{Decision, Settings};
 
 use super::fleet::Fleet;
 
-/// A play, by turn.
 #[derive(Clone, Debug)]
 pub(super) struct Played {
     pub(super) config: FleetConfig,
@@ -52,7 +51,6 @@ impl Played {
     }
 }
 
-/// Recorded decisions of some turns.
 #[derive(Debug)]
 pub(super) struct Kept(BTreeMap<u32, Option<Decision>>);
 

@@ -19,7 +19,6 @@ use super::played::{Kept, Played};
 /// Policy and weights, and the window over which utilisation is measured.
 pub(super) type Tried = (Settings, Millis);
 
-/// Why there is no report.
 #[derive(Debug)]
 pub(super) enum Stopped {
     /// The simulation does not reproduce what was measured.
@@ -28,7 +27,6 @@ pub(super) enum Stopped {
     Interrupted,
 }
 
-/// A capture, and the workers that it is played on.
 pub(super) struct Plays<'a> {
     trace: &'a Trace,
     fleet: &'a Fleet,
@@ -37,7 +35,6 @@ pub(super) struct Plays<'a> {
 }
 
 impl<'a> Plays<'a> {
-    /// Prepares plays that share the configuration `base`.
     pub(super) fn new(trace: &'a Trace, fleet: &'a Fleet, workload: &'a Workload, base: FleetConfig) -> Self {
         let base = FleetConfig {
             decode: decode(trace),
@@ -128,7 +125,6 @@ impl<'a> Plays<'a> {
     }
 }
 
-/// Returns the configuration of a play at the capture's own pace.
 pub(super) fn base(fleet: &Fleet) -> FleetConfig {
     FleetConfig {
         workers: fleet.specs(),

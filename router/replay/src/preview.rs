@@ -36,10 +36,8 @@ pub enum PreviewError {
 }
 
 /// Compares the settings in force with others, on captured turns and this fleet. Returns the report of
-/// `tailroute replay --json`, `anyway` even if the simulation does not reproduce what was measured.
-///
-/// # Errors
-/// Fails if the turns are not a valid trace, cannot be played or reproduced, or take longer than `limit`.
+/// `tailroute replay --json`, `anyway` even if the simulation does not reproduce what was measured. Fails if the turns
+/// are no valid trace, cannot be played or reproduced, or take longer than `limit`.
 pub fn preview(
     capture: &[u8],
     fleet: &Fleet,

@@ -1,5 +1,3 @@
-//! The report as text.
-
 use std::fmt::Write as _;
 
 use lab::side_by_side::{header, rows};
@@ -57,7 +55,6 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
-/// Formats the comparison with what was measured.
 fn checked(report: &Report) -> String {
     let Some(check) = &report.check else {
         return "not compared with measured times: too few turns were measured under the policy in force"

@@ -19,7 +19,6 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// The reason is not known.
     pub(super) const UNKNOWN: Self = Self::named("unknown");
 
     const fn named(term: &'static str) -> Self {
@@ -31,12 +30,9 @@ impl Verdict {
     }
 }
 
-/// One worker's part of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Scored {
-    /// Worker that reported.
     pub(super) worker: String,
-    /// Whether it was chosen.
     pub(super) chosen: bool,
     /// Prompt tokens that the router believed to be cached there.
     pub(super) cached: Tokens,
@@ -65,7 +61,6 @@ pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) ->
         })
 }
 
-/// Returns every worker's part of a decision.
 pub(super) fn scored(
     decision: &Decision,
     settings: &Settings,

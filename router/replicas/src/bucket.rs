@@ -1,8 +1,7 @@
 //! The cluster's key-value bucket in JetStream: the state that all replicas share, written by compare-and-set.
 //!
-//! It is named after the cluster, keeps the latest revisions of each key on the server's disk, and is created by the
-//! first replica. Nothing is cached here: each read asks the server, so that a lost or recreated bucket is noticed.
-//! Reads go to the leader of its stream, because a follower may be behind.
+//! It is named after the cluster and created by the first replica. Nothing is cached here: each read asks the leader of
+//! the bucket's stream, so that a lost or recreated bucket is noticed and no follower's old value is read.
 
 use std::time::Duration;
 
@@ -56,7 +55,6 @@ pub enum BucketError {
 pub(super) struct Standing {
     /// Its sequence number, which compare-and-set compares. 0 if the key was never written.
     pub(super) sequence: u64,
-    /// The value, unless it was deleted.
     pub(super) value: Option<Bytes>,
 }
 
@@ -68,8 +66,7 @@ impl Bucket {
         }
     }
 
-    /// Returns a channel that is notified of every write to a key, including repeated or rejected ones. The values
-    /// are not kept. The sender is dropped when the subscription ends.
+    /// Returns a channel notified of every write to a key, even a rejected one. It closes with the subscription.
     pub(super) async fn changes(&self, key: &str) -> Result<watch::Receiver<()>, BucketError> {
         let heard = self.client.subscribe(self.subject(key)).await;
         let mut heard = heard.map_err(|error| self.trouble(error))?;

@@ -1,8 +1,7 @@
 //! Calibrations from `gpu-bench --push`, shared by all replicas in one key of the bucket.
 //!
-//! A push takes effect at once on the replica that receives it. That replica writes it into the bucket as soon as NATS
-//! is connected; the others take entries newer than the ones they have. The order is the bucket's, not a clock's: a
-//! calibration's number is one more than all before it. So a new replica begins with the latest measurements.
+//! A push takes effect at once on the replica that receives it, which writes it into the bucket as soon as NATS is
+//! connected. The others take entries newer than theirs: a calibration's number is one more than all before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +47,6 @@ pub struct Calibration {
     pub reason: String,
 }
 
-/// A worker's calibration with its number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
     /// Higher than any earlier number.
@@ -61,7 +59,6 @@ struct Told {
 /// Calibrations by worker name.
 type All = BTreeMap<String, Told>;
 
-/// Calibrations pushed to this replica, and those in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Calibrations {
     state: Mutex<Exchanged>,
@@ -191,7 +188,6 @@ impl Bus {
     }
 }
 
-/// Parses the value written by another replica.
 fn read(bytes: &[u8]) -> Result<All, String> {
     if bytes.len() > LONGEST_BYTES {
         return Err(format!("{} bytes", bytes.len()));

@@ -1,5 +1,4 @@
-//! A new replica takes the prefix index from another one, so that it does not send the next turn of every
-//! conversation to an arbitrary worker.
+//! A new replica takes the prefix index from another one (docs/scaling.md, "A replica that joins").
 //!
 //! ```text
 //! joiner ── CLUSTER.join ───────────▶ all         asks for offers
@@ -8,10 +7,8 @@
 //! joiner ◀── chunk ────────────────── it          a quarter of a megabyte of a snapshot
 //! ```
 //!
-//! The snapshot has the format written to disk ([`state::snapshot`]). It is taken when chunk 0 is requested and kept
-//! in memory until no chunk was requested for some seconds. Reports received in the meantime take precedence.
-//! `/readyz` fails until the snapshot is loaded, no replica has one, or NATS is known to be unreachable, for at most
-//! two seconds. A later snapshot is still loaded.
+//! The snapshot has the format written to disk ([`state::snapshot`]). It is taken when chunk 0 is requested and kept in
+//! memory until no chunk was requested for some seconds.
 
 mod give;
 mod wire;
@@ -64,7 +61,6 @@ pub struct Joined {
     pub after_s: f64,
 }
 
-/// Why a snapshot was not loaded.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error("timed out waiting for a response")]
@@ -102,7 +98,6 @@ impl Bus {
     }
 }
 
-/// Joins once NATS is connected.
 pub(super) async fn join(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     while !bus.is_up() {
         tokio::time::sleep(LOOK).await;

@@ -1,12 +1,9 @@
 //! Leader election by a lease in the bucket.
 //!
-//! The leader rewrites its key each second by compare-and-set. The other replicas watch it. A lease that was not
-//! rewritten for four seconds by the watcher's own clock is free; of several replicas that then write it, one
-//! succeeds. The leader considers itself leader only until three seconds after the start of its last successful
-//! write, so there are never two. A replica that shuts down releases the lease.
-//!
-//! The leader reverts temporary policy changes when they are due. Other replicas do so only when a revert is long
-//! overdue. Health probes are not shared, because reachability differs between replicas.
+//! The leader rewrites its key each second by compare-and-set. A lease that was not rewritten for four seconds by a
+//! watcher's own clock is free; of several replicas that then write it, one succeeds. The leader considers itself
+//! leader only until three seconds after the start of its last successful write, so there are never two. For what it
+//! does, see docs/scaling.md, "The leader".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +26,6 @@ const HELD: Duration = Duration::from_secs(3);
 /// Time without a write after which the lease is free.
 const EXPIRED: Duration = Duration::from_secs(4);
 
-/// This replica's view of the lease.
 #[derive(Debug, Default)]
 pub(super) struct Lease(Mutex<LeaseState>);
 
@@ -130,7 +126,6 @@ impl Bus {
     }
 }
 
-/// Runs for election forever.
 pub(super) async fn lead(state: Arc<State>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {

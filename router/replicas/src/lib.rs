@@ -1,18 +1,11 @@
-//! Messages between replicas of the router that share workers, over NATS.
+//! Messages between replicas of the router that share workers, over NATS (docs/scaling.md).
 //!
-//! Replicas without knowledge of each other all send to the same idle worker, and find a conversation's prefix on the
-//! worker where *another* one sent it only by chance: up to twice the p95 (docs/scaling.md). So each replica reports
-//! within milliseconds where its turns go, when they begin and what they leave in the cache. The others account for
-//! them like for their own turns: in a worker's queue, in ρ, in the mirror of its cache.
+//! Each replica reports within milliseconds where its turns go, when they begin and what they leave in the cache. The
+//! others account for them like for their own turns: in a worker's queue, in ρ, in the mirror of its cache.
 //!
-//! # Lost messages
 //! NATS delivers at most once, and queues here are bounded. So every message has a number, and each second a replica
-//! lists its turns in progress (the roll call): turns not listed have ended, unknown ones are added. A replica that
-//! sends nothing for three seconds is removed with all its turns. Without a server every replica works by itself and
-//! reports so.
-//!
-//! # Clocks
-//! Clocks are not compared: a message contains the age of events when it was sent.
+//! lists its turns in progress (the roll call): turns not listed have ended, unknown ones are added. Clocks are not
+//! compared: a message contains the age of events when it was sent.
 
 pub mod bucket;
 pub mod calibrations;
@@ -68,7 +61,6 @@ pub struct Bus {
     next_turn: AtomicU64,
     /// Notified when a roll call should be sent soon.
     roll_wanted: Notify,
-    /// The shared bucket, once NATS is reachable.
     bucket: OnceLock<Bucket>,
     live_policy: LivePolicy,
     calibrations: Calibrations,
@@ -79,7 +71,6 @@ pub struct Bus {
     link: Mutex<Link>,
 }
 
-/// The state of the connection.
 #[derive(Clone, Debug, Default)]
 struct Link {
     /// When the connection was established or lost.

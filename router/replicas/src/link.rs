@@ -74,7 +74,6 @@ impl Out for ToNats {
     }
 }
 
-/// The parts shared by the tasks of a connection.
 #[derive(Clone)]
 struct Connected {
     state: Arc<State>,
@@ -94,7 +93,6 @@ impl Connected {
     }
 }
 
-/// A task of a connection.
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connects and runs all tasks of the bus forever.
@@ -210,13 +208,11 @@ async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, Lin
     Ok(read.map_err(io::Error::other)??)
 }
 
-/// Announces that NATS has connected or disconnected.
 fn announce(state: &State, bus: &Bus) {
     let now = json!({ "connected": bus.is_up() });
     state.operator.events.tell(Kind::Replicas, &bus.name, now);
 }
 
-/// Logs and records when NATS connects and disconnects.
 async fn watch(state: Arc<State>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
     let mut events = events.lock().await;
     while let Some(event) = events.recv().await {
@@ -284,7 +280,6 @@ impl Inbox {
     }
 }
 
-/// Receives the other replicas' messages.
 async fn hear(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     loop {
         match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {

@@ -1,16 +1,8 @@
-//! The live policy of all replicas: one key in the bucket, with compare-and-set and history.
+//! The live policy of all replicas: one key in the bucket, with compare-and-set and history (docs/scaling.md).
 //!
-//! A change names the revision that it is based on; of two concurrent changes, on whatever replicas, one is rejected. A
-//! change is in force here once the bucket has it, and elsewhere within milliseconds: each replica is notified of
-//! writes, and also reads the key every two seconds and after a reconnection. While NATS is unreachable the policy
-//! stays as it was, and changes are rejected, because they would apply to one replica only.
-//!
-//! If the key does not exist, a replica writes its own policy: at the first start of a cluster, the configured one.
-//! Later replicas take the existing one. A server without JetStream has no bucket: then each replica has its own
-//! policy.
-//!
-//! A write without an answer may have succeeded. The caller gets an error that says so. If the change is found in the
-//! bucket, it takes effect and is audited like another replica's.
+//! Each replica is notified of writes, and also reads the key every two seconds and after a reconnection. A write
+//! without an answer may have succeeded. If the change is found in the bucket, it takes effect and is audited like
+//! another replica's.
 
 mod document;
 
@@ -44,7 +36,6 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Attempts of a change without an expected revision, if others interfere.
 const ATTEMPTS: usize = 4;
 
-/// This replica's view of the policy in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct LivePolicy {
     /// Serialises reads and changes of the bucket.
@@ -54,10 +45,8 @@ pub(super) struct LivePolicy {
     pub(super) wanted: Notify,
 }
 
-/// The result of the last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Looked {
-    /// There was no read yet.
     #[default]
     Never,
     Found,
@@ -273,7 +262,6 @@ impl Bus {
     }
 }
 
-/// Follows the bucket forever.
 pub(super) async fn follow(state: Arc<State>, bus: Arc<Bus>) {
     let Some(bucket) = bus.bucket.get() else { return };
     loop {

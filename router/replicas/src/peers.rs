@@ -49,7 +49,6 @@ struct All {
     is_foreign_known: bool,
 }
 
-/// Another replica.
 #[derive(Debug)]
 struct Peer {
     name: String,
@@ -61,7 +60,6 @@ struct Peer {
     turns: BTreeMap<u64, Turn>,
 }
 
-/// A turn of another replica.
 #[derive(Debug)]
 struct Turn {
     worker: Arc<Worker>,

@@ -1,7 +1,5 @@
-//! Batches reports of requests into messages.
-//!
-//! The first report after a pause is sent at once; the following ones are collected for [`TICK`], so that there are
-//! at most a few hundred messages a second, whatever the number of turns.
+//! Batches reports of requests into messages. The first report after a pause is sent at once; the following ones are
+//! collected for [`TICK`], so that there are at most a few hundred messages a second, whatever the number of turns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,18 +23,15 @@ const PER_MESSAGE: usize = 4_096;
 /// Most reports taken from the queue at once.
 const AT_ONCE: usize = 256;
 
-/// A destination of messages.
 pub(super) trait Out {
     /// Sends a message to all replicas. A message that cannot be sent now is lost.
     fn publish(&mut self, message: Vec<u8>) -> impl Future<Output = ()> + Send;
 }
 
-/// Creates messages.
 #[derive(Debug)]
 pub(super) struct Speaker {
     bus: Arc<Bus>,
     writer: Writer,
-    /// Turns in progress, by number.
     turns: BTreeMap<u64, Arc<Turn>>,
     number: u64,
 }

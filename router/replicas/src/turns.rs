@@ -15,7 +15,6 @@ use fleet::Worker;
 use fleet::clock::Clock;
 use state::turn_reports::{ReportedTurn, SentTurn, TokensAt, TurnReports};
 
-/// A turn of this replica in progress.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) number: u64,

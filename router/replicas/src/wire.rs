@@ -4,11 +4,8 @@
 //! version u8 · kind u8 · sender u64 · number varint · workers: count varint, each u64 · fields of the kind
 //! ```
 //!
-//! Integers are little-endian or LEB128 varints. A worker is an index into the message's list, which contains hashes
-//! of names. A prompt's keys take 8 bytes each, and a byte or two for the tokens that each adds. The only text is the
-//! replica's own name.
-//!
-//! Received bytes are untrusted: they are read within bounds, or rejected.
+//! Integers are little-endian or LEB128 varints. A worker is an index into the message's list, which contains hashes of
+//! names. The only text is the replica's own name. Received bytes are read within bounds, or rejected.
 
 mod read;
 
@@ -54,7 +51,6 @@ pub(super) enum Kind {
     Roll = 1,
 }
 
-/// The common fields of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) kind: Kind,
@@ -64,7 +60,6 @@ pub(super) struct Head {
     pub(super) number: u64,
 }
 
-/// A turn sent to a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sent {
     pub(super) turn: u64,
@@ -90,7 +85,6 @@ pub(super) struct Left {
     pub(super) open: bool,
     /// Tokens before the reply.
     pub(super) before: u64,
-    /// The reply's keys, with their ends in tokens.
     pub(super) reply: Chain,
 }
 
@@ -104,7 +98,6 @@ pub(super) struct Trimmed {
     pub(super) keys: Vec<PrefixHash>,
 }
 
-/// A report of one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum News {
     Sent(Sent),
@@ -150,7 +143,6 @@ pub(super) struct Roll {
     pub(super) turns: Vec<UnderWay>,
 }
 
-/// The content of a message after its head.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Body {
     Turns(Vec<News>),

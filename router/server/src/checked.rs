@@ -2,8 +2,7 @@
 //!
 //! Nothing after a rejected line reaches hyper. A rejected head is answered in order: hyper sees the end of the
 //! connection once the earlier responses are complete and written, and then the connection's task writes the error
-//! ([`Progress::refusal`]). A rejected line within a body aborts that body, so that it is never taken for a complete
-//! one.
+//! ([`Progress::refusal`]). A rejected line within a body aborts that body, which then is never taken for complete.
 
 use std::io;
 use std::pin::Pin;
@@ -17,8 +16,7 @@ use super::progress::Progress;
 use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
 
-/// Bytes of an unfinished head that do not count against the bound of all connections; hyper buffers that much for
-/// each.
+/// Bytes of an unfinished head that do not count against the bound of all connections; hyper buffers them anyway.
 const UNCOUNTED_BYTES: usize = 8 * 1024;
 
 /// A connection whose incoming bytes are checked. Outgoing bytes are passed through.
@@ -32,7 +30,6 @@ pub(super) struct Checked<S> {
     refused: Option<Part>,
 }
 
-/// The part of a request that a rejected line belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Head,

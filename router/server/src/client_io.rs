@@ -1,8 +1,6 @@
 //! A client's socket, used by hyper and, after hyper has released it, for the last response.
 //!
-//! Clients of this API expect a JSON error. A request that is rejected before hyper has read it, or that never
-//! becomes complete, is answered here ([`say`]).
-//!
+//! A request that is rejected before hyper has read it, or never becomes complete, gets its JSON error here ([`say`]).
 //! A client that does not read its response also blocks the timeouts behind it, because hyper polls the response no
 //! further. So the socket fails when none of the pending output was accepted for some time.
 
@@ -26,7 +24,6 @@ use protocol::error::ApiError;
 
 /// Time for a client to read its last response and close.
 const LINGER: Duration = Duration::from_secs(5);
-/// Size of the buffer for input that is discarded.
 const WASTE_BYTES: usize = 16 * 1024;
 
 /// The socket as used by hyper.
@@ -75,7 +72,6 @@ impl ClientIo {
         )
     }
 
-    /// Records whether hyper's latest write was accepted completely.
     fn wrote(&self, whole: bool) {
         self.outgoing.written(whole);
         self.progress.wrote(whole);
@@ -203,9 +199,8 @@ pub(super) async fn say(stream: &Socket, error: &ApiError) {
     let _ = tokio::time::timeout(Duration::from_secs(1), write).await;
 }
 
-/// Closes a connection so that the client can read the last response. Closing while the client still sends, as with a
-/// request that is too large, would reset the connection before that. So input is read and discarded for a while,
-/// until the client closes too.
+/// Closes a connection so that the client can read the last response. Closing while the client still sends would reset
+/// the connection before that, so input is read and discarded for a while, until the client closes too.
 pub(super) async fn close(stream: &Socket) {
     let mut waste = vec![0; WASTE_BYTES];
     let read = async {

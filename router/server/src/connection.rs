@@ -52,7 +52,6 @@ pub const H2_SEND_BYTES: usize = 64 * 1024;
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time for a cut connection to send its last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-/// Interval of HTTP/2 keep-alive pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// The shared parts that connections are served with.
@@ -73,8 +72,7 @@ impl Connector {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
-            // A token is sent as a chunk size, the data and a line break: copying them together costs less than a
-            // vectored write.
+            // Copying a chunk's size, a token and a line break together costs less than a vectored write.
             .writev(false)
             .max_buf_size(max_head.saturating_add(READ_BYTES));
         server
@@ -232,7 +230,6 @@ enum Ended {
     Dropped,
 }
 
-/// The result of polling a connection.
 #[derive(Debug)]
 enum Happened {
     /// hyper has finished.
@@ -277,8 +274,7 @@ where
         }
         express.ring();
     }
-    // Streams end with an error event and then break off. A client that does not read misses it. Responses that are
-    // still pending after this are dropped, together with their requests to workers.
+    // Streams end with an error event and break off. What is still pending is dropped, with its requests to workers.
     express.ring();
     let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;

@@ -1,8 +1,4 @@
-//! A port's connection limit, and the eviction of idle connections at the limit.
-//!
-//! A connection without an open request never keeps a new client out. At the limit, idle connections are closed, the
-//! longest idle first, of the address that has most of them, so that a client with many connections evicts its own. A
-//! connection with an open request is never closed for another one; requests have limits of their own.
+//! A port's connection limit, and the eviction of idle connections at the limit (`docs/http.md`, section Connections).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

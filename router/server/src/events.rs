@@ -15,7 +15,6 @@ use super::stalled::Answers;
 /// How long a connection that has announced its end must be idle before it is closed.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
-/// The parts of a connection that events are derived from.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) socket: Arc<Socket>,
@@ -24,7 +23,6 @@ pub(super) struct Watched {
     pub(super) phase: watch::Receiver<Phase>,
 }
 
-/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) head: Duration,
@@ -59,7 +57,6 @@ enum Stage {
     Told,
 }
 
-/// The wake-up that caused a check.
 enum Woken {
     Phase,
     ClientClosed,
@@ -153,7 +150,6 @@ impl Events {
         None
     }
 
-    /// Handles the timer.
     fn looked(&mut self) -> Option<Event> {
         let progress = &self.watched.progress;
         let idle_for = progress.idle_for();

@@ -1,13 +1,11 @@
 //! The fast path: writes pieces of a streamed response without hyper.
 //!
-//! A stream is a head, then pieces of a few bytes each for seconds, then an end. hyper handles the head and the end.
-//! For each piece between them it would check the client's side, its own state and the body, twice each, which is
-//! more work than the piece itself. So while a chunked HTTP/1.1 response waits for its next piece and no earlier
-//! output is pending, the connection's task polls for pieces itself and writes each as a chunk (RFC 9112, section
-//! 7.1). hyper has a waker of its own and is polled only when that was woken: when the client sends or disconnects.
-//!
-//! hyper wakes itself when it can go on, for example when more of a body is available than it reads at a time. Then
-//! it is polled again at once: after a turn of other connections, the processor's caches would have lost the body.
+//! hyper handles the head and the end of a stream. For each piece between them it would check the client's side, its
+//! own state and the body, twice each, which is more work than the piece itself. So while a chunked HTTP/1.1 response
+//! waits for its next piece and no earlier output is pending, the connection's task polls for pieces itself and writes
+//! each as a chunk (RFC 9112, section 7.1). hyper has a waker of its own and is polled only when that was woken: when
+//! the client sends or disconnects, and when hyper wakes itself because it can go on. Then it is polled again at once:
+//! after a turn of other connections, the processor's caches would have lost the body.
 //!
 //! Everything but a plain piece that the socket accepts at once is left to hyper: the last piece, trailers, an error,
 //! and a client that reads more slowly than its response arrives ([`Outgoing`]).
@@ -35,7 +33,6 @@ const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;
 const MOST_POLLS: usize = 16;
 
 thread_local! {
-    /// Buffer in which pieces are framed as chunks.
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -103,8 +100,7 @@ impl FastPath {
         }
     }
 
-    /// Serves the connection: pieces on the fast path, everything else by `rest`, which polls hyper and the rare
-    /// events.
+    /// Serves the connection: pieces on the fast path, everything else by `rest`, which polls hyper and rare events.
     pub(super) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -188,8 +184,7 @@ impl FastPath {
         flows
     }
 
-    /// Writes a piece as a chunk; there is room for the size before it. Returns whether the kernel accepted all of
-    /// it; the remainder is kept.
+    /// Writes a piece as a chunk; `chunk` begins with room for the size. Returns whether the kernel accepted all of it.
     fn write(&self, cx: &mut Context<'_>, chunk: &mut Vec<u8>) -> io::Result<bool> {
         let bytes = chunk.len() - SIZE_BYTES;
         if bytes == 0 {
@@ -219,8 +214,7 @@ impl FastPath {
     }
 }
 
-/// Writes a chunk's size and line break at the end of `room`. Returns where they begin. Formatted by hand because
-/// each token has one.
+/// Writes a chunk's size and line break at the end of `room`, by hand because each token has one. Returns the start.
 fn put_size(room: &mut [u8], bytes: usize) -> usize {
     let mut begin = room.len() - 2;
     room[begin..].copy_from_slice(b"\r\n");

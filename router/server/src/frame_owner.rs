@@ -26,7 +26,6 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Returns the encoding of the response to `request`.
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         match request.version() {
             Version::HTTP_11 if request.method() != Method::HEAD => Self::Chunks,
@@ -60,14 +59,12 @@ impl FrameOwner {
     }
 }
 
-/// A response in transmission.
 #[derive(Debug)]
 pub(super) struct Held {
     /// `None` once it was dropped.
     pub(super) body: Option<Body>,
     /// When the last frame was taken, if none was polled for since.
     pub(super) handed_out: Option<Instant>,
-    /// The request's deadline.
     pub(super) due: Option<Instant>,
     /// Open until hyper drops the response, or it is dropped as stalled.
     pub(super) request: Option<OpenRequest>,
@@ -90,7 +87,6 @@ fn has_no_length(answer: &Response<Body>) -> bool {
         && answer.body().size_hint().exact().is_none()
 }
 
-/// A response as hyper sees it.
 pub(super) struct Watched {
     pub(super) held: Arc<Mutex<Held>>,
     pub(super) handed: Arc<Mutex<PollResults>>,

@@ -1,22 +1,10 @@
 //! Strict request framing: the guard against request smuggling.
 //!
 //! A request is smuggled where two parties on its way disagree about where it ends. hyper is as lenient as RFC 9112
-//! allows a recipient to be: it drops a `Content-Length` beside a `Transfer-Encoding` (§6.3), ends lines at a bare LF
-//! (§2.2), merges repeated equal lengths, and allows white space after a chunk's size. A proxy in front of this
-//! router may have read the same bytes differently. So every byte that a client sends passes this reader before hyper
-//! sees it. The reader checks only framing, and rejects everything ambiguous. Tests show that hyper reads all other
-//! input in the same way.
-//!
-//! Rejected, on HTTP/1 connections:
-//! - `Transfer-Encoding` beside `Content-Length`, more than once, other than `chunked`, or in HTTP/1.0;
-//! - a `Content-Length` that is not only digits, does not fit 64 bits, or is repeated, even with the same value;
-//! - no `Host` or several in HTTP/1.1 (RFC 9112, section 3.2);
-//! - lines that do not end with CRLF or contain CR or NUL, folded lines, names that are not tokens, white space
-//!   before a colon, request lines of other than three parts separated by single spaces;
-//! - chunk sizes that are not 1 to 16 hexadecimal digits, and extensions that are long or contain control characters;
-//! - trailers that affect framing or routing;
-//! - values and targets that hyper rejects: it would answer them by itself, with an empty body;
-//! - heads that are longer, or have more fields, than the connection's limits.
+//! allows a recipient to be, and a proxy in front of this router may have read the same bytes differently. So every
+//! byte that a client sends passes this reader before hyper sees it. The reader checks only framing, and rejects
+//! everything ambiguous (`docs/http.md`, section Framing), and what hyper would answer by itself, with an empty body.
+//! Tests show that hyper reads all other input in the same way.
 //!
 //! [`Framing`] finds the lines and skips bodies by their length; `lines` has the grammar of single lines. Only a line
 //! that arrives in parts is copied. HTTP/2 frames are skipped too ([`http2`] tracks unfinished header blocks).
@@ -104,7 +92,6 @@ pub struct Refused {
     pub why: Why,
 }
 
-/// The reason why a line is rejected.
 #[derive(Debug)]
 struct Bad(Why);
 
@@ -154,8 +141,7 @@ impl Framing {
         (self.whole, more)
     }
 
-    /// Checks the next bytes.
-    /// Fails if they are ambiguous or invalid, and on every call after that.
+    /// Checks the next bytes. Fails if they are ambiguous or invalid, and on every call after that.
     pub fn read(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let mut at = 0;
         while at < bytes.len() {
@@ -216,8 +202,7 @@ impl Framing {
             self.place = Place::Preface(known);
         } else {
             self.place = Place::Line(Line::Request);
-            // The matched part began a request line. If it was longer than a line, it contains a CR and is rejected
-            // with it.
+            // The matched part began a request line. If it was longer than a line, it contains a CR and is rejected.
             self.part.extend_from_slice(&PREFACE[..known]);
         }
         alike
@@ -254,7 +239,6 @@ impl Framing {
         Ok(read)
     }
 
-    /// Rejects a line that is too long so far.
     fn bound(&self, line: Line, bytes: usize) -> Result<(), Bad> {
         let (longest, why) = match line {
             Line::Request => (self.max_head - self.head_bytes, Why::TargetTooLong),
@@ -267,7 +251,6 @@ impl Framing {
     }
 }
 
-/// Skips up to `left` bytes.
 fn step(left: u64, rest: &[u8]) -> (usize, u64) {
     let read = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
     (read, left - read as u64)

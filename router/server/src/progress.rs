@@ -20,7 +20,6 @@ pub struct Progress {
     used: AtomicBool,
     http2: AtomicBool,
     unanswered: AtomicBool,
-    /// Output is pending.
     unwritten: AtomicBool,
     upgraded: AtomicBool,
     /// Requests whose responses are incomplete.
@@ -37,12 +36,9 @@ pub struct Progress {
     /// HTTP/2 header blocks begun, and whether the last one is unfinished.
     blocks_begun: AtomicU64,
     block_is_open: AtomicBool,
-    /// Why the reader has stopped permanently.
     refusal: OnceLock<ApiError>,
-    /// The reader's waker, while it waits for responses to be complete and written.
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
-    /// The connection is being evicted and has not ended yet.
     is_evicted: AtomicBool,
 }
 

@@ -1,9 +1,8 @@
 //! Bytes that a client pipelines behind an unanswered request.
 //!
-//! hyper stops reading while its buffer holds bytes of a later request. Further bytes then stay in the kernel, and
-//! once the receive buffer is full, the client's FIN cannot arrive: the router would not detect the disconnect. So
-//! the connection's task reads these bytes itself and keeps them for hyper. A client that pipelines more than
-//! [`MAX_BYTES`] loses its connection, as RFC 9112, section 9.3.2, permits.
+//! hyper stops reading while its buffer holds bytes of a later request. Once the kernel's receive buffer is full too,
+//! the client's FIN cannot arrive. So the connection's task reads these bytes itself and keeps them for hyper. A client
+//! that pipelines more than [`MAX_BYTES`] loses its connection, as RFC 9112, section 9.3.2, permits.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -22,7 +21,6 @@ use tailroute_http::unread::Unread;
 const MAX_BYTES: usize = 64 * 1024;
 const READ_BYTES: usize = 8 * 1024;
 
-/// Bytes read ahead of hyper, in order.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead {
     any: AtomicBool,
@@ -62,7 +60,6 @@ impl ReadAhead {
     }
 }
 
-/// Fills a connection's [`ReadAhead`].
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) socket: Arc<Socket>,
@@ -73,8 +70,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Reads pipelined bytes from the socket. Must be polled after hyper, by the same task. Ready if the connection
-    /// has to end.
+    /// Reads pipelined bytes. Must be polled after hyper, by the same task. Ready if the connection has to end.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
         while self.progress.has_pipelined() {
             let mut memory = [MaybeUninit::uninit(); READ_BYTES];

@@ -1,8 +1,7 @@
 //! A client's connection, with or without TLS.
 //!
-//! It is shared: hyper reads and writes it, the fast path writes pieces of streams, and the last response is written
-//! after hyper has released it. A plain socket supports concurrent use. The TLS state is behind an uncontended lock,
-//! because its users never overlap.
+//! hyper, the fast path and the writer of the last response share it. A plain socket supports concurrent use. The TLS
+//! state is behind an uncontended lock, because its users never overlap.
 
 use std::io;
 use std::pin::Pin;
@@ -28,7 +27,6 @@ enum Kind {
 
 #[derive(Debug)]
 struct Encrypted {
-    /// The TCP connection below TLS.
     tcp: Tcp,
     tls: Mutex<TlsStream<Tcp>>,
 }

@@ -1,11 +1,9 @@
 //! Drops responses whose client does not read.
 //!
-//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks
-//! the response's own timeouts, and could hold a worker for as long as it likes. In HTTP/2 this applies to each
-//! stream, while the connection is healthy. So each connection watches its responses from outside: a response
+//! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks the
+//! response's own timeouts; in HTTP/2 those of one stream. So each connection watches its responses from outside: one
 //! whose last frame was taken, without a poll for the next one, for `limits.idle_timeout_s` or past its request's
-//! deadline, is dropped, together with its request to the worker. A client that reads on gets an error. The
-//! request is closed, so a connection without reads becomes idle, and ends as an idle one does.
+//! deadline, is dropped with its request to the worker. A connection without reads then ends as an idle one does.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
@@ -25,7 +23,6 @@ use tailroute_http::body::{self, Body};
 /// Polling interval for a response that is past its deadline and would be stalled without another read.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The responses that a connection is sending.
 #[derive(Debug)]
 pub(super) struct Answers {
     patience: Duration,
@@ -42,8 +39,7 @@ struct Sending {
 }
 
 impl Held {
-    /// Returns when the response will be stalled without further polls. While its next frame is awaited, returns the
-    /// earliest possible time.
+    /// Returns when the response stalls without further polls; while its next frame is awaited, the earliest time.
     fn stuck_at(&self, now: Instant, patience: Duration) -> Instant {
         let silent = self.handed_out.unwrap_or(now) + patience;
         let due = self.due.map(|due| match self.handed_out {
@@ -65,7 +61,6 @@ impl Answers {
         }
     }
 
-    /// Adds the response to this request.
     pub(super) fn send(
         &self,
         mut answer: Response<Body>,
@@ -111,8 +106,7 @@ impl Answers {
         sending.answers.iter().any(|answer| answer.strong_count() > 0)
     }
 
-    /// Drops stalled responses, forever. A healthy response is checked only once per `patience`, because there are
-    /// many of them.
+    /// Drops stalled responses, forever. A healthy response, of which there are many, is checked once per `patience`.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             match self.give_up() {

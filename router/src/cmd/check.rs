@@ -28,8 +28,7 @@ pub struct Args {
     no_env: bool,
 }
 
-/// Runs the check.
-/// Fails if the file cannot be read, or the result cannot be written.
+/// Runs the check. Fails if the file cannot be read, or the result cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let environment = if args.no_env {
         BTreeMap::new()

@@ -30,8 +30,7 @@ pub struct Args {
     seeds: u64,
 }
 
-/// Plays the workload against each contender and prints the table.
-/// Fails if a fleet cannot be started.
+/// Plays the workload against each contender and prints the table. Fails if a fleet cannot be started.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -66,8 +66,7 @@ impl RoleArg {
     }
 }
 
-/// Runs the command.
-/// Fails if there is no randomness, or no key to read.
+/// Runs the command. Fails if there is no randomness, or no key to read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::New { name, role } => {

@@ -30,8 +30,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Runs the command.
-/// Fails if the input cannot be read or understood, or the result cannot be written.
+/// Runs the command. Fails if the input cannot be read or understood, or the result cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let migration = match &args.file {
         None => migrate::migrate(Input::Words(&args.command), args.from),

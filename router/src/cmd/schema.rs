@@ -16,8 +16,7 @@ pub struct Args {
     example: bool,
 }
 
-/// Prints the requested document.
-/// Fails if it cannot be written.
+/// Prints the requested document. Fails if it cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = if args.markdown {
         config::reference()

@@ -21,7 +21,6 @@ use state::supervise::{Task, forever};
 
 /// Time limit for tasks and threads to end after the drain.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(1);
-/// Time limit for the log's last lines.
 const LOG_LIMIT: Duration = Duration::from_secs(1);
 
 /// Serve: route requests to workers.
@@ -47,8 +46,7 @@ pub struct Args {
 }
 
 /// Runs the router until SIGTERM, SIGINT or a hand-over to another process, then drains. SIGHUP reloads the
-/// configuration.
-/// Fails if the configuration is wrong or a port cannot be bound.
+/// configuration. Fails if the configuration is wrong or a port cannot be bound.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen,
@@ -73,8 +71,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// Creates a runtime with a thread per processor. With one processor, as sidecars often have, a single-threaded runtime
-/// saves the cost of moving work between threads.
+/// Creates a runtime with a thread per processor. For one processor, a single-threaded runtime costs less.
 fn runtime() -> io::Result<Runtime> {
     let processors = std::thread::available_parallelism().map_or(2, NonZeroUsize::get);
     let mut builder = if processors == 1 {
@@ -86,8 +83,7 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
-    // With the signal handled, a write beyond RLIMIT_FSIZE fails, like one to a full disk, instead of ending the
-    // process.
+    // With the signal handled, a write beyond RLIMIT_FSIZE fails like one to a full disk; the process goes on.
     let _beyond_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,9 +1,8 @@
 //! The demo's conversations: assistants with shared system prompts, and users who pause between turns.
 //!
-//! Conversations arrive as a Poisson process. Each belongs to one of a few assistants, whose system prompts are long
-//! and whose popularity falls off as 1/rank. It has a geometric number of turns, lognormal prompts and replies, and
-//! exponential pauses between a reply and the next prompt. The caches hold about a third of the live conversations, so
-//! that both routing and eviction matter.
+//! Conversations arrive as a Poisson process and belong to assistants of popularity 1/rank. They have a geometric
+//! number of turns, lognormal prompts and replies, and exponential pauses. The caches hold about a third of the live
+//! conversations, so that both routing and eviction matter.
 
 use lab::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
@@ -16,14 +15,11 @@ use client::drive::plan::Plan;
 
 /// Tokens per block of the shared system prompts.
 const BLOCK: u64 = 16;
-/// Assistants, each with a system prompt of its own.
 const ASSISTANTS: u64 = 12;
 /// Length of the workload in seconds on the engines' clock.
 const SPAN_S: f64 = 55.0;
-/// New conversations per second.
 const ARRIVALS_PER_S: f64 = 6.0;
 const LAST_TURN: f64 = 0.16;
-/// Mean pause between turns in seconds.
 const PAUSE_S: f64 = 6.0;
 /// Share of turns that warm up the caches and are not counted.
 const WARM_UP: f64 = 0.15;

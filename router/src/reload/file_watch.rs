@@ -1,8 +1,5 @@
-//! Watches files from a thread of its own.
-//!
-//! A look at the files from a task takes a blocking thread, a thread per file and a wakeup of the runtime. This thread
-//! makes the same system calls itself, so a look at unchanged files is one wakeup. A file system that does not respond
-//! blocks only this thread; meanwhile, the caller looks by itself.
+//! Watches files from a thread of its own: a look from a task takes a blocking thread, a thread per file and a wakeup.
+//! A file system that does not respond blocks only this thread; meanwhile, the caller looks by itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! File descriptor limits, and bounds that fit within them.
 //!
-//! A client's connection takes one descriptor, a request in flight one more for its worker. Running out of them would
-//! fail in the wrong place: `accept` on the admin port, or a connection to a worker, which would look like the
-//! worker's fault. So the soft limit is raised to the hard one, and bounds that do not fit are lowered at startup.
+//! Running out of descriptors would fail in the wrong place, such as `accept` on the admin port. So the soft limit is
+//! raised, and bounds that do not fit are lowered.
 
 use std::num::NonZeroUsize;
 
@@ -32,7 +31,6 @@ pub fn fit(config: &mut Config) {
     }
 }
 
-/// Raises the limit of open files and returns it.
 fn raised() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -48,7 +46,6 @@ fn raised() -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Lowers the limits of connections and requests in flight to fit.
 fn fitting(
     connections: NonZeroUsize,
     in_flight: NonZeroUsize,

@@ -35,7 +35,6 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const HERE: u8 = b'L';
 const READY: u8 = b'R';
 
-/// The connection to the predecessor process.
 #[derive(Debug)]
 pub(super) struct Predecessor(UnixStream);
 

@@ -1,14 +1,6 @@
-//! Opens the listening sockets, or takes them over from the service manager or the predecessor process.
-//!
-//! A socket shared by two processes has one accept queue, which survives either process. So a new process that takes
-//! over the old one's listening sockets loses no connections. Two sockets on one port (`SO_REUSEPORT`) would have a
-//! queue each, and the old one's is reset when it is closed.
-//!
-//! | from | how |
-//! |---|---|
-//! | the predecessor process | `server.handover` names a local socket; see [`super::handover`] |
-//! | the service manager | systemd's `LISTEN_FDS`: the data port first, then the admin port, then the endpoint picker's |
-//! | this process | bound as configured |
+//! Opens the listening sockets, or takes them over from the service manager or the predecessor process. The predecessor
+//! process passes them through [`super::handover`], the service manager as systemd's `LISTEN_FDS`. docs/operating.md
+//! explains why `SO_REUSEPORT` is not used.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,13 +19,11 @@ const BACKLOG: u32 = 4096;
 pub(super) struct Listeners {
     pub(super) data: TcpListener,
     pub(super) admin: TcpListener,
-    /// The socket of the endpoint picker, if enabled.
     pub(super) picker: Option<TcpListener>,
     /// The predecessor process, which serves until it is asked to drain.
     pub(super) predecessor: Option<Predecessor>,
 }
 
-/// Opens or takes over the configured sockets.
 pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
     let mut given = Given::default();
     let mut predecessor = None;
@@ -92,8 +82,7 @@ impl Given {
     }
 }
 
-/// Binds a listening socket. Its backlog holds a burst of connections: if it overflows, a client waits a second or
-/// more until its kernel retries.
+/// Binds a listening socket. If its backlog overflowed, a client would wait a second or more until its kernel retries.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,

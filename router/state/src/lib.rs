@@ -1,7 +1,6 @@
 //! The state that every part of the router shares: configuration, workers, what was learned, the policy in force.
 //!
-//! A part holds an [`Arc`] of it beside what is its own: the pipeline in `proxy`, the exchange in `replicas`, the
-//! operator's API in `admin`. Nothing here knows any of them.
+//! A part holds an [`Arc`] of it beside what is its own (`proxy`, `replicas`, `admin`). Nothing here knows any of them.
 
 mod announce;
 pub mod control;
@@ -211,8 +210,8 @@ impl State {
         self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
     }
 
-    /// Returns the budget for requests that carry none: the free tail of a second turn. A worker that takes hints between
-    /// requests has no free tail.
+    /// Returns the budget for requests that carry none: the free tail of a second turn. A worker that takes hints
+    /// between requests has no free tail.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> SentObjective {
         let next_prompt = self.next_prompt();

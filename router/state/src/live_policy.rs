@@ -1,5 +1,4 @@
-//! Changes of the active policy: through the admin port, by a reload, at the end of a temporary change, or adopted from
-//! other replicas.
+//! Changes of the active policy: by the admin port, a reload, the end of a temporary change, or other replicas.
 
 use std::sync::Arc;
 
@@ -12,8 +11,7 @@ use operator::events::Kind;
 use operator::revisions::{Adopted, AppliedChange, Change, Revision, Source, Stale};
 
 impl State {
-    /// Applies a change, if `expected` is the active revision or `None`.
-    /// Fails if another revision is active.
+    /// Applies a change, if `expected` is the active revision or `None`. Fails if another revision is active.
     pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<AppliedChange, Stale> {
         let made = self.policy.apply(self.clock.now(), change, expected)?;
         self.policy_changed(&made.after);

@@ -1,8 +1,5 @@
-//! Workers that join, leave and are calibrated while the router serves.
-//!
-//! State is indexed by a worker's slot. A new worker takes an empty slot, and every user of slots is notified before a
-//! request can see the worker. A leaving worker gets no new requests and finishes those in flight. Then the state of
-//! its slot is removed, and the slot is free.
+//! Workers that join, leave and are calibrated while the router serves. A new worker takes an empty slot, and every
+//! user of slots is notified before a request can see it. A leaving one frees its slot after its last request.
 
 use std::sync::Arc;
 

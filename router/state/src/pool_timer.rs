@@ -9,8 +9,7 @@ use hyper_util::rt::TokioTimer;
 
 use crate::idle::Idle;
 
-/// Additional time between two checks of the pool while the router is idle. Its only connections are those of probes,
-/// which are used regularly. An expired connection is never used, whether or not it is closed.
+/// Additional time between two checks of the pool while the router is idle. An expired connection is never used anyway.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]

@@ -1,17 +1,10 @@
-//! Persists what was learned over a restart of the router.
+//! Persists what was learned over a restart of the router (docs/evidence.md, "Over a restart of the router").
 //!
 //! Without a snapshot, a restarted router sends the next turn of every conversation to any worker, which computes the
-//! whole history again: restarting the router would cost the fleet its caches. Residency is therefore written on a
-//! timer and at the end of a drain. It is read at the start, once discovery has found its workers, while requests are
-//! already served. The workers' caches change meanwhile, so an old snapshot is ignored, and wrong entries of a restored
-//! one are corrected by reports and events. A worker whose replayed events show that its cache was cleared since then
-//! is not restored at all.
+//! whole history again. One is written on a timer and at the end of a drain, and read at the start, once discovery has
+//! found its workers, while requests are already served. Reports and events correct what changed meanwhile.
 //!
-//! The mapping between a worker's blocks and text is not written. A worker that publishes events replays them, and one
-//! turn binds a conversation's text to its blocks. Until then the mirror is used, which the snapshot contains.
-//!
-//! The file is replaced by renaming, so a complete one always exists. A damaged, foreign or old file is reported in the
-//! log and ignored.
+//! The file is replaced by renaming, so a complete one always exists.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -27,10 +20,8 @@ use crate::State;
 use fleet::Worker;
 use fleet::overrides::AdminState;
 
-/// Largest file that is written or read. Conversations, positions and models are bounded to some 8 MB. A worker's cache
-/// adds 16 bytes for each of its keys, at most one per 256 bytes of text, so this suffices for ten thousand workers of
-/// a million tokens. A cache never has more keys than tokens; text of one byte per token reaches the limit sooner,
-/// which the log reports.
+/// Largest file that is written or read. It suffices for ten thousand workers of a million tokens, at 16 bytes for each
+/// key of 256 bytes of text. Text of one byte per token reaches it sooner, which the log reports.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
 /// Time limit for reading a file: gigabytes from a slow disk.
@@ -119,8 +110,7 @@ pub fn take(state: &State, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// Restores a snapshot of another router. Returns the number of entries.
-/// Fails if `bytes` are no snapshot.
+/// Restores a snapshot of another router. Returns the number of entries. Fails if `bytes` are no snapshot.
 pub fn restore(state: &State, bytes: &[u8]) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
     Ok(restore_contents(state, &decode(bytes)?))

@@ -1,9 +1,8 @@
 //! Restarts long-lived tasks when they panic.
 //!
-//! A task must not end silently: without its probes, for example, a worker stays out of rotation forever while
-//! the process looks alive. So every long-lived task runs under [`forever`] or [`until_done`]. A panic is logged,
-//! counted (`tailroute_task_restarts_total`) and published as an event, and the task is restarted after a pause.
-//! State that a task must not lose, such as the receiving end of a queue, is owned outside of it and borrowed.
+//! Without its probes, for example, a worker stays out of rotation forever while the process looks alive. So every
+//! long-lived task runs under [`forever`] or [`until_done`], which restart it after a pause. State that a task must not
+//! lose, such as the receiving end of a queue, is borrowed from outside of it.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -39,8 +39,7 @@ pub trait TurnReports: Debug + Send + Sync {
     /// Reports that a worker was sent a hint with this epoch.
     fn hinted(&self, worker: &Worker, epoch: u64);
 
-    /// Reports that a worker was sent a hint to evict a conversation's end first, beyond its first `keep` tokens.
-    /// `keys` are some of its keys, the last one first.
+    /// Reports a hint to evict a conversation beyond `keep` tokens first. `keys` are some of its keys, the last first.
     fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]);
 }
 

@@ -1,17 +1,15 @@
 //! Captures traffic as a trace for `tailroute replay`, to tune weights on real traffic.
 //!
 //! Each completed turn becomes a line of a turn trace of `lab::trace`, with additional fields for predictions and
-//! measurements. Separate lines ([`mod@fleet`]) have the workers' costs and the policy in force; one is written whenever
-//! they change. A capture has no text and no hash of text: blocks and conversations are numbered by first appearance
-//! ([`numbers`]), so lines show shared prefixes but not their content.
+//! measurements. Separate lines ([`mod@fleet`]) have the workers' costs and the policy in force; one is written
+//! whenever they change. A capture has no text and no hash of text: blocks and conversations are numbered by first
+//! appearance ([`numbers`]), so lines show shared prefixes but not their content.
 //!
 //! A trace is sorted by arrival, but a turn is recorded when it ends. The writer holds a line back while an earlier
-//! turn is in flight, up to a limit. A turn that ends too late is counted and left out ([`writer`]).
-//!
-//! A request puts its record into a bounded queue without waiting; if the queue is full, the record is dropped and
-//! counted. A thread polls the queue about fifty times per second and writes the records. The settings bound the disk
-//! usage ([`mod@file`]). A capture in [`memory`] has no thread: turns are appended as they end, and sorted and numbered
-//! when read.
+//! turn is in flight, up to a limit; a turn that ends too late is counted and left out ([`writer`]). A request never
+//! waits: its record goes into a bounded queue, or is dropped and counted. A thread polls the queue about fifty times
+//! per second and writes the records, within the disk usage of the settings ([`mod@file`]). A capture in [`memory`] has
+//! no thread: turns are appended as they end, and sorted and numbered when read.
 
 pub mod file;
 mod fleet;
@@ -47,7 +45,6 @@ const TARGET: &str = "tailroute::capture";
 
 const QUEUE: usize = 4096;
 
-/// Time limit for creating the file at start.
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for writing the queue at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
@@ -75,7 +72,6 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 enum Message {
     Turn(Arrival, Box<Record<'static>>),
-    /// A line with the fleet.
     Fleet(Vec<u8>),
     End(oneshot::Sender<()>),
 }
@@ -176,8 +172,7 @@ pub struct Slip {
 impl Slip {
     /// Records the completed turn.
     pub fn hand_in(self, record: Record<'static>) {
-        // Sent before the registration is removed: the writer relies on finding the record of every turn that is not in
-        // flight.
+        // Sent before the registration is removed: the writer relies on the record of every turn not in flight.
         let message = Message::Turn(self.arrival, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
             self.shared.counters.count("dropped", 1);

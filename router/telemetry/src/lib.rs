@@ -1,5 +1,4 @@
-//! Telemetry of single requests: [trace context](context), [spans](traces), [captured turns](capture), [log
-//! lines](logs).
+//! Telemetry of requests: [trace context](context), [spans](traces), [captured turns](capture), [log lines](logs).
 //!
 //! The crate does not depend on workers or the pipeline, which describe themselves by the traits of [`traces`]. The
 //! router counts metrics through [`traces::Counters`] and [`capture::Counters`].

@@ -1,7 +1,6 @@
-//! The process's log on standard error, with levels by module that can change at run time.
-//!
-//! The log is global, as in the `tracing` crate. A program that embeds the router installs its own log, whose lines
-//! name the request if it uses the fields or formats of [`request`].
+//! The process's log on standard error, with levels by module that can change at run time. It is global, as in the
+//! `tracing` crate. A program that embeds the router installs its own log, whose lines name the request if it uses the
+//! fields or formats of [`request`].
 
 pub mod request;
 pub mod writer;

@@ -1,13 +1,12 @@
 //! OpenTelemetry traces of requests, with one span per stage.
 //!
 //! A request carries a [`Trace`], in which each stage records its start and end under an uncontended lock. When the
-//! last handle is dropped, the [`sampler`] decides whether to keep the trace. A kept record goes into a bounded queue.
-//! One task converts records into the SDK's spans ([`spans`]), batches them ([`batch`]) and exports them by
-//! `opentelemetry-otlp` ([`collector`]). Requests never wait for it; records that do not fit are dropped and counted.
+//! last handle is dropped, the [`sampler`] decides whether to keep the trace. Kept records go into a bounded queue, and
+//! those that do not fit are dropped and counted: requests never wait. One task converts records into the SDK's spans
+//! ([`spans`]), batches them ([`batch`]) and exports them by `opentelemetry-otlp` ([`collector`]).
 //!
 //! Rejected: the SDK's tracer and `tracing-opentelemetry`, which allocate each span when it opens and sample at the
-//! start; a `SpanProcessor`, which receives finished spans one by one; and tail sampling in a collector, which must
-//! receive and hold all traces.
+//! start; a `SpanProcessor`, which receives single spans; and sampling in a collector, which must hold all traces.
 
 mod batch;
 mod collector;
@@ -37,7 +36,6 @@ use self::trace::Recording;
 pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
 use crate::context::Context;
 
-/// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::telemetry";
 
 /// Counts traces by outcome.
@@ -79,8 +77,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Creates an exporter by these settings, in a Tokio runtime, which runs gRPC's connections.
-    /// Fails if the collector uses TLS and there are no roots to verify it.
+    /// Creates an exporter, in a Tokio runtime for gRPC. Fails if the collector uses TLS and no roots can verify it.
     pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {

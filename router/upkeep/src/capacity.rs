@@ -1,9 +1,5 @@
-//! Capacity in tokens of a worker's prefix cache, as the worker reports it.
-//!
-//! Queried where the configuration does not give it: the capability document has `capacity_tokens`, SGLang's server
-//! info `max_total_num_tokens`, and vLLM's metrics have the number and size of blocks in the labels of
-//! `vllm:cache_config_info`. Each data-parallel rank has its own cache: a worker that is one rank uses that rank's
-//! capacity, and a whole endpoint the sum. Reports are capped at [`MOST`], since a mirror's memory grows with the
+//! Capacity in tokens of a worker's prefix cache, as the worker reports it. Queried where the configuration does not
+//! give it: docs/learning.md, "Cache capacity". Reports are capped at [`MOST`], since a mirror's memory grows with the
 //! capacity.
 
 use bytes::Bytes;
@@ -21,8 +17,7 @@ use state::control;
 /// The gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";
 
-/// Finds a worker's capacity, starting from the documents already fetched, and sets it in its mirror. Returns whether
-/// every query was answered, even if negatively.
+/// Finds a worker's capacity and sets it in its mirror. Returns whether every query was answered, even if negatively.
 pub(super) async fn learn(state: &State, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
     if worker.spec.capacity_is_known {
         return true;

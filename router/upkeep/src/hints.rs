@@ -58,8 +58,7 @@ async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
     }
 }
 
-/// Sends a worker the queued objective, if there is one and its dialect supports it: ξ_w of an idle worker, and Q̂.
-/// Hints in requests are more exact and take precedence.
+/// Sends a worker the queued objective, if its dialect supports it. Hints in requests take precedence.
 pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
     let Some((objective, epoch)) = worker.hints.take_objective() else {
         return;

@@ -1,8 +1,6 @@
-//! Probes a new or restarted worker for its models, hint dialect, eviction order and cost.
-//!
-//! An engine in the middle of a long prompt may not answer in time. Until it does, it gets no hints, and the queries
-//! are repeated with growing pauses ([`Pause`]), so that one slow response does not cost the worker its hints until it
-//! restarts.
+//! Probes a new or restarted worker for its models, hint dialect, eviction order and cost. An engine in the middle of a
+//! long prompt may not answer in time. Until it does, it gets no hints, and the queries are repeated with growing
+//! pauses ([`Pause`]).
 
 use std::sync::Arc;
 
@@ -19,8 +17,7 @@ use protocol::names;
 use proxy::Proxy;
 use state::control;
 
-/// Finds a worker's models and dialect, and sends it the objective if the dialect supports that. Returns whether every
-/// query was answered, even if negatively.
+/// Finds a worker's models and dialect, and sends it the objective. Returns whether every query got an answer.
 pub(super) async fn introduce(proxy: &Proxy, worker: &Arc<Worker>) -> bool {
     let (models, mut answered) =
         match control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await {

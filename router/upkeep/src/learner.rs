@@ -75,7 +75,6 @@ async fn sweep_is_wanted(state: &State) {
     }
 }
 
-/// Returns the worker, unless it was removed.
 fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     let known = workers.get(worker.index())?;
     (known.admin_state() != AdminState::Gone).then_some(known)

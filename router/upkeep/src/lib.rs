@@ -1,7 +1,6 @@
 //! Background tasks of the router: probes, control calls, learning, snapshots.
 //!
-//! These tasks depend on the [`Proxy`] and everything below it, and nothing below depends on them. Each is one loop, and
-//! none delays a request.
+//! Nothing below depends on these tasks. Each is one loop, and none delays a request.
 
 mod capacity;
 pub mod health;

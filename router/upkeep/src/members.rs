@@ -43,8 +43,7 @@ async fn keep(state: Arc<State>) {
     }
 }
 
-/// Slots per discoverable worker. A removed worker keeps its slot for some seconds, in which all workers may be
-/// replaced twice. Workers that change faster wait to join.
+/// Slots per discoverable worker: within the seconds that a removed worker keeps its slot, all may be replaced twice.
 const SLOTS_PER_WORKER: usize = 3;
 
 struct Wanted<'a> {
@@ -52,8 +51,7 @@ struct Wanted<'a> {
     refused: BTreeMap<Source, Refused>,
 }
 
-/// Adds, removes and updates workers as the sources require. Returns whether a worker waits to join until another one
-/// has left.
+/// Applies the sources to the fleet. Returns whether a worker waits to join until another one has left.
 fn agree(state: &State) -> bool {
     let all = state.discovery.all();
     let present = state.fleet.present();
@@ -91,7 +89,6 @@ impl Wanted<'_> {
     }
 }
 
-/// Updates a worker of the fleet as its source requires.
 fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
     match wanted {
         Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {

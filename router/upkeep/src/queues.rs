@@ -1,12 +1,7 @@
 //! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! vLLM and SGLang publish the waiting and running requests in `/metrics`; SGLang's `/v1/loads` also counts the waiting
-//! uncached tokens. A worker that is one rank of an endpoint uses that rank's figures.
-//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes neither
-//! is queried less often, and so is one without requests while the router is idle ([`state::idle`]).
-//!
-//! The same pages count prefill times, from which costs are learned where responses do not report them
-//! ([`learning::feedback::Counters`]).
+//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes none is
+//! queried less often, and so is one without requests while the router is idle ([`state::idle`]).
 
 pub(super) mod exposition;
 
@@ -39,7 +34,6 @@ const SELDOM: u32 = 60;
 /// reading coincides with a probe at the default intervals.
 const IDLE: u32 = 15;
 
-/// Figures on an engine's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     waiting: u32,
@@ -127,10 +121,8 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
     }
 }
 
-/// Comparison of the router's count of a worker's requests with the worker's own.
-///
-/// The router's count is briefly higher while a request or its response is in transit, and longer for a client that
-/// reads slowly. So a difference corrects nothing; a leaked count would stay too high forever and is detected here.
+/// Comparison of the router's count of a worker's requests with the worker's own. It corrects nothing, since the
+/// router's count is higher while a request is in transit, and for clients that read slowly; it detects a leaked count.
 #[derive(Debug, Default)]
 struct Drift {
     before: u32,
@@ -138,7 +130,6 @@ struct Drift {
 }
 
 impl Drift {
-    /// Compares the counts, and reports a difference that lasts.
     fn note(&mut self, state: &State, worker: &Worker, in_flight: u32, there: u32) {
         if self.looked(in_flight, there) {
             state.metrics.in_flight_drift(worker.name());
@@ -151,8 +142,7 @@ impl Drift {
         }
     }
 
-    /// Compares the worker's count `there` with the router's count `here` when it was queried. Returns whether the
-    /// router's has been higher for longer than requests are in transit.
+    /// Returns whether the router's count `here` has been higher than the worker's `there` for [`DRIFTS`] readings.
     fn looked(&mut self, here: u32, there: u32) -> bool {
         let all_along = here.min(std::mem::replace(&mut self.before, here));
         self.in_a_row = if all_along > there { self.in_a_row + 1 } else { 0 };

@@ -10,7 +10,6 @@ use operator::audit::{AuditRecord, Author};
 use replicas::Bus;
 use state::State;
 
-/// Restores an earlier policy whenever that is due. Does not end.
 pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
     loop {
         state.policy.revert_due(state.clock).await;
@@ -26,7 +25,6 @@ pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
     }
 }
 
-/// Restores learned values of α whenever a pin expires. Does not end.
 pub(super) async fn alphas(state: Arc<State>) {
     loop {
         let workers = state.fleet.present();

@@ -91,8 +91,7 @@ pub(super) fn make(proxy: &Proxy, worker: &Worker) {
     }
 }
 
-/// Sets the price of room on a worker that takes hints in requests only, after it stored this many tokens: the value of
-/// the ends that it evicted for them.
+/// Sets the price of room on a worker that takes hints in requests only: the value of what it evicted for `stored`.
 pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
     if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
         proxy

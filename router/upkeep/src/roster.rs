@@ -18,7 +18,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs every worker's tasks for as long as this task lives.
 pub(super) async fn keep(proxy: Arc<Proxy>) {
     let mut changes = proxy.state.fleet.changes();
     let mut crews: Vec<(Arc<Worker>, JoinSet<()>)> = Vec::new();

@@ -8,7 +8,6 @@ use tracing::{info, warn};
 use fleet::{Slowdown, Worker};
 use state::State;
 
-/// Takes a reading of each worker's cost, and reports those that became slow or recovered.
 pub(super) fn watch(state: &State, workers: &[Arc<Worker>]) {
     let now = state.clock.now();
     let readings = state.feedback.costs.lock().take_readings(now);

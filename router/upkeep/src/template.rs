@@ -1,12 +1,10 @@
 //! Measures the tokens that a model's chat template puts between a reply and the user's next message.
 //!
 //! Two conversations that part after a reply still share the template's tokens that follow it (`<|im_end|>`, a line
-//! break, `<|im_start|>user` …). Text keys do not cover them, and where they end a block the engine finds one block
-//! more than the text shows. Engines with `POST /tokenize` (vLLM) are queried once per model for three short chats;
-//! elsewhere the same is learned from reports that differ by a block.
-//!
-//! Of the chats `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and
-//! the third differ only in the reply: what lies between is the template's.
+//! break, `<|im_start|>user` …), which text keys do not cover. Engines with `POST /tokenize` (vLLM) are queried once
+//! per model for three short chats; elsewhere the same is learned from reports that differ by a block. Of the chats
+//! `u/a/v`, `u/a/w` and `u/b/v` the first two part where the second user's text begins, and the first and the third
+//! differ only in the reply: what lies between is the template's.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -60,7 +58,6 @@ async fn tokens(state: &State, worker: &Worker, model: &str, reply: &str, next: 
     answer["tokens"].as_array()?.iter().map(Value::as_u64).collect()
 }
 
-/// Returns the number of tokens between the reply and the user's text.
 fn gap(first: &[u64], other_user: &[u64], other_reply: &[u64]) -> Option<u64> {
     let shared = |other: &[u64]| first.iter().zip(other).take_while(|(a, b)| a == b).count();
     let user_begins = shared(other_user);

@@ -1,7 +1,5 @@
-//! A bounded log of encoded batches, numbered from 0, for the publisher and for replay.
-//!
-//! A number is assigned when a batch is created, not when it is sent, so a publisher that falls behind the buffer
-//! leaves a gap that subscribers can detect and repair, as with vLLM's bounded queue.
+//! A bounded log of encoded batches, for the publisher and for replay. A batch is numbered, from 0, when it is created,
+//! so a publisher that falls behind leaves a gap that subscribers can detect and repair, as with vLLM's bounded queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -109,7 +107,6 @@ impl EventLog {
     }
 }
 
-/// The position of a reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     life: u64,

@@ -1,7 +1,6 @@
-//! The two ZMQ sockets: PUB for events, ROUTER for replays.
-//!
-//! A message is topic | 8-byte big-endian number | payload. A DEALER requests a replay with `["", from]` and receives
-//! `["", topic, number, payload]…`, the last one numbered `ffffffffffffffff`.
+//! The two ZMQ sockets: PUB for events, ROUTER for replays. A message is topic | 8-byte big-endian number | payload. A
+//! DEALER requests a replay with `["", from]` and receives `["", topic, number, payload]…`, the last one numbered
+//! `ffffffffffffffff`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

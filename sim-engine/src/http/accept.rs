@@ -15,10 +15,8 @@ use crate::rank::Ranks;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Pause between attempts to rebind the port after a death.
 const REBIND_PAUSE: Duration = Duration::from_millis(5);
 
-/// Size of the listen backlog.
 const BACKLOG: u32 = 1024;
 
 pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr) {
@@ -66,8 +64,7 @@ pub(crate) async fn serve(ranks: Ranks, listener: TcpListener, addr: SocketAddr)
     }
 }
 
-/// Binds the port without listening, so that connections to a dead engine are refused and no other server gets its
-/// port.
+/// Binds the port without listening: connections to a dead engine are refused, and no other server gets its port.
 fn keep(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()

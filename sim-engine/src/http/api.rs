@@ -29,7 +29,6 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Returns the family of a path.
     pub(super) fn of(path: &str) -> Self {
         match path.strip_prefix("/v1/messages") {
             Some("") => Self::Anthropic,

@@ -11,7 +11,6 @@ pub(crate) struct ApiError {
     status: StatusCode,
     kind: &'static str,
     message: String,
-    /// The parameter at fault.
     param: Option<&'static str>,
 }
 

@@ -1,9 +1,6 @@
-//! Fast mode: an engine with minimal cost, for measuring a proxy in front of it.
-//!
-//! Only the fields that the reply depends on are parsed: whether it streams, and how many tokens are requested. A
-//! prompt token is taken to be four bytes. Responses are not stored. A streamed reply has one event, and one write, per
-//! token, as with real engines: either all at once or at the pace set by `PUT /sim/pace`, in wall time whatever the
-//! time scale.
+//! Fast mode: an engine with minimal cost, for measuring a proxy in front of it. Only the fields that the reply depends
+//! on are parsed, a prompt token is taken to be four bytes, and responses are not stored. A streamed reply has one
+//! event, and one write, per token, as with real engines: all at once, or at the pace of `PUT /sim/pace` in wall time.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -28,7 +25,6 @@ use super::whole;
 use crate::rank::Shared;
 use crate::scheduler::Progress;
 
-/// The fields of a request that the reply depends on.
 #[derive(Deserialize)]
 struct Asked {
     stream: Option<bool>,
@@ -81,7 +77,6 @@ pub(super) fn answer(
     Ok(json_response(StatusCode::OK, &whole::reply(&shape, &progress)))
 }
 
-/// A reply with one event per token.
 struct Paced {
     writer: Writer,
     said: u32,

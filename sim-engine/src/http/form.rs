@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::shape::Shape;
 use crate::scheduler::Progress;
 
-/// The events of an API.
 pub(super) trait Form: Send {
     /// Appends the events that are sent before the first token exists.
     fn open(&mut self, _out: &mut String, _shape: &Shape) {}
@@ -19,6 +18,5 @@ pub(super) trait Form: Send {
     /// Appends the events of a delta of tool calls, in the form of chat completions.
     fn calls(&mut self, out: &mut String, delta: &Value);
 
-    /// Appends the last events.
     fn finish(&mut self, out: &mut String, shape: &Shape, progress: &Progress);
 }

@@ -1,8 +1,6 @@
-//! Anthropic's `/v1/messages`, as vLLM serves it.
-//!
-//! A request is converted to one of chat completions, so a conversation has the same prompt, and finds the same cached
-//! blocks, at both. Every request must have a limit, and clients send a high one; so a reply ends by itself after the
-//! configured number of tokens if the limit is higher.
+//! Anthropic's `/v1/messages`, as vLLM serves it. A request is converted to one of chat completions and finds the same
+//! cached blocks. Clients must send a limit and send a high one, so a reply ends after the configured number of tokens
+//! if that is less.
 
 mod ask;
 mod events;

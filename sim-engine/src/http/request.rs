@@ -1,6 +1,4 @@
-//! Converts a request into a submission for the scheduler.
-//!
-//! The fields are those of chat and plain completions. Bodies of the other APIs are converted to them.
+//! Converts a request, with the fields of chat and plain completions, into a submission for the scheduler.
 
 mod extent;
 mod known;
@@ -111,7 +109,6 @@ pub(super) struct Reply {
     pub(super) tells_tiers: bool,
 }
 
-/// Parses a body of an API.
 pub(super) fn parse<T: DeserializeOwned>(
     config: &EngineConfig,
     api: Api,
@@ -170,7 +167,6 @@ impl Fields {
         Ok(tokens)
     }
 
-    /// Returns the submission and the format of the reply.
     pub(super) fn submission(
         self,
         config: &EngineConfig,

@@ -1,8 +1,6 @@
-//! OpenAI's `/v1/responses`, as vLLM serves it with its store enabled.
-//!
-//! A request is converted to one of chat completions, so a conversation has the same prompt, and finds the same cached
-//! blocks, at both. With `previous_response_id` the stored conversation precedes the input. There is no background
-//! mode, so no response can be cancelled.
+//! OpenAI's `/v1/responses`, as vLLM serves it with its store enabled. A request is converted to one of chat
+//! completions, so a conversation finds the same cached blocks at both. With `previous_response_id` the stored
+//! conversation precedes the input. There is no background mode, so no response can be cancelled.
 
 mod ask;
 mod events;

@@ -12,14 +12,12 @@ use crate::rank::Shared;
 use crate::scheduler::Progress;
 use crate::text;
 
-/// The common parts of a reply's chunks.
 pub(super) struct Shape {
     pub(super) id: String,
     pub(super) api: Api,
     pub(super) created: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) reply: Reply,
-    /// The request, at `/v1/responses`.
     pub(super) turn: Turn,
 }
 
@@ -88,8 +86,7 @@ impl Shape {
     }
 }
 
-/// Returns the reply's id. As in vLLM it contains the client's `X-Request-Id`, and is the body's `request_id` at
-/// `/v1/responses`.
+/// Returns the reply's id: with the client's `X-Request-Id`, as in vLLM, or the body's `request_id` of `/v1/responses`.
 pub(super) fn reply_id(shared: &Shared, headers: &HeaderMap, turn: &Turn, api: Api, number: u64) -> String {
     let kind = match api {
         Api::Chat | Api::Messages => "chatcmpl",

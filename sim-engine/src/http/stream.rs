@@ -1,7 +1,5 @@
-//! Streamed replies. The events of each API are a [`Form`].
-//!
-//! All text since the last write goes into one content chunk, so that a slow reader or a fast clock makes chunks
-//! longer, and nothing queues up.
+//! Streamed replies. The events of each API are a [`Form`]. All text since the last write goes into one content chunk,
+//! so that a slow reader or a fast clock makes chunks longer, and nothing queues up.
 
 mod choices;
 
@@ -110,7 +108,6 @@ impl Stream {
     }
 }
 
-/// Writes a reply's events.
 pub(super) struct Writer {
     shape: Shape,
     form: Box<dyn Form>,

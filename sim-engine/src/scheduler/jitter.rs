@@ -21,7 +21,6 @@ impl Jittering {
         Self { jitter, rng }
     }
 
-    /// Returns the factor of the next prefill's time.
     pub(super) fn factor(&mut self) -> f64 {
         if self.jitter.share == 0.0 && self.jitter.stalls == 0.0 {
             return 1.0;

@@ -10,7 +10,6 @@ use super::super::base_url::base_url;
 use super::super::checker::Checker;
 use super::{LONGEST_NAME, Scheme, few};
 
-/// Longest label selector.
 const LONGEST_SELECTOR: usize = 1_024;
 
 /// Workers of a Kubernetes API server: the endpoints of Services, or pods. They are watched, so that changes apply at
@@ -155,7 +154,6 @@ pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) 
     })
 }
 
-/// Returns the configured API server, if any.
 fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
     let path = |key: &str| format!("discovery.kubernetes.{key}");
     let file = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));

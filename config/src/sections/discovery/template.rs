@@ -26,21 +26,18 @@ const NOT_ANNOTATED: [&str; 6] = [
     "url",
 ];
 
-/// Section with the settings of every discovered worker.
 const SECTION: &str = "discovery.worker";
 
 /// Settings of workers that come without their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     worker: WorkerSection,
-    /// Keys that were set.
     keys: Vec<String>,
 }
 
 impl Template {
-    /// Returns the worker of this name and url, once for each of its ranks. `changes` overrides keys of `[[workers]]`,
-    /// which are spelled with dashes; `prefix` precedes them in problems.
-    /// Fails with everything that is wrong with the settings.
+    /// Returns the worker of this name and url, once for each rank. `changes` overrides keys of `[[workers]]`, spelled
+    /// with dashes; `prefix` precedes them in problems. Fails with all problems of the settings.
     pub fn workers(
         &self,
         name: &str,
@@ -95,7 +92,6 @@ fn said_at(path: &str, changes: &BTreeMap<String, String>, prefix: &str) -> Stri
     }
 }
 
-/// One problem.
 fn one(path: &str, what: &str) -> Problems {
     let mut problems = Problems::default();
     problems.push(Problem {
@@ -107,7 +103,6 @@ fn one(path: &str, what: &str) -> Problems {
     problems
 }
 
-/// Converts annotations to keys of `[[workers]]`.
 fn annotated(
     changes: &BTreeMap<String, String>,
     prefix: &str,
@@ -157,7 +152,6 @@ fn annotated(
     read
 }
 
-/// The schema of the section.
 pub(super) fn schema(generator: &mut SchemaGenerator) -> schemars::Schema {
     let mut schema = WorkerSection::json_schema(generator).to_value();
     if let Some(properties) = schema.pointer_mut("/properties").and_then(Json::as_object_mut) {

@@ -92,14 +92,12 @@ pub struct Ask<'a> {
 }
 
 impl Client {
-    /// Sends a prompt as one user message and reads the streamed response.
-    /// Fails if the response is not a stream with content and usage.
+    /// Sends a prompt as one user message and reads the response. Fails if it is no stream with content and usage.
     pub async fn chat(&self, ask: Ask<'_>) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, || ())).await
     }
 
-    /// Does what [`Client::chat`] does, and calls `begun` at the first content.
-    /// Fails if the response is not a stream with content and usage.
+    /// Does what [`Client::chat`] does, and calls `begun` at the first content. Fails as it does.
     pub async fn chat_and_tell(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, begun)).await
     }
@@ -148,7 +146,6 @@ impl Client {
     }
 }
 
-/// The part of a stream that was read so far.
 #[derive(Default)]
 struct Reading {
     pieces: Vec<(Millis, usize)>,

@@ -1,6 +1,4 @@
-//! Facts about a worker: engine, model, context, cache.
-//!
-//! Everything but the model may remain unknown, because no engine serves all of these paths.
+//! Facts about a worker. Everything but the model may remain unknown, because no engine serves all of these paths.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,8 +18,7 @@ struct Card {
     owned_by: Option<String>,
 }
 
-/// Collects the facts. `wanted` is the model to measure; by default the first that the worker lists.
-/// Fails if the worker cannot be reached, or no model is wanted or listed.
+/// Collects the facts of `wanted`, by default the first model listed. Fails if the worker is unreachable or lists none.
 pub async fn facts(client: &Client, wanted: Option<&str>) -> Result<Facts, ProbeError> {
     let card = model(client, wanted).await?;
     let mut facts = Facts {
@@ -124,8 +121,7 @@ pub struct Load {
     pub finished: Option<f64>,
 }
 
-/// Reads a worker's load.
-/// Fails if the metrics page cannot be read, or lacks the load.
+/// Reads a worker's load. Fails if the metrics page cannot be read, or lacks the load.
 pub async fn load(client: &Client) -> Result<Load, ProbeError> {
     let page = match client.text("/metrics").await {
         Ok(page) => page,

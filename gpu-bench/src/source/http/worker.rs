@@ -1,10 +1,7 @@
-//! Converts cells into prompts.
-//!
-//! A cell's history is the beginning of one long text, the same for all cells of this measurement, so that a long
-//! history also warms shorter ones. A separate request primes it; the worker's report of cached tokens shows whether
-//! it is there. The new part is text that was never sent before, in this measurement or an earlier one: its seed
-//! includes the clock. Tokens are counted by the worker's `usage`, not by a tokenizer; two prompts at the beginning
-//! determine the tokens per word.
+//! Converts cells into prompts. A cell's history is the beginning of one long text, so that a long history also warms
+//! shorter ones. A separate request primes it; the worker's report of cached tokens shows whether it is there. The new
+//! part was never sent before, in this measurement or an earlier one: its seed includes the clock. Tokens are counted
+//! by the worker's `usage`; two prompts at the beginning determine the tokens per word.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -48,9 +45,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Collects the facts of a worker, measures its tokens per word, and checks that it caches and reports cached
-    /// tokens.
-    /// Fails if it cannot be measured.
+    /// Collects a worker's facts and tokens per word. Fails if it cannot be measured, or does not report cached tokens.
     pub async fn prepare(
         client: Client,
         model: Option<&str>,
@@ -146,8 +141,7 @@ impl Worker {
         }
     }
 
-    /// Returns the prefill time of a response, by the measurement's clock.
-    /// Fails if the engine did not report it.
+    /// Returns the prefill time of a response by the measurement's clock. Fails if the engine did not report it.
     pub fn prefill(&self, answer: &Answer) -> Result<Millis, ProbeError> {
         match self.clock {
             Clock::Engine => answer
@@ -157,8 +151,7 @@ impl Worker {
         }
     }
 
-    /// Returns the prompt of a cell, after priming its history.
-    /// Fails if priming fails.
+    /// Returns the prompt of a cell, after priming its history. Fails if priming fails.
     pub async fn prompt(&mut self, cell: Cell) -> Result<String, ProbeError> {
         // If there is a history, it includes the template's tokens.
         let (history, uncached) = (cell.cached_tokens as f64, cell.uncached_tokens as f64);

@@ -1,10 +1,9 @@
 //! Belady's optimum for the mean: the conversation whose next turn is furthest in the future is evicted first.
 //!
 //! Every token saves the same time when its conversation returns, so only the time of return matters (Belady 1966; the
-//! paper's Theorem 1 at ξ = 0). Conversations that never return are evicted before all others, oldest first.
-//!
-//! Next turns are kept in an ordered set, O(log n) per turn. A heap with lazy deletion would grow with the trace: the
-//! entry that a turn makes stale is the nearest one, which never comes to the top.
+//! paper's Theorem 1 at ξ = 0). Conversations that never return are evicted first, from the oldest. Next turns are in
+//! an ordered set, O(log n) per turn: a heap with lazy deletion would grow with the trace, since the entry that a turn
+//! makes stale is the nearest one, which never comes to the top.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,9 @@
 //! The ranking policies on hash blocks that conversations share.
 //!
-//! In [`super::prefix`] a finished chain carries the length worth keeping, which suffices for the LRU family. The
-//! policies here compare blocks of different chains: a prefix-closed tree of blocks, whose evictable ones (leaves, or a
-//! hybrid model's states) are in an ordered set.
-//!
-//! A turn's blocks become resident and are touched, then the lowest evictable ones are evicted until the cache fits.
-//! The blocks just served compete with the others, as under optional caching of private conversations.
+//! A finished chain in [`super::prefix`] carries the length worth keeping, which suffices for the LRU family. The
+//! policies here compare blocks of different chains: a prefix-closed tree, whose evictable blocks (leaves, or a hybrid
+//! model's states) are ordered. A turn's blocks become resident and are touched, then the lowest evictable ones are
+//! evicted until the cache fits: those just served compete with the others, as under optional caching.
 //!
 //! - *The last turn decides* the value of a block that several conversations use, as in [`super::prefix`]. A sum over
 //!   all of them would need each of their returns and ends, and ends are never observed.
@@ -42,8 +40,7 @@ pub trait BlockPolicy {
     /// Returns the tokens of a chain that need no prefill now.
     fn cached(&self, chain: &[PrefixHash]) -> Tokens;
 
-    /// Returns the time to load the resident blocks of a chain to where prefill can use them. Zero except in a tier
-    /// stack.
+    /// Returns the time to load the resident blocks of a chain to where prefill can use them: zero without tiers.
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
         let _ = chain;
         Millis::ZERO
@@ -58,8 +55,7 @@ pub trait BlockPolicy {
     /// Returns the resident blocks, in no particular order.
     fn dump(&self) -> Vec<PrefixHash>;
 
-    /// Checks the invariants between calls.
-    /// Fails with the first broken invariant.
+    /// Checks the invariants between calls. Fails with the first broken one.
     fn check(&self) -> Result<(), String>;
 }
 
@@ -82,8 +78,7 @@ macro_rules! blocks_of_tree {
 
 pub(crate) use blocks_of_tree;
 
-/// Creates an empty cache of shared blocks under this policy. `None` for the LRU family, which runs in
-/// [`super::prefix`], and for a hindsight policy without foresight.
+/// Creates an empty cache. `None` for the LRU family ([`super::prefix`]) and for hindsight without foresight.
 pub fn build(
     spec: &PolicySpec,
     config: CacheConfig,

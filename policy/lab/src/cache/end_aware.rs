@@ -1,7 +1,5 @@
-//! End-Aware T-LRU: with foresight of last turns, drops ended conversations whole (paper, appendix G.1).
-//!
-//! `ended` is the most valuable bit that a client can give. Under forced caching an ended conversation stays whole for
-//! its last turn, and is dropped at the next turn of another.
+//! End-Aware T-LRU: with foresight of last turns, drops ended conversations whole (paper, appendix G.1). Under forced
+//! caching one stays whole for its last turn, and is dropped at the next turn of another.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;

@@ -13,23 +13,18 @@
 //!
 //! # Gaps in the paper, and the choices made
 //! - *ε*: with ε = 0 all tokens that cannot matter for TEL tie, at the expense of the mean. ε > 0 keeps their hazard in
-//!   the order. The default, 0.1, is a compromise, chosen on generated seeds 11 to 20: against T-LRU it lowers TEL by
-//!   4.9 % and the mean by 1.8 % there. It is not the best for TEL: 0.01 lowers TEL by 6.5 % and the mean by 0.7 %.
-//! - *λ*: the paper has a known rate per conversation. Here it is learned: the hazard `λ_c` of the turn's class, a
-//!   traffic class and a turn number, which is all that is known of a new conversation. By default ([`Hazards`]) it is
-//!   corrected by the conversation's own returns, `(k + n)/(k/λ_c + T)` after `n` of them in a time `T`, the posterior
-//!   mean under a gamma prior of shape `k`. Conversations differ more than classes do: see `docs/cache-policies.md`.
+//!   the order. The default, 0.1, is a compromise: see `docs/cache-policies.md`.
+//! - *λ*: the paper has a known rate per conversation. Here it is the hazard `λ_c` of the turn's class (traffic class
+//!   and turn number), by default ([`Hazards`]) corrected by the conversation's own returns: `(k + n)/(k/λ_c + T)`
+//!   after `n` of them in a time `T`, the posterior mean under a gamma prior of shape `k`.
 //! - *μ*: one decay for all, learned as 4/3 of the inverse mean gap unless given. Then the order of any two untouched
 //!   conversations never changes, and can be stored: `ln λ + ∫μ dt + ln(P + ε)`, the integral up to the last turn.
-//!   (With `μ·t_last` instead, every correction of a learned μ would move old conversations past new ones, the more so
-//!   the longer the clock runs.)
+//!   (With `μ·t_last`, every correction of μ would move old conversations past new ones.)
 //! - *P*: learned from the prompts, as a step function ([`super::survival`]).
 //!
-//! # Cost
-//! An ordered set over conversations, not tokens: between two steps of `P` all tokens of a conversation have the same
-//! value and are evicted together. O(log n) per turn and per step crossed; a conversation crosses each step once per
-//! turn of its own. Ranks are computed when a conversation is touched or cut, and not updated when the estimates
-//! change.
+//! Between two steps of `P` all tokens of a conversation have the same value and are evicted together. O(log n) per
+//! turn and per step crossed; a conversation crosses each step once per turn of its own. Ranks are computed when a
+//! conversation is touched or cut, and not updated when the estimates change.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +36,7 @@ use super::{CacheConfig, CachePolicy, Served, residency_of};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// The learned μ, in inverse mean gaps. More than one: a silent conversation is likelier to be over, and also likelier
-/// to be a slow one.
+/// μ in inverse mean gaps. More than one: a silent conversation is likelier to be over, and also likelier to be slow.
 const DECAY_PER_GAP: f64 = 4.0 / 3.0;
 
 /// Turn numbers told apart within a traffic class: first, second, third, fourth and later.
@@ -53,8 +47,7 @@ const TURN_CLASSES: u32 = 4;
 pub enum Hazards {
     /// Equal hazards.
     Equal,
-    /// The hazard of the turn class (traffic class and turn number), learned from all conversations' returns after such
-    /// turns.
+    /// The hazard of the turn class (traffic class and turn number), learned from all conversations' returns.
     TurnClass,
     /// The conversation's own hazard: that of its turn class, corrected by its own returns.
     #[default]
@@ -136,8 +129,7 @@ impl ExpectedExcess {
             .unwrap_or_else(|| self.learned.current())
     }
 
-    /// Returns `ln vᵢ` of the last of `resident` tokens, given the `weight` of its conversation, and the number of
-    /// tokens at which the value rises next.
+    /// Returns `ln vᵢ` of the last of `resident` tokens, and the number of tokens at which the value rises next.
     pub(super) fn value(&self, weight: f64, length: u64, resident: u64) -> (f64, u64) {
         let z = self.xi_tokens - (length - resident) as f64;
         let (probability, change) = self.prompts().level(z);

@@ -1,16 +1,14 @@
 //! FLOP-aware eviction and selective admission, for hybrid models (Marconi: Pan et al., MLSys 2025).
 //!
 //! A hybrid model's recurrent layers keep one state of fixed size, updated in place, which cannot be cut back to a
-//! shorter prefix. So a cached sequence can be resumed only exactly where a state was saved, and every saved state
-//! costs memory, however short its prefix: it counts against the capacity as a number of tokens. Marconi's solution is
-//!
+//! shorter prefix. So a cached sequence can be resumed only where a state was saved, and every saved state costs
+//! memory: it counts against the capacity as a number of tokens. Marconi's solution is
 //! - *admission by speculative insertion*: save at most two states of a sequence, at the point where it diverges from
 //!   cached sequences, and at its last token. Others would never be hit;
 //! - *eviction by utility*, `S = recency + w · FLOPs saved per byte`, with `w` tuned from the workload.
 //!
 //! Private conversations never branch, so one state is admitted per conversation, at its end; a turn whose history does
-//! not contain exactly what was cached resumes nothing. Where prompts share blocks, [`super::blocks::hybrid`] admits
-//! both states, and shares this file's utility and tuning.
+//! not contain exactly what was cached resumes nothing. On shared blocks [`super::blocks::hybrid`] admits both states.
 //!
 //! # Gaps in the source, and the choices made
 //! - *Recency* is `∫dt/τ` up to the last turn, with τ the mean gap of returns: a rank that is fixed while nothing is
@@ -138,7 +136,6 @@ impl Utility {
         }
     }
 
-    /// Returns S under the current weight.
     pub(super) fn score(&self, worth: Worth) -> f64 {
         worth.recency + self.weight * worth.efficiency
     }

@@ -2,11 +2,9 @@
 //!
 //! `H = clock + frequency · cost/size` (Cherkasova 1998). The victim is the least `H`, and the clock rises to it, so
 //! that unused entries sink. A conversation's cost is its prefill, `α·L + γ·L²/2`, so `cost/size = α + γ·L/2`: without
-//! attention cost this is LFU with ageing; with it, long conversations weigh more. Frequency counts the turns served
-//! since the conversation last came into the cache.
-//!
-//! The source evicts whole objects; here the last victim is cut from its end only as far as needed. O(log n) per turn.
-//! Each shared block is an object of its own, whose cost is that of its tokens after those before it.
+//! attention this is LFU with ageing; with it, long conversations weigh more. Frequency counts the turns served since
+//! the conversation came into the cache. The source evicts whole objects; here the last victim is cut only as far as
+//! needed, in O(log n) per turn. A shared block is an object, at the cost of its tokens after those before it.
 
 use rustc_hash::FxHashMap;
 
@@ -16,7 +14,6 @@ use policy::cost::PrefillCost;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// The clock, and the computation of H.
 #[derive(Clone, Debug)]
 pub(super) struct GreedyDual {
     cost: PrefillCost,

@@ -1,8 +1,6 @@
-//! Length-Aware T-LRU: End-Aware with the true next prompt length, so that budgets are exact (paper, appendix G.1).
-//!
-//! Budgets use the true `Q` instead of `Q̂`; eviction beyond them is still LRU. The difference to [`super::end_aware`]
-//! is the potential gain of predicting lengths, which is small. The difference to [`super::to_belady`] is that of
-//! knowing the order.
+//! Length-Aware T-LRU: End-Aware with the true next prompt length, so that budgets are exact (paper, appendix G.1). The
+//! difference to [`super::end_aware`] is the potential gain of predicting lengths, which is small; that to
+//! [`super::to_belady`] is the gain of knowing the order.
 
 use super::end_aware::TelSafeUntilEnd;
 use super::marked::{Marked, Rule, Trim, Worth};

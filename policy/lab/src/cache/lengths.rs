@@ -1,9 +1,6 @@
-//! Resident prefixes by length, in stable slots.
-//!
-//! For the policies that rank conversations by something other than recency: they keep an order of their own over slot
-//! numbers, and tables indexed by them. The LRU family, ordered by time, has [`super::recency`].
-//!
-//! A conversation without resident tokens has no slot, so memory is bounded by the cache, not the trace.
+//! Resident prefixes by length, in stable slots, for the policies that rank conversations by something other than
+//! recency: their orders and tables are indexed by slot. The LRU family has [`super::recency`]. A conversation without
+//! resident tokens has no slot, so memory is bounded by the cache, not the trace.
 
 use rustc_hash::FxHashMap;
 

@@ -1,10 +1,8 @@
 //! Least recently used: the conversation whose last turn is longest ago loses its last tokens first.
 //!
-//! Optimal for the mean when every conversation returns at the same rate and dies at the same rate (paper, §4: T-LRU at
-//! ξ = 0), but independent of length: a turn that would miss its objective by seconds loses its cache like any other.
-//!
-//! The oldest conversation is evicted from its end until the cache fits, rather than whole, as block caches do: at most
-//! one conversation is partly resident. Optional and forced caching agree, since the youngest is always evicted last.
+//! Optimal for the mean when every conversation returns and dies at the same rate (paper, §4: T-LRU at ξ = 0), but
+//! independent of length: a turn that would miss its objective by seconds loses its cache like any other. At most one
+//! conversation is partly resident. Optional and forced caching agree, since the youngest is evicted last.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Served};

@@ -1,8 +1,6 @@
-//! The common part of the LRU family: a turn is served, a rule sets how much of its conversation is worth keeping, and
-//! eviction takes the oldest conversation first, free tokens before the rest.
-//!
-//! Each policy of the family is a [`Rule`] in a file of its own; [`Marked`] implements the rest. The rules also apply
-//! to shared blocks, as marks in the engines' own cache ([`super::prefix`]).
+//! The common part of the LRU family: a turn is served, a [`Rule`] in a file of its own sets how much of its
+//! conversation is worth keeping, and eviction takes the oldest conversation first, free tokens before the rest. The
+//! rules also apply to shared blocks, as marks in the engines' own cache ([`super::prefix`]).
 
 use super::recency::{NO_BUDGET, Recency};
 use super::{CacheConfig, CachePolicy, Served};

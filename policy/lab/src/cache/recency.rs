@@ -1,25 +1,19 @@
 //! Resident prefixes in the order of their last turns: a log that is read from its old end.
 //!
-//! The LRU family does only a few additions per turn, so the cost of a turn is its memory latency. A doubly linked list
-//! in a slab waits for the conversation's two neighbours, and a walk along it for every link in turn. Here the memory
-//! layout is the order:
-//!
+//! The LRU family does only a few additions per turn, so the cost of a turn is its memory latency. A linked list waits
+//! for the conversation's neighbours, and for every link of a walk. Here the memory layout is the order:
 //! - a turn appends its conversation's whole entry to a ring; the old entry stays behind, dead;
 //! - eviction reads the ring from its old end, and trimming continues where it stopped last, both in the order of
 //!   memory, which the processor prefetches;
-//! - free tokens need no list of their own. They are trimmed oldest conversation first, and a budget changes only when
-//!   its conversation becomes the youngest. So nothing older than the last one trimmed has free tokens, and a cursor
-//!   marks where the next ones are. It passes an entry once.
+//! - free tokens need no list of their own: a budget changes only when its conversation becomes the youngest, so
+//!   nothing older than the last one trimmed has free tokens, and a cursor marks where the next ones are.
 //!
-//! A map leads from a conversation to the position of its entry. Positions count up for ever and are taken modulo the
-//! ring's size, so nothing moves when the old end does.
+//! A map leads from a conversation to the position of its entry, which counts up for ever, modulo the ring's size. A
+//! full ring grows while more than half of it is alive, and is swept otherwise: live entries close up, in order. So it
+//! never has more than four times as many places as conversations were alive at once, and a sweep of `n` was preceded
+//! by at least `n` turns: O(1) amortised.
 //!
-//! A full ring grows while more than half of it is alive, and is swept otherwise: live entries close up, in order. So
-//! it never has more than four times as many places as conversations were alive at once, and a sweep of `n` was
-//! preceded by at least `n` turns: O(1) amortised, and the only operation here that is not O(1) by itself.
-//!
-//! Rejected: a linked list with a second one through the conversations that have free tokens, and one linked list with
-//! the same cursor. T-LRU then took 1.3 times LRU's time per turn, at equal numbers of conversations.
+//! Rejected: linked lists. T-LRU then took 1.3 times LRU's time per turn, at equal numbers of conversations.
 
 #[cfg(test)]
 mod tests;
@@ -93,8 +87,7 @@ impl Recency {
         self.used <= self.capacity
     }
 
-    /// Makes the conversation wholly resident and the youngest; tokens past `budget` are free. Removes it if it has no
-    /// full block.
+    /// Makes the conversation wholly resident and the youngest, free past `budget`. Removes it if it has no full block.
     pub(super) fn touch(&mut self, id: ConversationId, length: Tokens, budget: u64) {
         let resident = if self.block == 1 {
             length.0
@@ -147,8 +140,7 @@ impl Recency {
         }
     }
 
-    /// Evicts from the end of the oldest conversation, then the next, until the cache fits. The youngest is evicted
-    /// last, which is all the protection that forced caching needs.
+    /// Evicts conversations from their ends, oldest first, until it fits; forced caching needs no other protection.
     pub(super) fn evict_oldest(&mut self) {
         while !self.fits() {
             let (excess, place) = (self.excess(), self.place(self.begin));

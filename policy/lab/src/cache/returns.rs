@@ -1,12 +1,7 @@
-//! Return probability and mean gap per class of turns, learned from the turns.
-//!
-//! A turn of class `c` is followed by another with probability `p_c`, after a mean gap `1/g_c`. Just after it the
-//! conversation's hazard is `λ_c = p_c·g_c`. Observations decay slowly, and a rarely seen class is shrunk towards the
-//! estimate of all. A conversation's own returns correct its class's hazard, since conversations differ more than
-//! classes do.
-//!
-//! The last turns of conversations are kept in a bounded window, whether resident or not: returns of evicted
-//! conversations count too.
+//! Return probability and mean gap per class of turns, learned from the turns. A turn of class `c` is followed by
+//! another with probability `p_c`, after a mean gap `1/g_c`; just after it the conversation's hazard is `λ_c =
+//! p_c·g_c`. Observations decay slowly, a rarely seen class is shrunk towards the estimate of all, and a conversation's
+//! own returns correct its class's hazard. A bounded window keeps last turns, also of evicted conversations.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,6 @@
-//! The distribution of the next prompt's length: `P(Q ≥ z)` as a step function.
-//!
-//! Steps make eviction cheap: between two of them every token of a conversation has the same value, so the greedy
-//! choice takes all of them at once. A learned distribution has one step per bin of a histogram whose bins widen by a
-//! quarter each, which is 60 bins from one token to a million.
+//! The distribution of the next prompt's length: `P(Q ≥ z)` as a step function. Between two steps all tokens of a
+//! conversation have the same value and are evicted together. A learned distribution has one step per bin of a
+//! histogram whose bins widen by a quarter each: 60 bins from one token to a million.
 
 /// A non-increasing step function from 1 to 0.
 #[derive(Clone, Debug, PartialEq)]

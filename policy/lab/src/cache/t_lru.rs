@@ -7,17 +7,13 @@
 //! # Where this differs from the paper's Algorithm 1
 //! As printed, one pass takes one unit from every conversation with `X ≥ L + Q̂ − ξ`. Both details contradict the text
 //! and Theorem 1, as checked by exact dynamic programmes:
-//! - *one unit per pass*: with tokens as units the pass frees almost nothing, and the printed form gains 0.2 % of TEL
-//!   where this one gains 43 %;
+//! - *one unit per pass*: with tokens as units the pass frees almost nothing: 0.2 % of TEL is gained, here 43 %;
 //! - *≥*: at equality the token is worth exactly what any other is. With `≥`, T-LRU loses to LRU and differs from it at
 //!   ξ = 0; with `>` the two are the same there.
 //!
-//! [`super::t_lru_printed`] keeps the printed form for comparison, and [`super::t_lru_trim_all`] the reading that trims
-//! every free token on overflow, which evicts more than needed.
-//!
-//! # Cost
-//! It trades mean for tail: a trimmed token is prefill work when its conversation returns. On a queueing server that
-//! work makes other turns wait; `docs/cache-policies.md` shows where that outweighs the gain.
+//! [`super::t_lru_printed`] keeps the printed form, [`super::t_lru_trim_all`] the reading that trims all free tokens.
+//! T-LRU trades mean for tail: a trimmed token is prefill work when its conversation returns, which on a queueing
+//! server makes other turns wait. `docs/cache-policies.md` shows where that outweighs the gain.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Served};

@@ -1,7 +1,5 @@
-//! T-LRU that trims every free token of every conversation once the cache overflows.
-//!
-//! A possible reading of the paper's "evict for free" (its `foreach` has no exit), kept for comparison. It evicts
-//! tokens for which there is room.
+//! T-LRU that trims every free token of every conversation once the cache overflows, even those for which there is
+//! room: a possible reading of the paper's "evict for free" (its `foreach` has no exit), kept for comparison.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::t_lru::TelSafe;

@@ -1,10 +1,7 @@
 //! LRU that does not keep short conversations: one is kept iff `L ≥ threshold` after the turn.
 //!
-//! The rule of a large provider's API (1,024 tokens), and the paper's second baseline. All or nothing: a conversation
-//! of 1,023 tokens is recomputed whole, one of 1,024 is kept whole.
-//!
-//! A short conversation has no older cache, since it was shorter then. Under forced caching nothing may be refused, and
-//! this is LRU.
+//! The rule of a large provider's API (1,024 tokens), and the paper's second baseline. A short conversation has no
+//! older cache, since it was shorter then. Under forced caching nothing may be refused, and this is LRU.
 
 use super::marked::{Marked, Rule, Trim, Worth};
 use super::{CacheConfig, Served};

@@ -8,10 +8,7 @@
 //! - demoted tokens move to the next tier down, in whole units of it; the last tier drops them.
 //!
 //! So a conversation is a prefix spread over the tiers from the top down, and all of it is a hit; its lower parts add
-//! their loading time. Free tokens are demoted first, so the tokens that decide about the threshold stay where they
-//! load fastest.
-//!
-//! O(log n) per conversation moved and tier; no tier is scanned. With one tier this is exactly T-LRU.
+//! their loading time. O(log n) per conversation moved and tier. With one tier this is exactly T-LRU.
 
 #[cfg(test)]
 mod tests;
@@ -78,8 +75,7 @@ impl Laid {
 }
 
 impl TierStack {
-    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
-    /// follow.
+    /// Creates an empty stack: the configuration's tier on top, in its blocks and without loading time, then `lower`.
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let top = Tier {
             capacity: config.capacity,

@@ -1,12 +1,10 @@
 //! Tail-Optimized Belady: the hindsight optimum for TEL (paper, Theorem 1).
 //!
 //! No conversation keeps more than its budget with the *true* next prompt, `(L + Q − ξ)⁺`, or anything if it never
-//! returns. Beyond that the furthest next turn is evicted first. Within budgets every token saves one token of excess,
-//! so this is Belady's problem again, with smaller items.
-//!
-//! Under optional caching a conversation is capped as soon as it was served. Under forced caching the turn just served
-//! stays whole, so free tokens are trimmed only when room is needed, oldest conversation first; then the furthest next
-//! turn is evicted first. Both are checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
+//! returns; beyond that the furthest next turn is evicted first. Within budgets every token saves one token of excess,
+//! so this is Belady's problem with smaller items. Under optional caching a conversation is capped as soon as it was
+//! served; under forced caching free tokens are trimmed only when room is needed, oldest conversation first. Both are
+//! checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
 
 use std::collections::BTreeSet;
 

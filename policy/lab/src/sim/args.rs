@@ -27,8 +27,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints the reports as JSON, or as a table.
-    /// Fails if standard output cannot be written to.
+    /// Prints the reports as JSON, or as a table. Fails if standard output cannot be written to.
     pub(crate) fn print<T: Serialize>(
         &self,
         reports: &[T],

@@ -104,8 +104,7 @@ impl Args {
     }
 }
 
-/// Runs the policies and prints their reports.
-/// Fails if the trace cannot be read or the report cannot be written.
+/// Runs the policies and prints their reports. Fails if the trace cannot be read or the report cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     args.output.print(&simulate(&args)?, table)?;
     Ok(ExitCode::SUCCESS)

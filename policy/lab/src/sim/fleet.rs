@@ -331,8 +331,7 @@ pub(crate) fn default_view(policy: PolicyName) -> View {
     }
 }
 
-/// Runs the policies and prints their reports.
-/// Fails if the trace cannot be read or played, or the report cannot be written.
+/// Runs the policies and prints their reports. Fails if the trace cannot be read or played, or printing fails.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(fault) = args.fault.iter().find(|fault| fault.0.worker.0 >= args.workers) {
         anyhow::bail!(

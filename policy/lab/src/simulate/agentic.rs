@@ -1,8 +1,7 @@
 //! Coding agents: long contexts, many turns, bursts.
 //!
-//! This traffic differs from chat in its shape: a session opens with a repository's worth of context, and then calls
-//! tools dozens of times, seconds apart, each turn adding little to a very long history. Nearly all of its prefill can
-//! be cached, so a router that scatters it multiplies the fleet's work by ten or more.
+//! A session opens with a repository's worth of context, and then calls tools dozens of times, seconds apart. Nearly
+//! all of its prefill can be cached, so a router that scatters it multiplies the fleet's work by ten or more.
 //!
 //! A session has 30 to 200 turns. It opens with a lognormal context of median 60,000 tokens (all sessions share the
 //! agent's 8,000, which matters only where the trace has blocks); a turn adds a tool's output of median 300 tokens and

@@ -47,7 +47,6 @@ impl<T> Ord for Pending<T> {
     }
 }
 
-/// The pending turns, in order of time.
 #[derive(Clone, Debug)]
 pub(super) struct Agenda<T>(BinaryHeap<Reverse<Pending<T>>>);
 

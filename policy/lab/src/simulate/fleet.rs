@@ -1,24 +1,19 @@
 //! A fleet under the routing policies: the router's own code, a discrete-event clock, no network.
 //!
-//! # What is simulated
-//! W workers. Each is one prefill server with a queue (first come first served, shortest first, or earliest due time
-//! first) in front of a [`PrefixCache`](policy::cache::PrefixCache), as in the simulated engine that serves HTTP. A
-//! prefill takes `β + α·u + γ·u·(h + u/2)` ms, where `h` is what the cache holds when the prefill *starts*. Then the
-//! response is decoded, which takes time and holds blocks, and may slow prefills down; by default it is instantaneous,
-//! so that the figures reflect queueing and caching alone.
+//! Each worker is one prefill server with a queue ([`Order`]) in front of a
+//! [`PrefixCache`](policy::cache::PrefixCache), as in the simulated engine that serves HTTP. A prefill takes `β + α·u +
+//! γ·u·(h + u/2)` ms, where `h` is what the cache holds when the prefill *starts*. Then the response is decoded, which
+//! takes time and holds blocks, and may slow prefills down; by default it is instantaneous, so that the figures reflect
+//! queueing and caching alone.
 //!
 //! Between trace and workers are the router's components: [`policy::route::decide`] over snapshots from
-//! [`PendingWork`](policy::estimate::PendingWork) and [`Utilisation`](policy::estimate::Utilisation), updated by sends
-//! and first tokens as in the router, and [`policy::slo`] for what a worker may evict first. The beliefs about caches
-//! are a [`View`]: exact, the router's mirrors and index, or delayed and lossy events. Each of several routers
-//! ([`Routers`]) has beliefs and books of its own, and learns of the others' turns late, in part, or not at all.
+//! [`PendingWork`](policy::estimate::PendingWork) and [`Utilisation`](policy::estimate::Utilisation), and
+//! [`policy::slo`] for what a worker may evict first. The beliefs about caches are a [`View`]. Each of several routers
+//! ([`Routers`]) has beliefs and books of its own.
 //!
-//! # Time
 //! Load ρ is relative to the capacity without any cache: the trace's clock is stretched so that `Σ(α·prompt + β)/W` per
 //! second is ρ (with the workers' mean α and β), and each turn's arrival is jittered by the seed. A turn never arrives
 //! before its predecessor's response is complete. The first tenth of the turns warms the caches up and is not counted.
-//!
-//! # Determinism
 //! Results depend only on the seed: events at the same instant are processed in the order of creation.
 //!
 //! Rejected: preemption, and batching of prefills. Engines effectively run a prefill to its end (chunked prefill

@@ -3,29 +3,13 @@
 //! Conversations are born at rate `births_per_s`. A living one sends its next turn at its own rate λᵢ and dies at rate
 //! μ, so a turn is followed by another with probability λᵢ/(λᵢ+μ), after an exponential gap of mean 1/(λᵢ+μ) (paper,
 //! §4). The rates λᵢ are gamma-distributed: most people ask once, some go on for long. Prompt and response lengths are
-//! lognormal, clipped; a conversation that would outgrow the context ends instead.
+//! lognormal, clipped; a conversation that would outgrow the context ends instead. Turns are streamed: memory holds
+//! only the living conversations. `docs/traces.md` has the syntax and the parameters.
 //!
-//! Turns are streamed: memory holds the living conversations, births × gap × mean turns of them, whatever the length.
-//!
-//! # Syntax
-//! `gen:NAME:SEED` or `gen:NAME:SEED:key=value,key=value`. Keys are the fields of [`Parameters`].
-//!
-//! | key | wildchat | sharegpt | meaning |
-//! |---|---|---|---|
-//! | `births_per_s` | 0.02857 | 1 | conversations born per second |
-//! | `gap_s` | 800 | 0.333 | mean gap between turns at the mean rate, 1/(λ+μ) |
-//! | `mean_turns` | 2.35 | 3.5 | mean turns of a conversation, (λ+μ)/μ |
-//! | `rate_shape` | 1.36 | 0.6 | gamma shape of λᵢ over conversations: small is unequal, from 1e6 on they are all equal |
-//! | `prompt_mean`, `prompt_sigma` | 230, 2.2 | 120, 2.0 | lognormal prompt: mean before clipping, σ of the logarithm |
-//! | `response_mean`, `response_sigma` | 220, 1.77 | 1140, 0.8 | the same of the response |
-//! | `max_prompt`, `max_response`, `max_context` | 3500, 2048, 5400 | 3600, 2300, 47000 | clips, in tokens |
-//!
-//! # Origin of the defaults
 //! The paper's samples of the datasets are not published, so both presets are fitted to its printed figures: the four
 //! TTFT percentiles of LRU at 1,000 tokens (WildChat 40, 240, 326, 505 ms; ShareGPT 209, 1415, 2447, 3649 ms, at α =
 //! 0.1027 ms and β = 23.07 ms) and a dozen cells of its tables 1 and 4, by random search on two seeds that no table or
 //! test here uses (98, 99). Births, mean turns and ShareGPT's gap were held at the paper's figures.
-//! `tailroute-lab tables --paper` prints all figures beside ours, including those that were not fitted.
 
 mod workload;
 
@@ -65,8 +49,7 @@ struct Conversation {
 }
 
 impl Generator {
-    /// Creates a stream.
-    /// Fails with [`BadWorkload::Value`] when a parameter is out of its range.
+    /// Creates a stream. Fails with [`BadWorkload::Value`] when a parameter is out of its range.
     pub fn new(workload: &Workload) -> Result<Self, BadWorkload> {
         workload.parameters.check()?;
         Self::within_ranges(workload).ok_or_else(|| BadWorkload::Form(format!("{workload:?}")))

@@ -1,16 +1,6 @@
-//! Assistants with long system prompts of which few are popular: hot prefixes.
-//!
-//! Every conversation is with one of four assistants. Its prompts begin with the assistant's system prompt, of 2,000,
-//! 4,000, 6,000 or 8,000 tokens. Popularity falls as 1/rank, so the first gets 48 % of the conversations. Much of a
-//! prompt is cached wherever its assistant was used before, and a router that follows the cache alone sends half of the
-//! traffic to one worker.
-//!
-//! Conversations begin as a Poisson process, one per two seconds, and have a geometric number of turns with mean 8,
-//! with exponential gaps of a minute: some 240 are alive at a time. A turn adds a lognormal prompt of median 300 tokens
-//! (σ 1), and a response of median 150 (σ 0.6).
-//!
-//! Prompts have blocks of 16 tokens: an assistant's are the same in all of its conversations, and all others are
-//! private to one conversation.
+//! Assistants with long system prompts of which few are popular; `docs/traces.md` has lengths, popularity and times.
+//! Much of a prompt is cached wherever its assistant was used before, and a router that follows the cache alone sends
+//! half of the traffic to one worker.
 
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;

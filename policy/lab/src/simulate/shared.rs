@@ -2,24 +2,15 @@
 //!
 //! As in an engine with real prompts, system prompts are shared, conversations fork, and eviction takes blocks, not
 //! tokens. The cache is [`PrefixCache`], as in mirrors and simulated engines. A policy here sets how much of a finished
-//! turn's chain is worth keeping. The rest becomes evict-first, in the order of release, which is T-LRU's trimming
-//! order.
-//!
-//! | policy | keeps |
-//! |---|---|
-//! | `lru` | everything |
-//! | `threshold-lru` | everything, or nothing of a conversation that is too short |
-//! | `t-lru` | `max(0, L + Q̂ − ξ)` |
-//! | `end-aware` | that, or nothing after the last turn |
-//! | `length-aware` | that with the true next prompt, or nothing after the last turn |
+//! turn's chain is worth keeping; the rest becomes evict-first, in the order of release, as T-LRU trims.
 //!
 //! Under optional caching, the default, a turn's blocks compete with all others, its free tail last, and a conversation
-//! of no worth is evicted at once, except for blocks that others use. *Forced* caching, which only this family supports
-//! here, makes room for the turn first; a conversation of no worth is evicted when the next turn is served. Without
-//! sharing both equal [`crate::cache::marked`] on private conversations, turn by turn.
+//! of no worth is evicted at once, except for blocks that others use. *Forced* caching makes room for the turn first; a
+//! conversation of no worth is evicted when the next turn is served. Without sharing both equal
+//! [`crate::cache::marked`] on private conversations, turn by turn.
 //!
-//! Policies that rank blocks against each other or spread them over tiers cannot be expressed by a mark on a chain.
-//! They run in a tree of their own, [`crate::cache::blocks`]. The hindsight policies need the next use of each block.
+//! Policies that rank blocks against each other or spread them over tiers run in a tree of their own,
+//! [`crate::cache::blocks`]. The hindsight policies need the next use of each block.
 //!
 //! A trace names the blocks of prompts. A response's blocks get their names when the next prompt repeats them, so they
 //! are not resident before: hits are lower than an engine's by the last response of each history.
@@ -59,8 +50,7 @@ enum Blocks {
 }
 
 impl SharedCache {
-    /// Creates an empty cache with the configuration's blocks. `None` for a hindsight policy without foresight, and
-    /// under forced caching for all but the policies that mark.
+    /// Creates an empty cache. `None` for hindsight without foresight, and for forced caching without marks.
     pub fn new(
         spec: &PolicySpec,
         config: CacheConfig,
@@ -139,7 +129,6 @@ fn chain(turn: &Turn, block: u32) -> Vec<PrefixHash> {
     ids.map(|id| PrefixHash(*id)).collect()
 }
 
-/// Returns how much of a finished turn's chain is worth keeping, for a policy that marks.
 fn worth(spec: &PolicySpec, config: &CacheConfig, turn: &Served) -> Worth {
     match spec {
         PolicySpec::ThresholdLru(threshold) => LongEnough(*threshold).worth(config, turn),

@@ -1,8 +1,6 @@
-//! One cache in front of one idle worker, turn by turn: the setting of the caching papers.
-//!
-//! A turn's uncached tokens are its prompt less the resident part of its history. Its time to first token is their
-//! prefill on an idle worker, and then the policy makes room. Without a queue the figures depend on the policy alone.
-//! Histories are private; [`super::shared`] has sharing between conversations.
+//! One cache in front of one idle worker, turn by turn: the setting of the caching papers. A turn's uncached tokens are
+//! its prompt less the resident part of its history. Its time to first token is their prefill, and then the policy
+//! makes room. Without a queue the figures depend on the policy alone.
 
 use serde::Serialize;
 

@@ -1,9 +1,6 @@
-//! `tailroute-lab tables --agents`: coding agents under `tail` and SGLang's rule, from a nearly idle fleet to one with
-//! three times the load that it could serve without caches.
-//!
-//! Nearly all of an agent's context can be cached, so a rule that scatters sessions multiplies the fleet's work by ten.
-//! The aim is that p95 is never above that of `cache_aware`, which is played with the tree that it was published with
-//! and with tailroute's index.
+//! `tailroute-lab tables --agents`: coding agents ([`crate::simulate::agentic`]) under `tail` and SGLang's rule, from a
+//! nearly idle fleet to three times the load that it could serve without caches. The aim is that p95 is never above
+//! that of `cache_aware`, which is played with the tree that it was published with and with tailroute's index.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -230,7 +227,6 @@ fn aims(cells: &[Cell]) -> Vec<Aim> {
     ]
 }
 
-/// Formats the p95 of all contenders, and the change of `tail` relative to each.
 pub(super) fn markdown(report: &Report) -> String {
     let seeds: Vec<_> = report.seeds.iter().map(u64::to_string).collect();
     let mut text = format!(

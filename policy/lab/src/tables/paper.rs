@@ -1,8 +1,5 @@
 //! The figures printed in the T-LRU paper (arXiv 2510.15152, NeurIPS 2025): tables 1 to 6, in per cent, rows by
-//! capacity.
-//!
-//! The header of the printed table 6 has duplicate columns; the last ones are read as ξ_s = 200 and 500 ms,
-//! as in table 3.
+//! capacity. Table 6 has duplicate column headers; the last are read as ξ_s = 200 and 500 ms, as in table 3.
 
 use super::experiment::{Baseline, Column, Figure, PaperTable, Setting};
 

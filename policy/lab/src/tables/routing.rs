@@ -1,13 +1,10 @@
 //! `tailroute-lab tables --routing`: the routing policies on one trace, cell by cell, and the effect of each weight.
 //!
-//! A cell is a fleet under a load: 4 or 8 workers, 1,000 or 8,000 blocks each, at 0.5, 0.8 or 1.1 of the capacity that
-//! the fleet would have without caches. Every contender plays every cell with the same seeds, which jitter the
-//! arrivals. A change is that of the means over the seeds, with the minimum and maximum of the single seeds: a
-//! percentile of one run moves by several per cent with a single early choice, so single seeds, and medians of three,
-//! are not significant.
-//!
-//! `cache_aware` is played twice: with the tree that it was published with, which does not follow evictions, and with
-//! tailroute's index, which favours it.
+//! A cell is a fleet under a load: 4 or 8 workers, 1,000 or 8,000 blocks each, at 0.5, 0.8 or 1.1 of the capacity
+//! without caches. Every contender plays every cell with the same seeds, which jitter the arrivals. A change is that of
+//! the means over the seeds, with the extremes of single seeds: a percentile of one run moves by several per cent with
+//! a single early choice, so single seeds, and medians of three, are not significant. `cache_aware` is played twice:
+//! with the tree that it was published with, which does not follow evictions, and with tailroute's index.
 
 mod aims;
 mod grid;
@@ -37,7 +34,6 @@ const HARDEST: Cell = CELLS[5];
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     trace: String,
-    /// Whether the trace is generated, since none was given.
     generated: bool,
     turns: usize,
     block_tokens: u32,

@@ -1,5 +1,3 @@
-//! Errors of parsing a trace.
-
 use thiserror::Error;
 
 /// A refused line, with its number and the reason.

@@ -1,7 +1,5 @@
-//! Parsing one line of JSON into a typed record, with the name of the invalid field on failure.
-//!
-//! serde's own message gives a column. A second, slow pass over a refused line finds the field instead; lines that
-//! parse do not pay for it.
+//! Parsing one line of JSON into a typed record. serde's own message gives a column, so a second, slow pass over a
+//! refused line finds the name of the invalid field; lines that parse do not pay for it.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -93,8 +91,7 @@ impl Kind {
     }
 }
 
-/// Parses the line as a `T`, or returns the invalid field. `extras` tells whether fields outside `rules` are skipped or
-/// refused.
+/// Parses the line as a `T`, or returns the invalid field. With `extras`, fields outside `rules` are skipped.
 pub(super) fn parse<T: DeserializeOwned>(
     text: &str,
     rules: &[FieldRule],

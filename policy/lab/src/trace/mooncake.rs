@@ -1,13 +1,11 @@
 //! Mooncake's traces: requests without conversations.
 //!
-//! A line names a request's prompt as chained hashes of 512-token blocks, without telling which request it
-//! continues. A request is taken to continue an earlier one when it starts with all of that one's full prompt
-//! blocks (at least two: block 0 of the published conversation trace is a common system prompt), is at least
-//! as long as that one's prompt and response together less eight tokens (a response's closing tokens may not
-//! be sent back), and that one was not continued yet. Of several the longest wins, then the latest. This
-//! needs one map from the last full block to the requests that end there: one lookup per block, longest
-//! first. Splitting the published conversations and rebuilding them by this rule restores all of 12,031
-//! turns; without the eight tokens 135 of them join elsewhere, with sixteen 98.
+//! A line names a request's prompt as chained hashes of 512-token blocks, without telling which request it continues. A
+//! request is taken to continue an earlier one when it starts with all of that one's full prompt blocks (at least two:
+//! block 0 of the published conversation trace is a common system prompt), is at least as long as that one's prompt and
+//! response together less eight tokens (a response's closing tokens may not be sent back), and that one was not
+//! continued yet. Of several the longest wins, then the latest. This rule restores all 12,031 turns of the published
+//! conversations; without the eight tokens 135 of them join elsewhere, with sixteen 98 do.
 
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
@@ -21,8 +19,7 @@ use policy::units::Tokens;
 /// Tokens per block in every published Mooncake trace.
 pub(super) const BLOCK_SIZE: u32 = 512;
 
-/// Least number of shared full blocks that makes two requests one conversation, rather than two users of one system
-/// prompt.
+/// Shared full blocks that make two requests one conversation, rather than two users of one system prompt.
 const MIN_SHARED_BLOCKS: usize = 2;
 
 /// Closing tokens of a response that its continuation may omit.

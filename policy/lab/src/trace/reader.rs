@@ -65,11 +65,8 @@ impl Reader {
         reader
     }
 
-    /// Parses the next line of the trace, without its line end. `None` for a meta line, a line with
-    /// the fleet, or a blank one.
-    ///
-    /// # Errors
-    /// [`TraceError`] with the line's number and the reason; see the module's list of what is refused.
+    /// Parses the next line of the trace, without its line end. `None` for a meta line, a line with the fleet, or a
+    /// blank one. Fails with the line's number and the reason; the module's documentation lists what is refused.
     pub fn line(&mut self, text: &str) -> Result<Option<Turn>, TraceError> {
         self.lines += 1;
         let line = self.lines;

@@ -1,7 +1,6 @@
 //! The map from pieces to slots.
 //!
-//! A hash table of slots only: the hashes are in the nodes, which a lookup reads next anyway. It takes a third of a map
-//! of both, so that a mirror's table stays in the processor's cache beside the request bodies.
+//! A hash table of slots, a third the size of a map with hashes: a lookup reads the node's hash next anyway.
 
 use std::hash::BuildHasher as _;
 

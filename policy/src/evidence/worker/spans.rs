@@ -1,16 +1,13 @@
 //! The blocks that each text key fills, bounded in keys and in blocks.
 //!
-//! A bound on keys alone would not suffice: a key of 256 bytes of text fills four blocks, an image of four thousand
-//! tokens fills 256. So each half stores its blocks in one vector, and is full when either its keys or its blocks are.
-//!
-//! All of it is written under a lock that lookups wait for. A full half replaces the older one and takes over its
-//! memory: nothing is freed, and nothing is allocated from the second time on.
+//! A key of 256 bytes of text fills four blocks, an image of four thousand tokens fills 256. So each half stores its
+//! blocks in one vector, and is full when either its keys or its blocks are. Lookups wait while a key is stored, so a
+//! full half takes over the older one's memory: nothing is freed, and nothing is allocated from the second time on.
 
 use rustc_hash::FxHashMap;
 
 use crate::ids::PrefixHash;
 
-/// The blocks that a key's text fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span<'a> {
     /// Number of blocks up to the key's end.

@@ -1,14 +1,9 @@
 //! Binds events without a conversation to turns.
 //!
-//! SGLang's events, and vLLM's before 0.32, carry hashes and token ids but no session. Without a tokenizer neither
-//! identifies the prompt. But the shape of a completed turn is known to the token: it found `cached` tokens, and it
-//! ended at `total`. So its chain ends at block `⌊(total − 1)/b⌋` (the last token's KV is never computed), the block
-//! after the cached ones was stored after the turn was sent (it was not there before), and the chain passes through the
-//! blocks already bound to the turn's first keys. If exactly one chain fits, it is the turn's. Where two fit, or one
-//! fits two turns, nothing is bound and the mirror is used.
-//!
-//! One case is ambiguous: a chain of the same shape from a request that the router did not send or that is not
-//! complete. The next report contradicts such a binding, and it is dropped
+//! SGLang's events, and vLLM's before 0.32, carry hashes and token ids but no session. But the shape of a completed
+//! turn is known to the token: the block after its `cached` tokens was stored after it was sent, and its chain ends at
+//! block `⌊(total − 1)/b⌋` and passes through the blocks already bound to its first keys. If exactly one chain fits one
+//! turn, it is bound; the next report contradicts a mistake
 //! ([`WorkerEvidence::contradicted`](super::WorkerEvidence::contradicted)).
 
 use std::collections::VecDeque;
@@ -31,11 +26,8 @@ pub(super) struct UnboundChains(VecDeque<Chain>);
 /// The chains found for a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// None so far.
     Nothing,
-    /// Exactly one.
     One(u64),
-    /// More than one.
     Several,
 }
 

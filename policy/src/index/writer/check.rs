@@ -7,7 +7,6 @@ use super::{MOST_PARTIALS, Writer};
 use crate::index::holders::Holders;
 
 impl Writer {
-    /// Returns the first broken invariant, if any. Visits every key.
     pub(in crate::index) fn broken(&self) -> Option<String> {
         let (mut runs, mut keys) = (0, 0);
         let mut held: HashMap<u32, (u64, u32)> = HashMap::new();

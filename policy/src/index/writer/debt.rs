@@ -1,14 +1,11 @@
 //! Work that removals defer to later writes.
 //!
-//! A departing worker may take tens of thousands of keys along. Its bits leave the runs at once, and runs without a
-//! holder leave the tree: from then on no lookup and no count includes them, and the slot may be reused. The deferred
-//! work is private to the writer: the keys' locator entries, a cache miss each, and merges of the remaining runs. Each
-//! later write does a bounded part of it.
+//! A departing worker's bits leave the runs at once, and runs without a holder leave the tree: from then on no lookup
+//! and no count includes them, and the slot may be reused. The deferred work is private to the writer: the keys'
+//! locator entries, a cache miss each, and merges of the remaining runs. Each later write does a bounded part of it.
 //!
-//! Until then such a key stays in its block, just after the end of its run (whose length may be zero), and the locator
-//! may lead to it. That place is past the run's end, so it counts as absent ([`Writer::place_of`]). A run's debt is
-//! paid before it grows, splits or merges, and all debt is paid before the index evicts, so garbage never displaces
-//! live entries.
+//! Until then the locator may lead to such a key, just after the end of its run, so it counts as absent
+//! ([`Writer::place_of`]). A run's debt is paid before it grows, splits or merges, and all debt before evictions.
 
 use std::collections::VecDeque;
 
@@ -59,7 +56,6 @@ impl Writer {
         }
     }
 
-    /// See [`crate::index::Index::tidy`].
     pub(in crate::index) fn tidy(&mut self, keys: u64) -> u64 {
         self.pay(keys);
         self.prepare();

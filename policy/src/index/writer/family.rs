@@ -1,7 +1,6 @@
 //! Links between runs: parent, children, siblings, and the order of use.
 //!
-//! Using a run uses all runs above it, from the bottom up, so a parent is always more recent than its children and the
-//! least recent run is a leaf: eviction needs no search.
+//! Using a run uses all runs above it, so the least recent run is a leaf: eviction needs no search.
 
 use super::Writer;
 use crate::index::run::{CHILDREN, FAMILY, RECENCY, SIBLINGS};

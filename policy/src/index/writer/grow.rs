@@ -30,9 +30,8 @@ impl Writer {
         Some(block)
     }
 
-    /// Creates a run of `worker` below `parent` (0: at the root). Returns the run and the number of keys taken.
-    ///
-    /// The keys are entered only when they are in place, since entering reads the keys before them.
+    /// Creates a run of `worker` below `parent` (0: at the root). Returns the run and the number of keys taken. The
+    /// keys are entered only when they are in place, since entering reads the keys before them.
     pub(super) fn new_run(&mut self, worker: u32, parent: u32, keys: &[PrefixHash]) -> Option<(u32, u32)> {
         let start = if parent == 0 {
             0

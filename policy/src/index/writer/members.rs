@@ -32,7 +32,6 @@ impl Writer {
         Some(result)
     }
 
-    /// Records that the worker began to hold some of a run.
     pub(super) fn join(&mut self, worker: u32, run: u32) {
         let crowded = self.change_list(worker, |state| {
             if state.list.len() == state.list.capacity() {
@@ -48,7 +47,6 @@ impl Writer {
         }
     }
 
-    /// Records that the worker no longer holds any of a run.
     pub(super) fn leave(&mut self, worker: u32) {
         self.change_list(worker, |state| {
             state.runs -= 1;

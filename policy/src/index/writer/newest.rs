@@ -7,7 +7,6 @@ use crate::index::prefix::{Copy, Prefix};
 use crate::index::run::View;
 
 impl Writer {
-    /// See [`crate::index::Index::newest`].
     pub(in crate::index) fn newest(
         &self,
         most: usize,

@@ -7,8 +7,7 @@ use crate::index::holders::reach_of;
 use crate::index::locator::Place;
 use crate::index::run::{self, INLINE_PARTIALS, PARTIAL};
 
-/// Buckets prefetched ahead. Engines free a run from its end, block by block, so the cache misses of later removals
-/// overlap.
+/// Buckets prefetched ahead: engines free a run from its end, so the cache misses of later removals overlap.
 const AHEAD: u32 = 8;
 /// Keys that a removal takes out of the locator at once; more are deferred to later writes.
 const FEW_KEYS: u32 = 8;
@@ -60,9 +59,8 @@ impl Writer {
         }
     }
 
-    /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run. Removing the
-    /// last of them removes all. The run's first key is excluded, so that none of this is deferred to later writes,
-    /// which could not keep up.
+    /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run; removing the
+    /// last of them removes all. Excludes the run's first key, so that later writes can keep up with the deferred work.
     fn rises(&mut self, worker: WorkerId, hash: PrefixHash, next: &[PrefixHash]) -> usize {
         let Some(place) = self.place_of(hash) else {
             return 0;
@@ -98,8 +96,7 @@ impl Writer {
         before
     }
 
-    /// Fast path for almost every removal that an engine reports: the worker alone holds the run's end and loses only
-    /// that. Returns `false`, with nothing done, in any other case.
+    /// Fast path where the worker alone holds the run's end and loses only that. Returns `false` if it does nothing.
     fn lower_alone(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let view = self.view(run);
         let alone = view.full == 1 << (worker % 64) && view.group == worker / 64 && view.overflow == 0;
@@ -120,8 +117,7 @@ impl Writer {
         true
     }
 
-    /// Fast path for the next most common case: a conversation moved, and its old copy goes while the new one holds
-    /// more. Returns `false`, with nothing done, in any other case.
+    /// Fast path where an old copy goes while a new one holds more. Returns `false` if it does nothing.
     fn lower_partial(&mut self, worker: u32, run: u32, off: u32) -> bool {
         let line = self.pool.line(run);
         let slot = (PARTIAL..PARTIAL + INLINE_PARTIALS).find(|slot| {
@@ -151,8 +147,7 @@ impl Writer {
         }
     }
 
-    /// Collects the children of a run that the worker holds. Searches the children or the worker's runs, whichever are
-    /// fewer, so the cost is bounded by the worker's own runs even for a prompt shared by thousands of conversations.
+    /// Collects a run's children that the worker holds, from its children or the worker's runs, whichever are fewer.
     fn held_children(&mut self, worker: u32, run: u32, found: &mut Vec<u32>) {
         let children = self.children_of(run);
         if children == 0 {

@@ -8,7 +8,6 @@ use crate::index::heads::Heads;
 const LEAST_SHARE: u64 = 32;
 
 impl Writer {
-    /// Returns all bytes that the index has allocated.
     pub(super) fn bytes(&self) -> u64 {
         let members = self.members_bytes() + (self.mergeable.capacity() * size_of::<u32>()) as u64;
         self.lasting_bytes() + self.locator.bytes() + members + self.debt.bytes()
@@ -19,8 +18,7 @@ impl Writer {
         self.pool.bytes() + self.shared.roots.bytes() + self.shared.branches.bytes()
     }
 
-    /// Cleans, grows and evicts until an operation may start within the budget. Never evicts `protected`, the run about
-    /// to be continued. Returns `false` if nothing is left to evict.
+    /// Makes room for an operation within the budget without evicting `protected`. Returns `false` if it cannot.
     pub(super) fn make_room(&mut self, protected: u32) -> bool {
         self.make_room_in_heads(protected);
         while !self.pool.ready() {
@@ -31,8 +29,7 @@ impl Writer {
                 return false;
             }
         }
-        // Evicting to compensate for memory that never shrinks would evict everything, so a share is always left for
-        // the rest.
+        // Evicting to compensate for memory that never shrinks would evict everything, so a share is always left.
         let max = self.limits.max_bytes;
         let limit = max.max(self.lasting_bytes() + max / LEAST_SHARE);
         while self.bytes() > limit {
@@ -43,9 +40,7 @@ impl Writer {
         true
     }
 
-    /// Grows or evicts for the tables of heads. A half-full table doubles, and its memory is never freed, so it grows
-    /// only within the budget. Where it cannot, the number of runs has reached its bound, and one run is evicted for
-    /// each new one.
+    /// Grows or evicts for the tables of heads. Their memory is never freed, so they double only within the budget.
     fn make_room_in_heads(&mut self, protected: u32) {
         while self.heads_need_room() {
             if !self.pay_everything() && !self.evict(protected) {
@@ -54,8 +49,7 @@ impl Writer {
         }
     }
 
-    /// Returns the bytes of the head tables that one more chunk of records would make grow. Tables that would not fit
-    /// in the budget are excluded.
+    /// Returns the bytes by which one more chunk of records would make the head tables grow within the budget.
     fn heads_reserve(&self) -> u64 {
         let runs = self.shared.words.chunk_lines();
         let free = self.limits.max_bytes.saturating_sub(self.bytes());

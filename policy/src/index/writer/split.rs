@@ -12,9 +12,7 @@ struct Part {
 }
 
 impl Writer {
-    /// Splits a run at `at`, `0 < at < len`, and returns the first part.
-    ///
-    /// The new record goes to the part that is cheaper to rename in the locator. Children stay with the second part.
+    /// Splits a run at `at`, `0 < at < len`, and returns the first part. Children stay with the second part.
     pub(super) fn split(&mut self, run: u32, at: u32) -> Option<u32> {
         self.pay_all_of(run);
         let view = self.view(run);
@@ -68,7 +66,6 @@ impl Writer {
         Some(prefix)
     }
 
-    /// Writes the open records of a split run's two parts.
     fn write_parts(&mut self, [prefix, suffix]: [Part; 2], old: &View, at: u32, new: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let words = &shared.words;

@@ -82,8 +82,7 @@ impl Writer {
         }
     }
 
-    /// Advances by one known run or one append. Returns the keys consumed, at least one, or `None` if the next key is
-    /// known with another parent.
+    /// Advances by one known run or append. Returns the keys consumed; `None` if the next key has another parent.
     fn step(&mut self, worker: u32, at: &mut Cursor, rest: &[PrefixHash]) -> Option<u32> {
         if at.run != 0 && at.off < self.view(at.run).len {
             let matched = self.view(at.run).matched(&self.shared.words, at.off, rest);
@@ -124,8 +123,7 @@ impl Writer {
         (appended > 0).then_some(appended)
     }
 
-    /// Returns whether a run may grow at its end: it has no child, is not too long, and few other holders would become
-    /// partial.
+    /// Returns whether a run may grow at its end: childless, not too long, and few other holders would become partial.
     fn extendable(&mut self, worker: u32, run: u32) -> bool {
         if run == 0 || self.children_of(run) > 0 {
             return false;

@@ -4,7 +4,6 @@ use super::Writer;
 use crate::index::locator::Place;
 use crate::index::run::{self, LAST, SHAPE, View};
 
-/// Locator slots prefetched at a time.
 const WARM: u32 = 64;
 
 /// When the locator entries of removed keys are deleted.
@@ -79,7 +78,6 @@ impl Writer {
         }
     }
 
-    /// Shrinks the block of a shortened run if it is far too large.
     pub(super) fn fit(&mut self, keys: u32, len: u32) {
         if self.pool.capacity(keys) > 2 * len + 32 {
             self.pool.shrink(keys, len + len / 4 + 7);
@@ -115,7 +113,6 @@ impl Writer {
         }
     }
 
-    /// Frees the record and the block of an empty run.
     pub(super) fn bury(&mut self, run: u32) {
         let shared = std::sync::Arc::clone(&self.shared);
         let (line, keys) = (shared.words.line(run), self.view(run).keys);

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use policy::route::{PolicyName, WeightName};
 
-/// Formats a JavaScript string.
 fn quoted(text: &str) -> String {
     format!(
         "'{}'",

@@ -1,5 +1,3 @@
-//! The history's file, beside the snapshot.
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +8,6 @@ use super::Past;
 
 /// Largest file that is read. A day of 64 workers is some 4 MB.
 const MAX_BYTES: u64 = 16 << 20;
-/// Time limit for reading or writing.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn beside(snapshot: &Path) -> PathBuf {
@@ -32,7 +29,6 @@ pub(super) fn read(snapshot: &Path) -> Option<Past> {
         .ok()
 }
 
-/// Writes the history, and logs a failure.
 pub(super) fn write(snapshot: &Path, past: &Past) {
     let path = beside(snapshot);
     let Ok(bytes) = serde_json::to_vec(past) else {

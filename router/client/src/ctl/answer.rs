@@ -3,11 +3,9 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A response, as received and as text for people.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) json: Value,
-    /// The text that is printed otherwise.
     pub(super) text: String,
 }
 
@@ -24,7 +22,6 @@ impl Answer {
     }
 }
 
-/// Formats JSON in lines.
 pub(super) fn indented(json: &Value) -> String {
     serde_json::to_string_pretty(json).unwrap_or_default()
 }

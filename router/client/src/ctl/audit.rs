@@ -1,5 +1,3 @@
-//! `tailroute ctl audit`.
-
 use serde_json::Value;
 
 use super::format::{list, plain, text, time};

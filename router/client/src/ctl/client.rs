@@ -21,8 +21,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses a URL or `host:port`, and reads the token from a file.
-    /// Fails if the address is invalid, or the file cannot be read.
+    /// Parses a URL or `host:port`, and reads the token. Fails if the address is invalid, or the file cannot be read.
     pub fn new(admin: &str, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let address = if admin.contains("://") {
             admin.to_owned()
@@ -61,8 +60,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client of this router.
-    /// Fails if the HTTP client cannot be built.
+    /// Returns a client of this router. Fails if the HTTP client cannot be built.
     pub fn new(target: Target) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -74,27 +72,23 @@ impl Client {
         })
     }
 
-    /// Sends a GET and parses the JSON response.
-    /// Fails if the router cannot be reached, or rejects the request.
+    /// Sends a GET and parses the JSON response. Fails if the router cannot be reached, or rejects the request.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
         Ok(serde_json::from_str(&self.text(path).await?)?)
     }
 
-    /// Sends a GET and returns the response as text.
-    /// Fails if the router cannot be reached, or rejects the request.
+    /// Sends a GET and returns the response as text. Fails if the router cannot be reached, or rejects the request.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
         let response = self.request(Method::GET, path, None, None).await?;
         whole(response).await
     }
 
-    /// Sends a change.
-    /// Fails if the router cannot be reached, or rejects the request.
+    /// Sends a change. Fails if the router cannot be reached, or rejects the request.
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send_matching(method, path, body, None).await
     }
 
-    /// Sends a change, conditional on this entity tag.
-    /// Fails if the router cannot be reached, or rejects the request.
+    /// Sends a change, conditional on this entity tag. Fails if the router cannot be reached, or rejects the request.
     pub async fn send_matching(
         &self,
         method: Method,
@@ -106,8 +100,7 @@ impl Client {
         Ok(serde_json::from_str(&whole(response).await?)?)
     }
 
-    /// Streams changes as they happen.
-    /// Fails if the router cannot be reached, or rejects the request.
+    /// Streams changes as they happen. Fails if the router cannot be reached, or rejects the request.
     pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
         let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
         let events = BodyDataStream::new(Body::from(response)).eventsource();

@@ -1,19 +1,14 @@
-//! Formats of single values.
-
 pub(super) use policy::text::{count, counted, ms};
 use serde_json::Value;
 
-/// Returns a field's text, or `-`.
 pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or("-")
 }
 
-/// Returns a field's number, or 0.
 pub(super) fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or(0.0)
 }
 
-/// Returns the elements of a field's list.
 pub(super) fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     value[key].as_array().into_iter().flatten()
 }
@@ -34,7 +29,6 @@ pub(crate) fn time(unix_ms: &Value) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// Formats a share as a percentage.
 pub(super) fn share(part: f64, whole: f64) -> String {
     match whole {
         none if none <= 0.0 => "-".to_owned(),

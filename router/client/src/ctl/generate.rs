@@ -38,8 +38,7 @@ impl Kind {
     }
 }
 
-/// Generates from `program`, the whole command line. Returns the text for standard output, if files were not asked for.
-/// Fails if a file cannot be written.
+/// Generates from the command line `program`. Returns text for standard output. Fails if a file cannot be written.
 pub(super) fn run(args: &Generate, mut program: clap::Command) -> anyhow::Result<Option<String>> {
     let Some(dir) = &args.dir else {
         let mut out = Vec::new();

@@ -1,5 +1,4 @@
-//! `tailroute ctl policy`. A change is a GET and a PUT with the entity tag that was read, so that concurrent changes
-//! are not lost.
+//! `tailroute ctl policy`. A change is a GET and a PUT with its entity tag, so that no concurrent change is lost.
 
 pub(super) mod settings;
 mod show;
@@ -148,7 +147,6 @@ async fn history(client: &Client, limit: usize) -> anyhow::Result<Answer> {
     Ok(Answer { json: answer, text })
 }
 
-/// Formats a shadow policy beside the policy in force.
 async fn shadow(client: &Client, answer: Value) -> anyhow::Result<Answer> {
     let in_force = client.get(POLICY).await?["settings"].take();
     Ok(Answer::new(answer, |shadow| show::shadow(shadow, &in_force)))

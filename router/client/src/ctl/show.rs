@@ -1,12 +1,9 @@
-//! Formats cached prefixes and events.
-
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::format::{text, time};
 
-/// Formats the prefixes on the workers.
 pub(super) fn index(answer: &Value) -> String {
     let mut out = format!(
         "{} keys, {} with each worker's copy, in {} bytes{}\n\n{:<16} {:>7} {:>6} {:>8}  copies",
@@ -49,7 +46,6 @@ pub(super) fn index(answer: &Value) -> String {
     out
 }
 
-/// Formats an event in one line.
 pub(super) fn event(event: &Value) -> String {
     if let Some(missed) = event["missed"].as_u64() {
         return format!("({missed} events were missed)");

@@ -95,7 +95,6 @@ fn slo_workers(answer: &Value) -> String {
     table.text()
 }
 
-/// Formats the state of the capture.
 pub(super) fn capture(answer: &Value) -> String {
     let whole = |key: &str| answer[key].as_u64().unwrap_or(0);
     let turns = whole("turns");
@@ -115,7 +114,6 @@ pub(super) fn capture(answer: &Value) -> String {
     format!("{sentence}\n{}", table.text())
 }
 
-/// Formats the state of the configuration.
 pub(super) fn config(answer: &Value) -> String {
     let refused = answer["refused"].as_str();
     let sections: Vec<&str> = list(answer, "needs_restart").filter_map(Value::as_str).collect();
@@ -138,7 +136,6 @@ pub(super) fn config(answer: &Value) -> String {
     format!("{sentence}\n{}", table.text())
 }
 
-/// Formats all keys, or the one that was reset.
 pub(super) fn keys(answer: &Value) -> String {
     let right = Align::Right;
     let mut table = Table::new(&[

@@ -1,8 +1,5 @@
-//! Aligned columns of text.
-
 use std::fmt::Write as _;
 
-/// Side to which the cells of a column are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Align {
     Left,
@@ -35,7 +32,6 @@ impl Table {
         self.lines.push(Line::Row(cells.into_iter().collect()));
     }
 
-    /// Adds an indented line below the last row.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.lines.push(Line::Note(text.into()));
     }

@@ -1,5 +1,3 @@
-//! `tailroute ctl workers`.
-
 mod show;
 
 use std::time::Duration;
@@ -11,7 +9,6 @@ use super::answer::Answer;
 use super::client::{Client, escaped};
 use super::pair;
 
-/// Polling interval while a worker drains.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Subcommand)]

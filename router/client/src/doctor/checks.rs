@@ -1,5 +1,3 @@
-//! One file per check. Each is a function of the facts.
-
 pub(super) mod access;
 pub(super) mod cache_events;
 pub(super) mod cached_tokens;
@@ -38,7 +36,6 @@ fn unreached(worker: &Worker) -> Verdict {
     }
 }
 
-/// Formats a duration in the largest unit that fits.
 fn duration(ms: f64) -> String {
     match ms / 1e3 {
         seconds if seconds < 0.0 => "0 s".to_owned(),

@@ -11,7 +11,6 @@ use super::facts::Offset;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const PROMPT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends a GET. Returns the response, and the server's clock if it shows it.
 pub(super) async fn get(
     http: &reqwest::Client,
     url: Url,
@@ -37,7 +36,6 @@ fn offset(response: &Response, sent: f64, received: f64) -> Option<Offset> {
     })
 }
 
-/// Returns the milliseconds since 1970.
 pub(super) fn unix_ms() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64() * 1e3)

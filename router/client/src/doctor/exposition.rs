@@ -1,6 +1,5 @@
 //! Reads single figures of a metrics page.
 
-/// One line of a metrics page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample<'a> {
     labels: &'a str,

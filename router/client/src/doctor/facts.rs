@@ -10,12 +10,10 @@ pub struct Facts {
     pub router: String,
     /// The workers, in the router's order.
     pub(super) workers: Vec<Worker>,
-    /// The recent turns that were answered.
     pub(super) turns: Vec<Turn>,
     pub(super) configuration: Configuration,
     pub(super) replicas: Replicas,
     pub(super) discovery: Vec<Source>,
-    /// The router's metrics page, if it can be read.
     pub(super) metrics: Option<String>,
     /// The router's clock less this machine's.
     pub(super) clock: Option<Offset>,
@@ -147,7 +145,6 @@ pub(super) struct Offset {
     pub(super) error_ms: f64,
 }
 
-/// An engine, as far as its interface shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Engine {
     Vllm,
@@ -156,7 +153,6 @@ pub(super) enum Engine {
     Other,
 }
 
-/// What a worker says of itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Direct {
     /// Why it cannot be reached from here.
@@ -191,7 +187,6 @@ pub(super) struct Prompt {
     pub(super) cached_tokens: Option<u64>,
 }
 
-/// How the pieces of a streamed response arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stream {
     pub(super) pieces: usize,

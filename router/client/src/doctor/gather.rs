@@ -1,6 +1,5 @@
-//! Collects the facts: from the admin port, from the workers, and through the clients' URL.
-//!
-//! Only the list of workers is indispensable. Everything else that cannot be read is a missing fact.
+//! Collects the facts: from the admin port, from the workers, and through the clients' URL. Only the list of workers is
+//! indispensable; everything else that cannot be read is a missing fact.
 
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
@@ -18,8 +17,7 @@ use crate::ctl::workers;
 const READINGS: usize = 3;
 const AT_ONCE: usize = 16;
 
-/// Collects all facts about a router.
-/// Fails if the router cannot be reached, or does not list its workers.
+/// Collects all facts about a router. Fails if the router cannot be reached, or does not list its workers.
 pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow::Result<Facts> {
     let http = reqwest::Client::builder()
         .no_proxy()

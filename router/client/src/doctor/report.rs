@@ -8,11 +8,9 @@ use super::verdict::{Finding, Status, counted};
 use super::{CHECKS, Scope};
 
 const WIDTH: usize = 100;
-/// Width of a worker's name in the table.
 const NAME: usize = 16;
 /// Workers up to which all are rows of the table; beyond, only those with a finding.
 const ROWS: usize = 20;
-/// Workers that a finding names.
 const NAMED: usize = 4;
 
 /// The findings about a router and its fleet.
@@ -232,7 +230,6 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Marks, in colour on a terminal.
 #[derive(Clone, Copy)]
 struct Paint {
     colour: bool,

@@ -1,5 +1,3 @@
-//! What a check finds.
-
 use serde::Serialize;
 
 /// How it stands with what a check looks at.
@@ -16,7 +14,6 @@ pub enum Status {
     Problem,
 }
 
-/// The result of a check of one worker, or of the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) status: Status,
@@ -105,7 +102,6 @@ impl Finding {
     }
 }
 
-/// Formats a number of things.
 pub(super) fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),

@@ -83,7 +83,6 @@ impl Link<'_> {
         response.json().await.ok()
     }
 
-    /// Sends the same prompt twice.
     async fn prompts(&self, number: u64) -> Result<[Prompt; 2], String> {
         let model = match self.worker.models.first() {
             Some(model) => model.clone(),

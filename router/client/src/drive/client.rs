@@ -77,15 +77,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client with `timeout` per turn.
-    /// Fails if the HTTP client cannot be built.
+    /// Returns a client with `timeout` per turn. Fails if the HTTP client cannot be built.
     pub fn new(timeout: Duration) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(timeout.min(Duration::from_secs(10)))
-            // Well under any server's patience with a silent connection: a request that is sent just as the server
-            // closes it would count as the server's failure.
+            // Below any server's idle timeout: a request sent as a server closes would count as its failure.
             .pool_idle_timeout(Duration::from_secs(2))
             .build()?;
         Ok(Self { http, timeout })
@@ -162,8 +160,7 @@ impl Client {
         }
     }
 
-    /// Returns the first model that `target` lists.
-    /// Fails if the target cannot be reached, or lists no model.
+    /// Returns the first model that `target` lists. Fails if the target cannot be reached, or lists no model.
     pub async fn first_model(&self, target: &Target) -> anyhow::Result<String> {
         #[derive(Deserialize)]
         struct List {
@@ -190,7 +187,6 @@ impl Client {
     }
 }
 
-/// The body, as far as the limit allows.
 async fn whole(response: Response) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
     let body = Limited::new(reqwest::Body::from(response), MAX_BODY_BYTES);
     Ok(body.collect().await?.to_bytes())

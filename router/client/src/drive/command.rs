@@ -70,8 +70,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Replays and reports.
-/// Fails if the trace cannot be read, or a target cannot be asked for its model.
+/// Replays and reports. Fails if the trace cannot be read, or a target cannot be asked for its model.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let plan = plan(&args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

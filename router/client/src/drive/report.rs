@@ -163,7 +163,6 @@ impl Report {
         out
     }
 
-    /// Compares the other targets with the first.
     fn comparison(&self) -> String {
         let Some((base, others)) = self.targets.split_first() else {
             return String::new();

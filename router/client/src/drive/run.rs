@@ -141,7 +141,6 @@ pub async fn replay(
     }
 }
 
-/// Runs one conversation, turn by turn.
 async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sample>) {
     let mut chat = Chat::new(script.id, shared.block_size, Words::new(shared.settings.seed));
     let session = shared

@@ -10,8 +10,7 @@ use reqwest::Url;
 pub struct Target {
     /// Name in the report; by default the URL's host and port.
     pub name: String,
-    /// Base URLs, without `/v1` and a trailing slash. Never empty. Each turn goes to any of them, as behind a load
-    /// balancer without session affinity.
+    /// Base URLs, without `/v1` and a trailing slash; never empty. Each turn goes to any, as behind a load balancer.
     pub bases: Vec<String>,
 }
 
@@ -23,8 +22,7 @@ pub struct Target {
 pub struct BadTarget(String);
 
 impl Target {
-    /// Returns the URL of `path` for each base. `path` begins with a slash.
-    /// Fails if path and base form no valid URL.
+    /// Returns the URL of `path`, which begins with a slash, for each base. Fails if they form no valid URL.
     pub fn urls(&self, path: &str) -> Result<Vec<Url>, <Url as FromStr>::Err> {
         self.bases
             .iter()

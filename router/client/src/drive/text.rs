@@ -1,8 +1,7 @@
 //! Generated text of one word per token, cheap to make and identical where the trace shares blocks.
 //!
-//! A word is three to five letters. With its space it is one token for the simulated engine, and one to three in
-//! common byte-pair vocabularies; counts of a real engine are read from its `usage`, never assumed. Real sentences
-//! were rejected: their token counts would be guesses, and building a prompt would be expensive.
+//! A word is three to five letters: with its space one token for the simulated engine, and one to three in common
+//! byte-pair vocabularies. Counts of a real engine come from its `usage`. Those of real sentences would be guesses.
 
 /// Generates the words of one run. Two runs with different seeds share no text beyond chance.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +15,7 @@ impl Words {
         Self { seed }
     }
 
-    /// Appends the `offset`-th word of `source` (the id of a block or a conversation), preceded by a space unless
-    /// `out` is empty.
+    /// Appends the `offset`-th word of `source`, a block or a conversation, after a space unless `out` is empty.
     pub fn push(&self, out: &mut String, source: u64, offset: u64) {
         let mut bits = mix(mix(self.seed ^ source).wrapping_add(offset));
         if !out.is_empty() {

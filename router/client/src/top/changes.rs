@@ -8,11 +8,9 @@ const CHANGES: usize = 5;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Change {
     pub(super) entry: Value,
-    /// Number of entries.
     pub(super) count: u64,
 }
 
-/// Returns the newest changes. Refusals of the same operation by the same caller are one.
 pub(super) fn changes(entries: &[Value]) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::new();
     for entry in entries {

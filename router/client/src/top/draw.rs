@@ -1,5 +1,3 @@
-//! Draws the screen.
-
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -14,8 +12,7 @@ use super::look::Screen;
 /// Columns from which on a screen has room for all columns of all tables.
 const WIDE: u16 = 110;
 
-/// Returns the lines of the summary, the curve, the panels of prefixes and late turns, and the changes. The workers have
-/// the rest, at least five.
+/// Returns the lines of the summary, the curve, the panels and the changes. The workers have the rest, at least five.
 fn heights(screen: u16) -> [u16; 4] {
     match screen {
         29.. => [3, 6, 9, 7],
@@ -221,7 +218,6 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     panel(frame, area, title, header, widths, rows);
 }
 
-/// Formats the age of a time with fitting precision.
 fn ago(screen: &Screen, unix_ms: &Value) -> String {
     let then = unix_ms.as_f64().unwrap_or(screen.now_unix_ms);
     match (screen.now_unix_ms - then).max(0.0) / 1e3 {

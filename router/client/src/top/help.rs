@@ -1,5 +1,3 @@
-//! The help, drawn over the screen.
-
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::text::Line;

@@ -35,9 +35,7 @@ pub(super) struct Screen {
     pub(super) p95_ms: VecDeque<u64>,
     /// Median, 95th and 99th percentile of the latest poll with turns.
     pub(super) percentiles: Option<[f64; 3]>,
-    /// The error of the latest poll.
     pub(super) error: Option<String>,
-    /// Whether the help is shown.
     pub(super) help: bool,
     buckets: Option<Buckets>,
 }
@@ -64,8 +62,7 @@ impl Screen {
         }
     }
 
-    /// Polls the router.
-    /// Fails if the router cannot be reached, or rejects a request.
+    /// Polls the router. Fails if the router cannot be reached, or rejects a request.
     pub(super) async fn look(&mut self, client: &Client) -> anyhow::Result<()> {
         let listed = workers::all(client).await?;
         self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
@@ -109,7 +106,6 @@ impl Screen {
         false
     }
 
-    /// Stores the outcome of a poll.
     pub(super) fn note(&mut self, looked: anyhow::Result<()>) {
         self.error = looked.err().map(|error| format!("{error:#}"));
     }
@@ -138,7 +134,6 @@ impl Screen {
     }
 }
 
-/// A prefix on the workers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hot {
     pub(super) prefix: String,

@@ -1,8 +1,6 @@
-//! Lookups of SRV records and addresses.
-//!
-//! `hickory-net` sends queries over UDP, or TCP for truncated responses, and `hickory-proto` parses the responses. This
-//! module applies the search list and tries each server in turn. `hickory-resolver` is not used, because it does not
-//! bound what it copies of a referral (ARCHITECTURE.md).
+//! Lookups of SRV records and addresses. `hickory-net` sends the queries, and this module applies the search list and
+//! tries each server in turn. `hickory-resolver` is not used, because it does not bound what it copies of a referral
+//! (ARCHITECTURE.md).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -16,13 +16,11 @@ use super::values;
 
 /// Maximum length of an event; etcd objects have at most 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 8 << 20;
-/// Maximum number of JSON values of an event.
 const MAX_EVENT_VALUES: usize = 64 << 10;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Forwards complete lines of a body. It ends with the response, a broken connection, or the deadline: the next watch
-/// continues from the last event. A partial last line is dropped.
+/// Forwards complete lines of a body until it ends, breaks or exceeds the deadline. A partial last line is dropped.
 pub(super) struct Lines {
     body: Incoming,
     partial: BytesMut,

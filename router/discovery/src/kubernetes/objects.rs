@@ -55,7 +55,6 @@ pub(super) fn annotated(meta: &ObjectMeta) -> BTreeMap<String, String> {
     ours.map(|(name, text)| (name.to_owned(), text.clone())).collect()
 }
 
-/// Returns whether the protocol is TCP, the default.
 pub(super) fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol == "TCP")
 }
@@ -184,8 +183,7 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     Ok(address)
 }
 
-/// Merges the workers of all objects. An endpoint in two slices, as when it moves between them, counts once and is
-/// ready if either reports so. IPv4 takes precedence over IPv6.
+/// Merges the workers of all objects. An endpoint in two slices is ready if either says so. IPv4 takes precedence.
 pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found {
     let mut by_name: BTreeMap<&str, (&Endpoint, bool)> = BTreeMap::new();
     for endpoint in endpoints {

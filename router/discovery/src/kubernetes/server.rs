@@ -1,7 +1,4 @@
-//! The API server: URL, certificates, token and namespace.
-//!
-//! In a cluster, environment variables give the URL; token, certificate and namespace are files that the kubelet keeps
-//! current.
+//! The API server: URL, certificates, token and namespace. In a cluster they come from the environment and from files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +13,6 @@ use hyper_util::rt::TokioExecutor;
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::{self, Connector};
 
-/// Directory of a pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_TOKEN_BYTES: u64 = 64 << 10;

@@ -1,8 +1,5 @@
-//! The HTTP service below kube's client.
-//!
-//! kube's own service does not bound the size or time of responses, and reads certificates once. This one reloads token
-//! and certificates, which a kubelet renews, and bounds each response before kube parses it. It also records the start
-//! and end of watches, which kube's watcher does not report.
+//! The HTTP service below kube's client. Unlike kube's own, it bounds the size and time of responses, reloads token and
+//! certificates, which a kubelet renews, and records the start and end of watches.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -172,7 +169,6 @@ impl Shared {
         Err(Refusal::Answered { code, message })
     }
 
-    /// Takes the server, or reads it from its files.
     async fn server(&self) -> Result<Server, String> {
         let known = self.server.lock().take();
         if let Some(server) = known {

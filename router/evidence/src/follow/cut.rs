@@ -1,5 +1,4 @@
-//! Splits batches, so that requests can read the index in between. Both events and blocks are bounded, because one
-//! event may name a million blocks.
+//! Splits batches, so that requests can read the index in between: one event may name a million blocks.
 
 use std::ops::Range;
 

@@ -1,8 +1,6 @@
-//! Replays of lost batches.
-//!
-//! A publisher keeps its newest batches. A DEALER requests them with `["", from]` and receives `["", topic, number,
-//! payload]…`, the last one numbered `ffffffffffffffff`. After a missing answer no requests are sent for a while: a
-//! stream without gaps needs none, and one with a gap drops its state.
+//! Replays of lost batches. A DEALER requests the publisher's newest batches with `["", from]` and receives
+//! `["", topic, number, payload]…`, the last one numbered `ffffffffffffffff`. After a missing answer no requests are
+//! sent for [`PAUSE`].
 
 use std::time::Duration;
 
@@ -18,10 +16,8 @@ use super::{Made, Stream, StreamError, parts};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after a missing answer.
 const PAUSE: Duration = Duration::from_secs(30);
-/// The number that ends a replay.
 const END: u64 = u64::MAX;
 
-/// The replay endpoint and its socket.
 pub(super) struct Replay {
     endpoint: Option<String>,
     dealer: Option<Connection>,

@@ -48,7 +48,6 @@ impl From<Marker> for Type {
     }
 }
 
-/// Reads values one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -67,7 +66,6 @@ impl<'a> Reader<'a> {
         self.length - self.rest.len()
     }
 
-    /// Returns the number of unread bytes.
     pub(super) fn left(&self) -> usize {
         self.rest.len()
     }
@@ -116,8 +114,7 @@ impl<'a> Reader<'a> {
         self.take(length as usize)
     }
 
-    /// Skips the next value at any depth. Each value takes at least one byte, so the count of values still to skip
-    /// stays bounded by the remaining bytes.
+    /// Skips the next value at any depth. The remaining bytes bound the count of values still to skip.
     pub(super) fn skip(&mut self) -> Result<(), WireError> {
         let mut values: u64 = 1;
         while values > 0 {

@@ -1,7 +1,6 @@
 //! Greeting, frames and commands of ZMTP 3: bytes in, messages and commands out. No I/O and no clock.
 //!
-//! A declared length is compared with a bound before anything else. Memory follows the received bytes: a frame's
-//! buffer doubles as it fills, up to the declared length.
+//! A declared length is compared with a bound first. A frame's buffer then doubles as it fills, up to that length.
 
 use bytes::{Buf, Bytes};
 
@@ -118,15 +117,13 @@ pub fn ready(socket_type: &str) -> Vec<u8> {
     body
 }
 
-/// Splits a command, or one of its properties, into its name and the rest.
-/// Fails if it ends within its name.
+/// Splits a command, or one of its properties, into its name and the rest. Fails if it ends within its name.
 pub fn name(bytes: &[u8]) -> Result<(&[u8], &[u8]), CodecError> {
     let (&length, rest) = bytes.split_first().ok_or(CodecError::Command)?;
     rest.split_at_checked(length.into()).ok_or(CodecError::Command)
 }
 
-/// Returns the socket type in a READY command's data.
-/// Fails if its properties are malformed, or contain none.
+/// Returns the socket type in a READY command's data. Fails if its properties are malformed, or contain none.
 pub fn socket_type(mut data: &[u8]) -> Result<&[u8], CodecError> {
     let mut found = None;
     while !data.is_empty() {
@@ -148,9 +145,7 @@ pub struct Decoder {
     max_message_bytes: usize,
     /// The received part of the next frame's flags and length.
     head: Vec<u8>,
-    /// The current frame.
     body: Option<Body>,
-    /// The frames of the current message, and their bytes.
     frames: Vec<Bytes>,
     frame_bytes: usize,
 }

@@ -1,8 +1,6 @@
-//! The envelope that engines are converging on: `kv_hints {protocol_version, message_id, actions}`.
-//!
-//! Built from vLLM's RFC 53421, SGLang's RFC 36224 and TensorRT-LLM's RFC 18153 as of November 2026. None of them has
-//! an action for an evict-first tail yet, so the action's type is named after tailroute, and no engine acts on it
-//! today.
+//! The envelope that engines are converging on: `kv_hints {protocol_version, message_id, actions}`. Built from vLLM's
+//! RFC 53421, SGLang's RFC 36224 and TensorRT-LLM's RFC 18153 as of November 2026. None has an action for an
+//! evict-first tail yet, so its type is named after tailroute, and no engine acts on it.
 
 use serde_json::json;
 

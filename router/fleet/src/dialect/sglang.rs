@@ -1,8 +1,7 @@
 //! SGLang's own T-LRU: `--radix-eviction-policy tlru` with a threshold and an estimate of the next prompt, in tokens.
 //!
-//! The engine trims by itself, so requests carry no hints. Both numbers are fixed when the server starts; the plugin
-//! `tailroute-sglang` makes them settable through `/set_internal_state` and reports that in the server's info, for each
-//! data-parallel rank.
+//! The engine trims by itself, so requests carry no hints. The plugin `tailroute-sglang` makes both numbers settable
+//! through `/set_internal_state` and reports that in the server's info, for each data-parallel rank.
 
 use http::Method;
 use policy::units::Tokens;

@@ -1,5 +1,4 @@
 //! tailroute's own dialect: `POST /v1/tailroute/hints`, `PUT /v1/tailroute/objective`, and a hint within each request.
-//!
 //! The simulated engine reads the request's hint from a header. vLLM passes no header to its engine core, so its
 //! capability document names a member of `vllm_xargs` instead.
 

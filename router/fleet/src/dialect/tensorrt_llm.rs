@@ -1,8 +1,6 @@
 //! TensorRT-LLM's `KvCacheRetentionConfig`, built from its documentation: ranges of tokens with priorities from 1 to
-//! 100, 35 by default, lowest evicted first, and a priority for decoded tokens.
-//!
-//! It is an argument of the engine's Python API. As of November 2026 no HTTP field for it is merged, so the dialect is
-//! for front ends that take the argument as a body field of its name.
+//! 100, 35 by default, lowest evicted first, and a priority for decoded tokens. As of November 2026 no HTTP field for
+//! it is merged; front ends may take the argument as a body field of its name.
 
 use serde_json::json;
 

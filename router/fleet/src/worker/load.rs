@@ -62,7 +62,6 @@ impl Worker {
         }
     }
 
-    /// Sets the utilisation assumed until the worker has served turns.
     pub(crate) fn begins_as(&self, utilisation: Utilisation) {
         self.load.lock().utilisation = utilisation;
     }
@@ -72,7 +71,6 @@ impl Worker {
         read(&self.load.lock())
     }
 
-    /// Counts a request that is sent.
     pub(crate) fn sent(&self, now: Millis, prefill: Option<Millis>) -> Option<Ticket> {
         let mut load = self.load.lock();
         load.in_flight += 1;
@@ -82,7 +80,6 @@ impl Worker {
         })
     }
 
-    /// Ends the wait of a request whose first token arrived.
     pub(crate) fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
         self.load.lock().pending.first_token(now, ticket)
     }

@@ -8,7 +8,6 @@ use super::Worker;
 use crate::breaker::{Breaker, BreakerPass, BreakerState};
 use crate::rotation::Condition;
 
-/// Breaker and slow start of a worker.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) breaker: Breaker,
@@ -67,7 +66,6 @@ impl Worker {
         told
     }
 
-    /// Begins a slow start.
     pub(crate) fn starts_anew(&self, now: Millis) {
         let mut trust = self.trust.lock();
         trust.since = Some(now);

@@ -90,7 +90,6 @@ impl Own {
         }
     }
 
-    /// Returns the body data in these bytes.
     fn decode(&mut self, wire: &[u8]) -> io::Result<Bytes> {
         if wire.len() > SMALL_BYTES {
             let mut body = Vec::with_capacity(wire.len());

@@ -1,8 +1,7 @@
 //! The framing of response bodies (RFC 9112, sections 6 and 7).
 //!
-//! Input may be cut anywhere. The decoder keeps only its state in the grammar and copies body data out at once, all
-//! chunks of one read into one frame. An engine that writes a chunk per token would otherwise cause a frame and a
-//! write per token.
+//! Input may be cut anywhere. The body data of one read becomes one frame, whatever chunks it has: an engine that
+//! writes a chunk per token would otherwise cause a frame and a write per token.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -38,12 +37,10 @@ enum State {
     Done,
 }
 
-/// The body violates the chunked coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid chunked body")]
 pub(super) struct Malformed;
 
-/// Decodes a body.
 #[derive(Debug)]
 pub(super) struct Decoder {
     state: State,
@@ -88,8 +85,7 @@ impl Decoder {
     }
 
     /// Decodes bytes and appends the body data to `out`. Returns how many were consumed: all, unless the body ends
-    /// before.
-    /// Fails if the chunked coding is violated.
+    /// before. Fails if the chunked coding is violated.
     pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
         let mut at = 0;
         while at < wire.len() {

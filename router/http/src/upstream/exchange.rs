@@ -28,7 +28,6 @@ struct Exchange<'a> {
     sent: bool,
     /// The error of a failed write. A response may still come, for example an early rejection of the body.
     broken: Option<io::Error>,
-    /// The part of the response's head that was read so far.
     answer: Reading,
 }
 

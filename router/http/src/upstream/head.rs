@@ -14,7 +14,6 @@ pub const MAX_HEAD_BYTES: usize = 128 * 1024;
 const MAX_INTERIM: usize = 16;
 const MAX_FIELDS: usize = 128;
 
-/// The head of a response and its framing.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
@@ -24,7 +23,6 @@ pub(super) struct Head {
     pub(super) keeps_alive: bool,
 }
 
-/// Why a head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("the head of the response cannot be parsed: {0}")]
@@ -43,8 +41,7 @@ pub(super) enum Unreadable {
 pub(super) struct Reading(Vec<u8>);
 
 impl Reading {
-    /// Adds a piece. Returns the head once it is complete, and the bytes after it.
-    /// Fails if this is not the head of a response.
+    /// Adds a piece. Returns the head once it is complete, and the bytes after it. Fails if this is no response's head.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
         let bytes = if self.0.is_empty() {
             piece
@@ -100,8 +97,7 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 }
 
 /// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns it with its length in bytes;
-/// `None` if it is incomplete.
-/// Fails if this is not the head of a response, or its framing is ambiguous.
+/// `None` if it is incomplete. Fails if this is not the head of a response, or its framing is ambiguous.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     let mut from = 0;
     for _ in 0..=MAX_INTERIM {
@@ -174,9 +170,8 @@ fn head(
     })
 }
 
-/// Applies the same framing rules to a response of hyper's client: hyper passes on transfer codings that it does not
-/// decode, and lengths that do not apply.
-/// Fails if the framing is ambiguous.
+/// Applies the same framing rules to a response of hyper's client, which passes on transfer codings that it does not
+/// decode, and lengths that do not apply. Fails if the framing is ambiguous.
 pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unreadable> {
     let (status, version) = (response.status(), response.version());
     if version <= Version::HTTP_11 {
@@ -215,8 +210,7 @@ fn framing(
     }
     match length {
         _ if is_coded => {
-            // The other codings are not decoded here and would be forwarded as plain content. HTTP/1.0 has no
-            // transfer codings.
+            // Other codings would be forwarded undecoded as plain content. HTTP/1.0 has no transfer codings.
             if !is_chunked || !is_one || version < Version::HTTP_11 {
                 return Err(Unreadable::Length);
             }

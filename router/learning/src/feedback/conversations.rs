@@ -1,8 +1,4 @@
-//! Tracks conversations and learns what turns of each class do next.
-//!
-//! For each conversation the table keeps its number of turns, its length, and how and when its last response ended. The
-//! next turn teaches the class the gap and the tokens added; a silence longer than the class's patience teaches that no
-//! turn followed.
+//! Tracks conversations, and learns from gaps and silences what turns of each class do next.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;

@@ -1,33 +1,19 @@
-//! Learns α, β, γ of each worker from responses whose prefill time is known.
+//! Learns α, β, γ of each worker from responses whose prefill time is known (docs/learning.md, "Worker cost").
 //!
-//! The prefill time is known where the engine reports it (vLLM's per-request metrics), and where the request was at the
-//! head of the worker's queue for as long as it waited, so that the time since the previous first token is its own
-//! ([`policy::estimate::PendingWork::first_token`]). Otherwise the engine's counters over all requests are used
-//! ([`super::Counters`]). All three are noisy on batching engines: two prompts computed in one step share its time. The
-//! regression clips outliers and follows changes that persist.
+//! Prefill times are noisy on batching engines: two prompts computed in one step share its time. The regression clips
+//! outliers and follows changes that persist.
 //!
-//! # Equal until shown otherwise
-//! The workers of a pool are mostly identical machines. Separately learned costs differ by noise, and choosing among
-//! idle workers by noise sends every new conversation to the same one and leaves the caches of the others empty. A
-//! worker is therefore published with the cost of the pool's median worker, unless its own prediction for a typical
-//! prompt differs from it by more than [`ALIKE`] and two standard errors. A worker without a measured cost and with
-//! fewer than [`TRUSTED`] responses gets the median cost. While all workers are like that, the median is taken over
-//! those with any response.
+//! A worker is published with the cost of the pool's median worker, unless its own prediction for a typical prompt
+//! differs by more than [`ALIKE`] and two standard errors. Otherwise noise would choose among idle workers and leave
+//! the caches of the others empty.
 //!
-//! # Time without a response
-//! A worker that receives no turns keeps its estimate, and the doubt about it grows ([`policy::estimate::Doubt`]).
-//! Published is the value nearest to the worker's anchor that the doubt allows, and the next response is weighted by
-//! the doubt. The anchor is the worker's measured or configured cost, else the pool's median. A worker believed to be
-//! slow thus becomes equal to the others after a while and receives turns that show whether it still is. The median is
-//! taken over workers with little doubt, where there are any: many old estimates must not outvote a new one.
+//! Without responses an estimate keeps its value, and the doubt about it grows ([`policy::estimate::Doubt`]). Published
+//! is the value within that doubt nearest to the worker's measured or configured cost, else to the median. The median
+//! is taken over workers with little doubt, where there are any: many old estimates must not outvote a new one. A
+//! response halves the time without a response instead of clearing it, since a single one may be an outlier.
 //!
-//! A response halves the time without a response instead of clearing it, since a single one may be an outlier.
-//!
-//! # Beside queue and prefill
-//! Times reported by an engine leave out HTTP on both sides and the engine's own hand-over, and so does a β learned
-//! from them. The rest of a time to first token is learned separately ([`policy::estimate::Overhead`]) and added to
-//! every prediction. Samples of the router's clock already include it. It is published like the cost: the pool's
-//! median, unless a worker's own value differs by more than [`ALIKE`] of a typical prefill.
+//! Times reported by an engine leave out HTTP and its own hand-over, and so does a β learned from them. The rest of a
+//! time to first token is learned as [`policy::estimate::Overhead`], and published like the cost.
 
 mod slow;
 
@@ -84,8 +70,7 @@ pub struct CostState {
     pub cost: PrefillCost,
     /// Time to first token beyond queue and prefill, for engines that report those; otherwise it is part of β.
     pub overhead_ms: f64,
-    /// Error of the prediction for a typical prefill: the mean absolute error plus the doubt from time without a
-    /// response.
+    /// Error of the prediction for a typical prefill: the mean absolute error plus the doubt.
     pub error_ms: f64,
     /// Responses learned from.
     pub answers: u64,
@@ -113,7 +98,6 @@ struct One {
     known: bool,
     /// Start of the idle time: each response moves it half way to the present.
     renewed: Millis,
-    /// Possible error of the estimate due to the time without a response.
     doubt: Doubt,
     slowness: Slowness,
 }
@@ -137,8 +121,7 @@ impl One {
         }
     }
 
-    /// Updates whether the engine reports its times. A late first token is a sample of the router's clock even where
-    /// the engine does, so a few of those do not mean that it stopped.
+    /// Updates whether the engine reports its times. A few first tokens by the router's clock do not end that.
     fn heard(&mut self, sample: Sample) {
         if matches!(sample, Sample::Clean(_)) {
             self.untold = self.untold.saturating_add(1);
@@ -156,7 +139,6 @@ impl One {
         }
     }
 
-    /// Updates the doubt for the time without a response.
     fn elapse(&mut self, now: Millis, fade: Millis) {
         let has_answered = self.learned.seen() > 0;
         self.doubt = if has_answered {
@@ -195,7 +177,6 @@ impl One {
 #[derive(Clone, Copy)]
 struct MedianWorker {
     cost: PrefillCost,
-    /// Its prediction for the typical prompt.
     prefill: Millis,
 }
 
@@ -326,8 +307,7 @@ impl Costs {
         self.workers.iter().map(believed).collect()
     }
 
-    /// Returns the pool's median worker.
-    /// Considers workers with [`TRUSTED`] responses, else those with a known cost, else those with any response.
+    /// Returns the pool's median worker, of those with [`TRUSTED`] responses, else a known cost, else any response.
     fn median(&self) -> Option<MedianWorker> {
         let (u, h) = self.typical();
         let of = |counts: fn(&One) -> bool| self.workers.iter().filter(move |one| counts(one)).collect();

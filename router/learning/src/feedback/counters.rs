@@ -1,10 +1,7 @@
-//! Prefill counters of engines, for workers whose responses do not report their prefill time.
+//! Prefill counters of engines, for workers whose responses do not report their prefill time (docs/learning.md).
 //!
-//! A response that is not streamed has no first token to time, and on a busy worker few streams have the engine to
-//! themselves; unless the engine reports times per request, no response is usable then. Engines do keep counters: vLLM
-//! the prefill time and computed tokens of each finished request (sums and counts of histograms on `/metrics`), SGLang
-//! the time of its prefill steps and their tokens (`/v1/loads`). Between two readings they grow by sums over the
-//! requests that ended in between, and so does the right side of the cost model:
+//! Between two readings they grow by sums over the requests that ended in between, and so does the right side of the
+//! cost model:
 //!
 //! ```text
 //! Σ took = n·β + α·Σ u + γ·Σ u·(h + u/2)
@@ -12,15 +9,11 @@
 //!
 //! Divided by n this is one observation with mean sizes. n and Σ u come from the engine. No engine counts the last sum,
 //! so it is the mean over this router's own responses of the interval, scaled by the ratio of the engine's mean u to
-//! theirs.
+//! theirs. An interval ends as soon as both sides have counted the same requests, or once there are [`ENOUGH`] own
+//! responses and the engine's mean prompt is similar to theirs; otherwise it is discarded after [`PATIENCE`].
 //!
-//! An interval ends as soon as both sides have counted the same requests. Where other clients use the worker, or
-//! requests are always in flight, it ends once there are [`ENOUGH`] responses of this router and the engine's mean
-//! prompt is similar to theirs. An interval that reaches neither within [`PATIENCE`] is discarded.
-//!
-//! Rejected: `Δ took / Δ tokens` for α, since it charges the constant cost of a request to its tokens, so that short
-//! prompts make long ones look expensive. Also rejected: mixing both sources. A response's own time belongs to one
-//! prompt and one moment, so counters are ignored while responses report their times ([`TELLING`]).
+//! Rejected: `Δ took / Δ tokens` for α, which charges the constant cost of a request to its tokens; and mixing both
+//! sources: a response's own time belongs to one prompt and one moment ([`TELLING`]).
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
@@ -75,7 +68,6 @@ pub struct Counters {
 struct One {
     /// Start of the interval, and the counters at that time.
     base: Option<(Millis, Counted)>,
-    /// Own responses that ended in the interval.
     own: Own,
     /// When a response last reported its prefill time.
     told: Option<Millis>,
@@ -128,8 +120,7 @@ impl Counters {
         }
     }
 
-    /// Takes a reading of the engine's counters. Returns a mean prompt and its prefill time when the interval is
-    /// usable.
+    /// Takes a reading of the engine's counters. Returns a mean prompt and its prefill time once they are usable.
     pub fn counted(
         &mut self,
         now: Millis,

@@ -1,14 +1,11 @@
 //! Finds prefixes that many conversations share, such as system prompts and tools, by counting.
 //!
 //! The first prompt of each conversation counts once for each of its leading keys. The longest prefix that enough
-//! conversations began with is *shared*. It outlives any one conversation, so the end of one says nothing about it;
-//! where evict-first marks fall on it, the worker is asked to remove them.
+//! conversations began with is *shared*. It outlives any one conversation, so where evict-first marks fall on it, the
+//! worker is asked to remove them.
 //!
-//! Most of a prompt is unique and not worth counting. Of the keys not counted before, only the first [`NEW_KEYS`] are
-//! counted, or as many as were already known. A shared prefix is thus found whole after a few more conversations
-//! (logarithmic in its length), at little cost for unique prompts.
-//!
-//! The counts are a table of bounded size; prefixes that are not used are evicted.
+//! Most of a prompt is unique. Of the keys not counted before, only the first [`NEW_KEYS`] are counted, or as many as
+//! were already known. A shared prefix is thus found whole after a few more conversations (logarithmic in its length).
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -79,8 +76,7 @@ impl SharedPrefixes {
         }
     }
 
-    /// Returns whether the prefix that ends with this key is due to be protected on a worker, and if so marks it as
-    /// protected.
+    /// Returns whether the prefix with this last key is due to be protected on a worker, and if so marks it protected.
     pub fn is_due(&mut self, now: Millis, worker: WorkerId, last: PrefixHash, again_after: Millis) -> bool {
         let key = (worker, last);
         let fresh = |&at: &Millis| now.saturating_sub(at) < again_after;

@@ -1,16 +1,10 @@
-//! Detects caches that were cleared while no router was running.
+//! Detects caches that were cleared while no router was running (docs/evidence.md, "Over a restart of the router").
 //!
-//! A snapshot lists what a worker held when it was taken. Where the worker publishes events, the history replayed after
-//! a start shows what happened since: a clear, or a new process, whose first batch is younger than the snapshot. Both
-//! carry the worker's time. Replay and restore run concurrently, and whichever is second sees the result of the first.
-//!
-//! A history may be replayed more than once, since a worker that did not answer the request for it is asked for all of
-//! it later. An event that was already seen, live or replayed, is therefore ignored. Once a worker's events are live,
-//! clears from before this router's start are ignored too: the mirror has since learned from responses, and older
-//! entries are corrected by reports.
-//!
-//! The times come from two clocks. Where they differ by more than the time between snapshot and clear, either the clear
-//! is missed until reports correct the mirror, or a valid snapshot is discarded and learned again.
+//! Where the worker publishes events, the history replayed after a start shows what happened since the snapshot: a
+//! clear, or a new process, whose first batch is younger. Replay and restore run concurrently, and whichever is second
+//! sees the result of the first. A history may be replayed more than once, so an event that was already seen is
+//! ignored. Once a worker's events are live, clears from before this router's start are ignored too: the mirror has
+//! since learned from responses, and older entries are corrected by reports.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -44,13 +38,11 @@ impl ClearedCaches {
         }
     }
 
-    /// Resets a slot for a new worker.
     pub(super) fn admit(&self, worker: WorkerId) {
         self.workers.set(worker, Worker::default);
     }
 
-    /// Records that a worker's cache was cleared at `at_ms`. Returns whether a mirror restored from a snapshot must be
-    /// discarded.
+    /// Records a clear at `at_ms`. Returns whether a mirror restored from a snapshot must be discarded.
     pub(super) fn worker(&self, worker: WorkerId, at_ms: u64) -> bool {
         let Some(worker) = self.workers.get(worker) else {
             return false;
@@ -60,14 +52,12 @@ impl ClearedCaches {
         self.snapshot.load(Ordering::SeqCst) < at_ms && before < at_ms && unheard
     }
 
-    /// Records that the history was replayed and events are live.
     pub(super) fn heard(&self, worker: WorkerId) {
         if let Some(worker) = self.workers.get(worker) {
             worker.heard.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Records the time of the snapshot about to be restored.
     pub(super) fn restoring(&self, taken_ms: u64) {
         self.snapshot.store(taken_ms, Ordering::SeqCst);
     }

@@ -13,7 +13,6 @@ const CONVERSATIONS: usize = 100_000;
 /// Keys looked up per acquisition of the lock: some microseconds.
 const AT_ONCE: usize = 128;
 
-/// The most recently used conversations.
 #[derive(Debug)]
 pub(super) struct Conversations {
     last_turns: RwLock<LastTurns>,
@@ -119,8 +118,7 @@ impl Conversations {
         }
     }
 
-    /// Returns each conversation's last worker slot, the least recently used first, so that restoring in this order
-    /// keeps the order of eviction.
+    /// Returns each conversation's last worker slot, the least recently used first, as they are to be restored.
     pub(super) fn last_workers(&self) -> Vec<(u64, u32)> {
         let last_turns = self.last_turns.read();
         let slot = |(session, last)| (session, unpacked(last).worker.0);
@@ -157,7 +155,6 @@ impl Conversations {
     }
 }
 
-/// Packs a last turn into one number.
 fn packed(home: LastTurn) -> u64 {
     (home.at.0.max(0.0) as u64) << SLOT_BITS | u64::from(home.worker.0)
 }

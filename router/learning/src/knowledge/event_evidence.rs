@@ -57,7 +57,6 @@ impl EventEvidence {
         (known.resident(chain), block.into())
     }
 
-    /// Returns the number of store events, if the stream is live.
     pub(super) fn stored(&self) -> Option<u64> {
         self.is_live().then(|| self.known.read().stored())
     }

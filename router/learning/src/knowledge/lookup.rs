@@ -73,15 +73,12 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// One worker's part of a lookup.
 struct Asked<'a> {
     chain: &'a Chain,
     scale: &'a Scale,
     tail: Option<Tail>,
-    /// See [`Scratch::ended`].
     ended: &'a [PrefixHash],
     mirrored: usize,
-    /// Whether the mirror also holds the end of the previous turn.
     mirrored_to_end: bool,
     prompt: u64,
 }
@@ -103,8 +100,7 @@ impl Knowledge {
         found
     }
 
-    /// Like [`Self::look_up`], but overwrites an earlier result and reuses its memory; nothing is allocated where that
-    /// suffices.
+    /// Like [`Self::look_up`], but overwrites an earlier result and reuses its memory.
     pub fn look_up_into(&self, model: &str, fingerprint: &Fingerprint, workers: usize, found: &mut Match) {
         let chain = &fingerprint.chain;
         let tail = self.scale(fingerprint, model, &mut found.scale);
@@ -151,8 +147,7 @@ impl Knowledge {
         });
     }
 
-    /// Builds the scale from a prompt's units to tokens. Returns where the turn ended that the prompt continues from
-    /// within a chunk.
+    /// Builds the scale of a prompt. Returns where the turn ended that the prompt continues from within a chunk.
     fn scale(&self, fingerprint: &Fingerprint, model: &str, scale: &mut Scale) -> Option<Tail> {
         let chain = &fingerprint.chain;
         if let Extent::Tokens(_) = fingerprint.extent {

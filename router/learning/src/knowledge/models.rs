@@ -1,5 +1,4 @@
-//! Learned per model: tokens per byte, and the tokens of its template between messages. Names that do not
-//! [fit](names::is_fit) share one entry.
+//! Per model: tokens per byte, and template tokens between messages. Names that do not [fit](names::is_fit) share one.
 
 use std::num::NonZeroUsize;
 
@@ -51,7 +50,6 @@ impl Model {
     }
 }
 
-/// The most recently used models.
 #[derive(Debug)]
 pub(super) struct Models {
     known: RwLock<LruCache<String, Model>>,
@@ -93,7 +91,6 @@ impl Models {
         }
     }
 
-    /// Returns whether the template gap of a model was measured.
     pub(super) fn has_measured_gap(&self, model: &str) -> bool {
         let model = names::kept(model);
         self.known.read().peek(model).is_some_and(|model| model.told)

@@ -1,13 +1,9 @@
 //! How far into a chunk a growing plain text is cached.
 //!
-//! The chunks of a plain prompt never restart, so a turn almost never ends with one: what a worker holds extends up to
-//! a chunk past the last key that the next turn repeats, which is the last full one. Where that key lies within the
-//! reply, any prompt with that key continues this very turn. Three values are stored under that key: its position in
-//! tokens, which is well known between the two counts of the turn; the counted end of the turn; and the turn's last,
-//! short key, by which the rest is looked up.
-//!
-//! Where the reply is shorter, other prompts may share the key and continue differently. Then the match ends with the
-//! key, which is too little by a block or two.
+//! The chunks of a plain prompt never restart, so what a worker holds extends up to a chunk past the last full key,
+//! which the next turn repeats. Stored under that key, if it lies within the reply, are its position in tokens, the
+//! counted end of the turn, and the turn's last, short key, by which the rest is looked up. If the reply is shorter,
+//! the match ends with the key, too early by a block or two.
 
 use std::num::NonZeroUsize;
 
@@ -48,7 +44,6 @@ impl Default for PlainPromptEnds {
 /// Returns the index in a plain prompt's reply of the last key with a full chunk, which only prompts that repeat the
 /// reply have. `None` for a reply to messages, and for one that fills no chunk.
 pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
-    // A plain prompt's chunk is full if it ends at a multiple of the chunk size.
     let is_full = |end: &u64| end.is_multiple_of(CHUNK_BYTES as u64);
     reply.ends().iter().rposition(is_full).filter(|_| goes_on)
 }

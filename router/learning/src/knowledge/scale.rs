@@ -1,7 +1,6 @@
-//! Conversion of positions in a prompt's text to tokens.
-//!
-//! A model's ratio of tokens to bytes is an average, which is off by a block within a few hundred tokens. Since the
-//! ends of messages have known positions (`places`), only text between two of them, or after the last, is estimated.
+//! Conversion of positions in a prompt's text to tokens. A model's ratio of tokens to bytes is an average, which is off
+//! by a block within a few hundred tokens. Since the ends of messages have known positions (`places`), only text
+//! between two of them, or after the last, is estimated.
 
 use std::cell::Cell;
 
@@ -19,7 +18,6 @@ struct Pin {
     tokens: u64,
     /// Tokens that a worker holds when its match ends here.
     held: u64,
-    /// Whether the position was counted.
     counted: bool,
 }
 
@@ -36,8 +34,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds like `f64::round`, which is
-    /// a library call.
+    /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds without a library call.
     fn tokens(&self, bytes: u64) -> u64 {
         self.at + ((bytes - self.from) as f64 * self.ratio + 0.5) as u64
     }
@@ -123,7 +120,6 @@ impl Scale {
         }
     }
 
-    /// Like [`Self::exact`], reusing the memory of `self`.
     pub(super) fn read_exact(&mut self) {
         self.pins.clear();
         (self.ratio, self.exact) = (1.0, true);
@@ -176,8 +172,7 @@ impl Scale {
         self.between(self.pins.partition_point(|pin| pin.bytes <= bytes), bytes)
     }
 
-    /// Returns [`Self::tokens`] for arguments in ascending order, such as a chain's ends: each search resumes where the
-    /// last one ended.
+    /// Returns [`Self::tokens`] for arguments in ascending order: each search resumes where the last one ended.
     pub fn rising(&self) -> impl Fn(u64) -> u64 {
         let last = Cell::new(self.stretch(0));
         move |bytes| {
@@ -228,9 +223,8 @@ impl Scale {
         chain.ends().partition_point(|&end| self.tokens(end) <= cached)
     }
 
-    /// Returns the first of the `believed` leading keys that was certainly missing by at least a block from a cache
-    /// that held `cached` tokens. Only counted positions are certain; where nothing was cached, any text of two blocks
-    /// is.
+    /// Returns the first of the `believed` leading keys that a cache of `cached` tokens certainly lacked by at least a
+    /// block. Only counted positions are certain; where nothing was cached, any text of two blocks is.
     pub(super) fn missing(&self, chain: &Chain, believed: usize, cached: u64, block: u64) -> Option<usize> {
         let ends = chain.ends().get(..believed)?;
         let beyond = cached

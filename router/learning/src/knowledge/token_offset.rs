@@ -1,26 +1,17 @@
 //! The position of a message's end in tokens.
-//!
-//! It has one of three states:
-//!
-//! - *counted*: a prompt ended there, or a reply that a later turn continued;
-//! - *tip* of a conversation: the reply ended there, and no turn has followed. The engine holds one token less (the
-//!   keys and values of the last one are never computed) and nothing of what the template puts after a reply;
-//! - *guessed*, by proportion within a counted prompt: the end of a system prompt that conversations share. A report
-//!   that contradicts it moves it.
 
-/// Known position of a message's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenOffset {
-    /// Counted tokens up to the start of the next message.
+    /// Counted tokens up to the start of the next message: of a prompt, or of a reply that a later turn continued.
     Counted(u64),
-    /// Counted tokens up to the end of the conversation's last reply.
+    /// Counted tokens up to the end of the conversation's last reply. The engine holds one token less (the keys and
+    /// values of the last one are never computed) and nothing of what the template puts after a reply.
     Tip {
-        /// Tokens up to the end of the reply.
         total: u64,
         /// Whether the last token is an end mark, which is not text.
         ended: bool,
     },
-    /// Estimated tokens.
+    /// Tokens estimated by proportion, at the end of a shared system prompt. A report that contradicts it moves it.
     Guessed(u64),
 }
 
@@ -35,7 +26,6 @@ impl Packed {
     const TIP: u64 = 2;
     const ENDED_TIP: u64 = 3;
 
-    /// Returns the position.
     pub(super) fn offset(self) -> TokenOffset {
         let tokens = self.0 >> Self::KINDS;
         match self.0 & ((1 << Self::KINDS) - 1) {

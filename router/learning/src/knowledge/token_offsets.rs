@@ -1,7 +1,5 @@
-//! Positions of messages' ends in tokens.
-//!
-//! Workers count the tokens of the prompts they serve, and a prompt's end is a key of every later turn. So a
-//! conversation's text has an exact position at each of its turns ([`TokenOffset`]).
+//! Positions of messages' ends in tokens. A prompt's end is a key of every later turn, so a conversation has an exact
+//! position at each turn ([`TokenOffset`]).
 
 use parking_lot::RwLock;
 use policy::fingerprint::Chain;
@@ -16,7 +14,6 @@ use super::token_offset::{Packed, TokenOffset};
 /// Text keys with a known position: two or three for each turn.
 const PLACES: usize = 200_000;
 
-/// The most recently used message ends.
 #[derive(Debug)]
 struct Table(SetAssociativeMap);
 
@@ -34,7 +31,6 @@ impl Table {
         self.0.put(key.0, Packed::from(place).0);
     }
 
-    /// Replaces the position of a key by the result of `next`.
     fn update(&mut self, key: PrefixHash, next: impl FnOnce(Option<TokenOffset>) -> TokenOffset) {
         self.0.update(key.0, |known| {
             Packed::from(next(known.map(|packed| Packed(packed).offset()))).0
@@ -42,7 +38,6 @@ impl Table {
     }
 }
 
-/// Positions of the ends of messages.
 #[derive(Debug)]
 pub(super) struct TokenOffsets(RwLock<Table>);
 
@@ -53,14 +48,12 @@ impl Default for TokenOffsets {
 }
 
 impl TokenOffsets {
-    /// Returns the scale from bytes of a prompt to tokens.
     pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
         let places = self.0.read();
         places.warm(chain);
         Scale::of(chain, ratio, |key| places.get(key))
     }
 
-    /// Like [`Self::scale`], reusing the memory of an earlier scale.
     pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
         let places = self.0.read();
         places.warm(chain);
@@ -126,8 +119,7 @@ impl TokenOffsets {
         past.iter().any(|key| places.0.contains(key.0))
     }
 
-    /// Returns all positions, the least recently used first, so that restoring in this order keeps the order of
-    /// eviction.
+    /// Returns all positions, the least recently used first, as they are to be restored.
     pub(super) fn all(&self) -> Vec<(PrefixHash, TokenOffset)> {
         let places = self.0.read();
         places

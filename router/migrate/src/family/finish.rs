@@ -11,7 +11,6 @@ pub(crate) struct Defaults {
     pub(crate) prometheus_host: &'static str,
 }
 
-/// Values by default of `cache_aware`.
 const THRESHOLDS: [(&str, f64, &str); 3] = [
     (
         "routing.cache_aware.match_threshold",
@@ -94,8 +93,7 @@ fn traces(draft: &mut Draft) {
     }
 }
 
-/// Divides the limit on all requests among the workers, where their number is known: the queue stands before a limit per
-/// worker.
+/// Divides the limit on all requests among the workers, if their number is known: queues form at limits per worker.
 fn concurrency(draft: &mut Draft) -> Result<(), Error> {
     let Some(given) = draft.take("--max-concurrent-requests") else {
         return Ok(());

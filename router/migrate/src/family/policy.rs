@@ -1,5 +1,3 @@
-//! The policies of the family.
-
 use crate::draft::Draft;
 use crate::given::Given;
 

@@ -70,7 +70,6 @@ fn has_key(spec: &Map<String, Value>, values: &Map<String, Value>) -> bool {
     spec.get("vllmApiKey").is_some_and(is_set) || engines.is_some_and(is_set)
 }
 
-/// Returns the labels of the engines' pods.
 fn selector(values: &Map<String, Value>) -> String {
     let labels = values
         .get("servingEngineSpec")

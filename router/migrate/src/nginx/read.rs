@@ -10,7 +10,6 @@ pub(crate) struct Directive {
     pub(crate) block: Option<Vec<Directive>>,
 }
 
-/// Deepest nesting of blocks.
 const DEEPEST: usize = 16;
 
 #[derive(Debug, PartialEq, Eq)]

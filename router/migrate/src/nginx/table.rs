@@ -1,5 +1,3 @@
-//! The directives of nginx.
-
 use crate::table::{Row, rows};
 
 use super::write::{
@@ -17,7 +15,6 @@ const TLS: &str = "TLS 1.2 and 1.3 with the library's own ciphers";
 const CACHE: &str = "answers are not cached";
 
 pub(crate) const TABLE: &[Row] = rows! {
-    // upstream
     by Any "server"
         => ("workers.url, failure.breaker_failures, failure.breaker_pause_s, failure.slow_start_s, admission.max_concurrent_per_worker", ignored);
     by Any "least_conn" => ("routing.policy", least_conn);
@@ -30,7 +27,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Any "health_check"
         => ("workers are probed: set health.path, health.interval_ms, health.unhealthy_after, health.healthy_after");
     none Any "resolver" => ("the system's resolver is used; discovery.dns follows SRV records");
-    // server
+
     by Any "listen" => ("server.listen", ignored);
     none Any "server_name" => ("every host name is served");
     text One "ssl_certificate" => ("tls.cert_file");
@@ -61,7 +58,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     by Any "set_real_ip_from" => ("http.trusted_proxies", trusted_proxy);
     built_in Any "real_ip_header" "real_ip_recursive"
         => ("http.trusted_proxies says whose X-Forwarded-For counts");
-    // location
+
     by Any "proxy_pass" => ("workers.url", ignored);
     by Any "proxy_set_header" => ("workers.api_key_file", set_header);
     none Any "proxy_pass_header" "proxy_hide_header"
@@ -90,7 +87,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Any "proxy_cache" "proxy_cache_path" "proxy_cache_valid" "proxy_cache_bypass" "proxy_no_cache"
         => (CACHE);
     none Any "proxy_ignore_client_abort" => ("a worker's request is cancelled when its client leaves");
-    // the program
+
     none Any "include" => ("other files are not read: migrate the output of `nginx -T`");
     none Any "load_module" => ("there are no modules");
     none Any "access_log" "log_format" "log_not_found" => (LOGS);

@@ -4,7 +4,6 @@ use crate::error::Error;
 
 use super::read::Directive;
 
-/// Where requests go.
 pub(super) struct Target {
     /// Line of the `proxy_pass`.
     pub(super) line: usize,
@@ -19,10 +18,8 @@ pub(super) struct Target {
     pub(super) replaces_path: bool,
 }
 
-/// A `proxy_pass` with the blocks around it.
 struct Pass<'a> {
     directive: &'a Directive,
-    /// Line of the `server` block.
     server: usize,
     path: &'a str,
     /// Order of preference.

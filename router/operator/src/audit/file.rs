@@ -5,8 +5,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The file. Other processes may write to it or move it, such as a router that takes over from this one, or log
-/// rotation, so it is checked for each line.
+/// The file, checked for each line: another router may write to it or move it, and so may log rotation.
 #[derive(Debug)]
 pub(super) struct Lines {
     path: PathBuf,

@@ -1,5 +1,4 @@
-//! Bounds the recorded refusals of each name. Refusals beyond it are counted, and the next entry of that name carries
-//! the count.
+//! Bounds the recorded refusals of each name. Those beyond are counted in the name's next entry.
 
 use std::collections::HashMap;
 

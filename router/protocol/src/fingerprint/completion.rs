@@ -1,5 +1,4 @@
-//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches have no common
-//! prefix.
+//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches share no prefix.
 
 use policy::fingerprint::Pieces;
 

@@ -476,7 +476,6 @@ fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), M
     }
 }
 
-/// Reads a string field; skips any other value.
 fn field(scanner: &mut Scanner<'_>, pieces: &mut Pieces, field: Field) -> Result<(), Malformed> {
     if scanner.peek() != Some(b'"') {
         return scanner.skip().map(drop);

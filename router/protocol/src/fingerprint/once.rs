@@ -1,8 +1,7 @@
 //! Messages with duplicate members.
 //!
 //! Engines follow Python's `json.loads`: the last value at the position of the first. Messages are hashed while they
-//! are read, so a message with a duplicate is rewritten without it and read again. Clients do not send duplicates on
-//! purpose.
+//! are read, so a message with a duplicate is rewritten without it and read again.
 
 use crate::json::{Malformed, Scanner};
 

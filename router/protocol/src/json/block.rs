@@ -1,7 +1,6 @@
 //! Classifies 64 bytes of a string at once: one bit per byte for quotes, backslashes and control characters.
 //!
-//! SSE2 and NEON provide vectors of 16 bytes. On x86, wider vectors are used where available ([`wider`]), with the same
-//! results.
+//! SSE2 and NEON have vectors of 16 bytes. On x86, wider ones are used where available ([`wider`]), with equal results.
 
 use wide::u8x16;
 
@@ -41,7 +40,6 @@ pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
     })
 }
 
-/// The first special byte of 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum First {
     None,
@@ -86,7 +84,6 @@ fn letter(bytes: u8x16) -> u8x16 {
 }
 
 /// Returns the backslashes that begin an escape, for a block that begins outside one: every second of each run.
-///
 /// Subtracting a run from the bit after it carries through the run, and ends on an even or odd bit by the run's length.
 /// With the odd bits filled in first, the same subtraction selects every second backslash.
 #[inline]

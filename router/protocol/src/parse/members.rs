@@ -24,7 +24,6 @@ const REFERS: [&[u8]; 9] = [
     b"documents",
 ];
 
-/// Reads a non-negative integer; skips any other value.
 fn number(scanner: &mut Scanner<'_>) -> Result<Option<u64>, Malformed> {
     let said = scanner.skip()?;
     Ok(std::str::from_utf8(said).ok().and_then(|said| said.parse().ok()))

@@ -44,7 +44,6 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the text if it is not empty.
     pub(super) fn name(self) -> Option<Cow<'a, str>> {
         match self {
             Value::Text(text) => Some(text).filter(|text| !text.is_empty()),

@@ -1,8 +1,7 @@
 //! Responses of SGLang's `/generate`: text and the engine's counts.
 //!
 //! An event has the whole text so far, or only the next piece with `--incremental-streaming-output`. Text that begins
-//! with the previous text is taken as the whole. A repetitive piece may match by chance, and its reply is then learned
-//! short, which affects only the prediction of the next turn.
+//! with the previous text is taken as the whole. A piece may do so by chance; its reply is then learned short.
 
 use policy::estimate::Finish;
 use serde::Deserialize;

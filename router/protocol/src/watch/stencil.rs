@@ -1,9 +1,8 @@
 //! Reads events that differ from the previous one only in their text, without parsing them.
 //!
-//! An engine writes the events of a reply alike: same id and fields, another token in the same place. The stencil keeps
-//! the bytes around the text of the last parsed event. If the next event has the same prefix and suffix, and the inside
-//! of a JSON string between them, only the text differs. Two comparisons replace a walk over every field. Any other
-//! difference (finish reason, usage per token, log-probabilities, escapes) is parsed normally.
+//! Events of a reply usually differ in their token only. The stencil keeps the bytes around the text of the last parsed
+//! event. If the next event has the same, and the inside of a JSON string between them, two comparisons replace a walk
+//! over every field. Any other difference (finish reason, usage, log-probabilities, escapes) is parsed normally.
 
 use std::borrow::Cow;
 

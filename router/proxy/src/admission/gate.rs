@@ -1,18 +1,13 @@
 //! The gate between the router and the engines, and the queue in front of it.
 //!
-//! There is one queue per model, since busy workers of one model are no reason to hold another model's turns; the limit
-//! on waiting requests covers all of them. A model that every worker serves shares the queue of requests that name
-//! none. The number admitted is bounded by the requests that the model's workers have, of any model: a worker that
-//! serves two models, or one under two names, has no room for twice as many. Queues with room take turns.
+//! Each model has its own queue; the limit on waiting requests covers all of them. A model that every worker serves
+//! shares the queue of requests that name none. Room is counted in the workers' requests of any model, because a worker
+//! that serves two models, or one under two names, has no room for twice as many. Queues with room take turns.
 //!
 //! An admitted request that is not sent yet is invisible in predicted waits. So while the wait is the bound, no more of
-//! those are admitted than there are workers with a short enough wait.
-//!
-//! Shed turns yield no observations, so an overestimated cost would shed every turn and never be corrected. If nothing
-//! was admitted for [`PROBE_AFTER`] and a worker is idle, one turn is admitted regardless of its prediction.
-//!
-//! Room appears when a request ends, when a prefill ends, and as time passes. The first admits the next request at
-//! once; for the others [`keep_moving`] polls every few milliseconds while requests wait.
+//! those are admitted than there are workers with a short enough wait. Shed turns yield no observations, so an
+//! overestimated cost would shed every turn and never be corrected. If nothing was admitted for [`PROBE_AFTER`] and a
+//! worker is idle, one turn is admitted regardless of its prediction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +43,6 @@ pub struct Gate {
 #[derive(Debug)]
 struct Pools {
     of: HashMap<Arc<str>, Pool>,
-    /// Time of the last admission, by model.
     let_in_at: HashMap<Arc<str>, Millis>,
     waiting: usize,
     capacity: usize,
@@ -56,7 +50,6 @@ struct Pools {
     looks: usize,
 }
 
-/// Admitted and waiting requests of one model.
 #[derive(Debug)]
 struct Pool {
     queue: FairQueue<Waiter>,
@@ -153,7 +146,6 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// Room for a model's requests.
 struct Room {
     /// Largest number of admitted requests; `None` for no limit.
     inside: Option<usize>,
@@ -203,8 +195,7 @@ impl Room {
         }
     }
 
-    /// Returns whether one more may be admitted, given `others` unsent requests of other models, which may go to the
-    /// same workers.
+    /// Returns whether one more may be admitted. `others`, unsent requests of other models, may go to the same workers.
     fn admits(&self, pool: &Pool, others: usize) -> bool {
         self.inside
             .is_none_or(|most| pool.inside < most && self.busy + pool.unsent + others < most)
@@ -223,7 +214,6 @@ impl Pools {
         room.idle && self.let_in_at.get(model).is_none_or(long_ago)
     }
 
-    /// Records the admission of a turn.
     fn note(&mut self, model: &Arc<str>, now: Millis) {
         if self.let_in_at.len() >= MAX_MODELS && !self.let_in_at.contains_key(model) {
             self.let_in_at.clear();

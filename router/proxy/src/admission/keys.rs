@@ -1,7 +1,6 @@
 //! API keys, found by their hash and compared in constant time.
 //!
-//! Only SHA-256 digests are in memory and on disk. A plain hash suffices because keys are 256 random bits, which cannot
-//! be guessed, so salt or a slow hash would add nothing. The map is keyed by the process's own random seed, and the
+//! A plain SHA-256 suffices because keys are 256 random bits. The map is keyed by the process's own random seed and the
 //! comparison after it takes constant time, so that timing reveals nothing about a key.
 
 use std::collections::HashMap;
@@ -25,7 +24,6 @@ use protocol::tenant::{Tenant, hex};
 /// Prefix of keys made by the router, which secret scanners recognise.
 const PREFIX: &str = "tr-";
 const KEY_BYTES: usize = 32;
-/// Name of callers without keys.
 const ANONYMOUS: &str = "anonymous";
 
 /// Keys in force.
@@ -41,8 +39,7 @@ pub struct Key {
     /// Configuration of the key.
     pub spec: config::Key,
     tenant: Arc<Tenant>,
-    /// Shared with the key of the same name across reloads, so that charges in progress are settled with the key in
-    /// force.
+    /// Shared across reloads by the keys of one name, so that charges in progress are settled with the key in force.
     used: Arc<Mutex<Used>>,
 }
 
@@ -105,8 +102,7 @@ impl Keyring {
         self.required
     }
 
-    /// Identifies the caller of a request.
-    /// Fails with [`ApiError::Unauthorized`] if a key is required and the request has no valid one.
+    /// Identifies the caller. Fails with [`ApiError::Unauthorized`] if keys are required and no valid one is given.
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if !self.required {
             return Ok(Caller(None));
@@ -157,8 +153,7 @@ impl Caller {
             .map_or((1.0, 0), |key| (key.spec.weight, key.spec.priority))
     }
 
-    /// Charges a request.
-    /// Fails with [`ApiError::RateLimited`] if the key's requests are used up.
+    /// Charges a request. Fails with [`ApiError::RateLimited`] if the key's requests are used up.
     pub fn count_request(&self, now: Millis) -> Result<(), ApiError> {
         match &self.0 {
             Some(key) => key.used.lock().count_request(now),
@@ -166,8 +161,7 @@ impl Caller {
         }
     }
 
-    /// Charges an estimate of tokens.
-    /// Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
+    /// Charges an estimate of tokens. Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
     pub fn charge(&self, clock: Clock, estimated: Tokens) -> Result<Charge, ApiError> {
         match &self.0 {
             Some(key) => Charge::new(&key.used, clock, estimated),
@@ -175,8 +169,7 @@ impl Caller {
         }
     }
 
-    /// Adds the key's remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine,
-    /// whose limits concern the router and not its caller.
+    /// Adds the key's remaining limits to a response.
     pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
         if let Some(key) = &self.0 {
             let used = *key.used.lock();
@@ -189,8 +182,7 @@ fn shown(headers: &HeaderMap) -> Option<&[u8]> {
     bearer(headers).or_else(|| headers.get(X_API_KEY).map(|value| value.as_bytes()))
 }
 
-/// Generates a new key.
-/// Fails if the system has no randomness.
+/// Generates a new key. Fails if the system has no randomness.
 pub fn make() -> Result<String, aws_lc_rs::error::Unspecified> {
     let mut bytes = [0; KEY_BYTES];
     rand::fill(&mut bytes)?;

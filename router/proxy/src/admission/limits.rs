@@ -1,12 +1,9 @@
 //! Rate limits of a key: requests per second, tokens per minute.
 //!
-//! Tokens are charged by estimate when the request arrives, and corrected by the engine's count of prompt and response
-//! at the end. If the engine reports no count (a stream without usage, or one that broke off), the router counts what
-//! passed. A key can be overdrawn by the error of its estimates and the length of its responses, which delays its next
-//! request. Unsent requests and failed attempts are refunded; a request that was sent is not refunded if its client
-//! leaves.
-//!
-//! Counts of an engine are accepted [within limits](protocol::claim), and the bucket bounds the debt from them.
+//! Tokens are charged by estimate when the request arrives, and corrected at the end by the engine's count, or else by
+//! what passed. A key can be overdrawn by the error of its estimates and the length of its responses. Unsent requests
+//! and failed attempts are refunded; a sent request whose client leaves is not. Counts of an engine are accepted
+//! [within limits](protocol::claim), and the bucket bounds the debt from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +50,7 @@ impl Used {
         }
     }
 
-    /// Charges a request.
-    /// Fails with [`ApiError::RateLimited`] if the requests are used up.
+    /// Charges a request. Fails with [`ApiError::RateLimited`] if the requests are used up.
     pub(super) fn count_request(&mut self, now: Millis) -> Result<(), ApiError> {
         match &mut self.requests {
             Some(bucket) => bucket.take(now, 1.0).map_err(|after| refusal("requests", after)),
@@ -62,8 +58,7 @@ impl Used {
         }
     }
 
-    /// Adds the remaining limits to a response, in the headers of OpenAI's API. Replaces those of the engine, whose
-    /// limits concern the router and not its caller.
+    /// Adds the remaining limits, in the headers of OpenAI's API. Replaces the engine's, which concern the router.
     pub(super) fn mark(&self, headers: &mut HeaderMap, now: Millis) {
         for (bucket, [limit, remaining, reset]) in [(self.requests, REQUESTS), (self.tokens, TOKENS)] {
             let Some(bucket) = bucket else { continue };
@@ -99,8 +94,7 @@ pub struct Left {
     pub full_in: Millis,
 }
 
-/// Tokens charged to a key by estimate. Dropping it refunds them, unless the request was sent: then the estimate stays
-/// charged until it is corrected.
+/// Tokens charged to a key by estimate. Dropping it refunds them unless the request was sent.
 #[derive(Debug, Default)]
 pub struct Charge(Option<Open>);
 
@@ -113,8 +107,7 @@ struct Open {
 }
 
 impl Charge {
-    /// Charges an estimate of tokens to a key's usage.
-    /// Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
+    /// Charges an estimate to a key's usage. Fails with [`ApiError::RateLimited`] if the key's tokens are used up.
     pub(super) fn new(used: &Arc<Mutex<Used>>, clock: Clock, estimated: Tokens) -> Result<Self, ApiError> {
         let mut key = used.lock();
         if let Some(bucket) = &mut key.tokens {

@@ -1,9 +1,5 @@
-//! The tenants of a configuration.
-//!
-//! The key of a tenant's names ([`protocol::tenant`]) is derived from `admission.salt_secret_file`, if there is one,
-//! which outlives API keys. Without it the digests of the tenant's own API keys are used: restarts and replicas agree on
-//! them, and only a holder of all the tenant's keys could compute them. A tenant whose keys change then begins with cold
-//! caches; other tenants are not affected.
+//! The tenants of a configuration. The key of a tenant's names ([`protocol::tenant`]) is derived from the salt secret,
+//! or else from the digests of its API keys (`docs/admission.md`, section Rotate keys without losing caches).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -11,7 +11,6 @@ use telemetry::context::TraceId;
 /// Workers whose terms are kept, including the chosen one.
 pub const ROWS: usize = 16;
 
-/// A text, truncated to fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Short<const N: usize> {
     length: u8,

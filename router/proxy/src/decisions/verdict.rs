@@ -1,7 +1,5 @@
-//! The reason of a choice in one sentence, and each worker's score as parts that add up to it.
-//!
-//! The sentence compares the chosen worker with the runner-up. The deciding part is the one in which the runner-up costs
-//! most more.
+//! The reason of a choice in one sentence, and each worker's score as parts that add up to it. The sentence names the
+//! part in which the runner-up costs most more than the chosen worker.
 
 use policy::route::{Part, Reason, split};
 use policy::text::{counted, ms};
@@ -11,7 +9,6 @@ use super::slot::{Row, Slot};
 /// Number of parts of a predicted time to first token, which come first.
 const PREDICTED: usize = 4;
 
-/// A worker that could be chosen.
 #[derive(Clone, Copy, Debug)]
 struct Candidate<'a> {
     name: &'a str,
@@ -71,7 +68,6 @@ fn tenths(mut parts: [Part; 9]) -> [Part; 9] {
     parts
 }
 
-/// Returns the sentence. `names` are those of the slot's rows.
 pub(super) fn sentence(slot: &Slot, names: &[String]) -> String {
     let candidate = |at: usize| {
         let (name, row) = (names.get(at)?, slot.rows().get(at)?);
@@ -108,7 +104,6 @@ fn compared(chosen: Candidate<'_>, second: Candidate<'_>) -> (String, &'static s
     }
 }
 
-/// Says in which part the runner-up costs most more than the chosen worker.
 fn deciding(chosen: Candidate<'_>, second: Candidate<'_>) -> Option<String> {
     let (own, other) = (parts(chosen.row, true), parts(second.row, true));
     let more = own.into_iter().zip(other).map(|(own, other)| Part {

@@ -1,7 +1,4 @@
-//! Records the outcome of a decision and counts it.
-//!
-//! An account is opened when an attempt is sent and closed when it ends. [`policy::slo::Parts`] attributes the cause of
-//! a violation.
+//! Records the outcome of a decision and counts it. [`policy::slo::Parts`] attributes the cause of a violation.
 
 use policy::cost::PrefillCost;
 use policy::slo::{EngineTimes, FirstToken, Parts};
@@ -20,7 +17,6 @@ use telemetry::traces::Note;
 #[derive(Debug)]
 pub struct Account {
     ticket: Option<Ticket>,
-    /// Time from the turn's arrival until it was sent.
     held: Millis,
     wait: Millis,
     predicted_ttft: Millis,
@@ -29,7 +25,6 @@ pub struct Account {
     held_elsewhere: Tokens,
     /// Prompt tokens that could have been cached, in full blocks.
     cacheable: Tokens,
-    /// The worker's cost, to judge it by.
     cost: PrefillCost,
     is_slow: bool,
     /// Share of the wait that slow workers cause.

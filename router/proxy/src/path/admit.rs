@@ -22,8 +22,7 @@ const MAX_TARGET_BYTES: usize = 8 * 1024;
 /// grows, and untouched pages are not resident.
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
-/// Finds the route of a request.
-/// Fails if the request is refused by its head alone.
+/// Finds the route of a request. Fails if the request is refused by its head alone.
 pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
     let target = head
         .uri
@@ -66,10 +65,8 @@ pub struct Received {
     pub room: Unread,
 }
 
-/// Reads a complete body.
-///
-/// # Errors
-/// 413 if it is too large, 408 on timeout, 400 if it is cut short, 503 if the memory for unread bodies is used up.
+/// Reads a complete body. Fails with 413 if it is too large, 408 on timeout, 400 if it is cut short, and 503 if the
+/// memory for unread bodies is used up.
 pub async fn read_body(
     proxy: &Proxy,
     head: &http::request::Parts,

@@ -1,8 +1,5 @@
-//! Prepares the heads of requests and responses as a proxy must, independent of their content.
-//!
-//! Runs once, in place, before any other stage. It removes hop-by-hop headers (RFC 9110, section 7.6.1) and adds the
-//! client's address ([`forwarded`]), the request id and trace ([`telemetry::context`]) and `Via`. The response gets the
-//! request id and `Server-Timing`.
+//! Prepares the heads of requests and responses as a proxy must (`docs/http.md`, section Headers), independent of their
+//! content. Runs once, in place, before any other stage.
 
 pub mod forwarded;
 mod own_time;
@@ -144,8 +141,7 @@ fn via(received: Version) -> HeaderValue {
     })
 }
 
-/// `Server-Timing`: the router's own processing time until the response head, and the total time. The difference is
-/// waiting: for the client's body, a permit or the worker.
+/// `Server-Timing`: the router's own processing time until the response head, and the total time, with all waiting.
 fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::InvalidHeaderValue> {
     let mut text = String::with_capacity(48);
     let ms = |duration: Duration| (duration.as_micros() / 1000, duration.as_micros() % 1000);

@@ -1,8 +1,6 @@
-//! Per-request routing: `x-tailroute-policy: NAME`, or weights, as in `x-tailroute-policy: slo=2,locality=0.5`.
-//!
-//! The operator allows names of the policy's `named` overrides or a list of weights (`[routing.requests]`). By default
-//! nothing is allowed and the header is ignored. Where requests may choose, an invalid header is refused: a client that
-//! measures a policy must not measure another one. The header is never forwarded to the worker.
+//! Per-request routing by `x-tailroute-policy: NAME`, or weights such as `slo=2,locality=0.5`. Unless
+//! `[routing.requests]` allows some, the header is ignored; otherwise an invalid one is refused: a client that measures
+//! a policy must not measure another one. The header is never forwarded to the worker.
 
 use config::{Requests, WeightName};
 use http::{Extensions, HeaderValue, Request};
@@ -37,10 +35,7 @@ pub fn take<B>(request: &mut Request<B>) {
 }
 
 impl Asked {
-    /// The choice that the request makes.
-    ///
-    /// # Errors
-    /// 400 if the request may choose and its header is invalid.
+    /// The choice that the request makes. Fails with 400 if the request may choose and its header is invalid.
     pub fn of(proxy: &Proxy, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
         let Some(Carried(values)) = extensions.get() else {
             return Ok(None);

@@ -1,8 +1,7 @@
 //! A client's body that is streamed to a worker, bounded in size and time.
 //!
-//! Bytes read to find the model are sent first. A body that breaks off or exceeds its bounds ends with an error, so the
-//! worker never receives a truncated request as complete. The cause is kept to answer the client and to spare the
-//! worker.
+//! A body that breaks off or exceeds its bounds ends with an error, so the worker never receives a truncated request as
+//! complete. The cause is kept to answer the client and to spare the worker.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -82,8 +81,7 @@ impl ClientBody {
         self.ended || self.is_end_stream()
     }
 
-    /// Reads the beginning of a multipart form to find the model.
-    /// Fails if the body exceeds its bounds.
+    /// Reads the beginning of a multipart form to find the model. Fails if the body exceeds its bounds.
     pub async fn model(&mut self, proxy: &Proxy) -> Result<Option<String>, ApiError> {
         let (mut seen, mut room) = (BytesMut::new(), proxy.state.unread());
         while !self.inspector.knows_model() {

@@ -1,16 +1,8 @@
 //! Time limits of a request: the operator's, and the client's.
 //!
-//! | header | sent by | limits |
-//! |---|---|---|
-//! | `x-request-timeout-ms` | any client | the whole request |
-//! | `grpc-timeout` (`10S`, `500m`) | gRPC and Connect gateways | the whole request |
-//! | `x-envoy-expected-rq-timeout-ms` | an Envoy in front | the whole request |
-//! | `x-stainless-timeout`, seconds | OpenAI's and Anthropic's client libraries | the response head |
-//! | `x-stainless-read-timeout`, seconds | the same, in Python | the response head |
-//!
-//! The client libraries stop their timer at the response head (Node) or restart it with every piece (Python), so their
-//! timeouts must not cut a stream. A header can shorten the configured limit, not extend it. Zero and invalid values
-//! are ignored. Time counts from the request head, so it includes the body, the queue and failed attempts.
+//! `docs/failure.md` lists the headers. The client libraries (`x-stainless-…`) stop their timer at the response head
+//! (Node) or restart it with every piece (Python), so their timeouts must not cut a stream. Zero and invalid values are
+//! ignored. Time counts from the request head, so it includes the body, the queue and failed attempts.
 
 use std::time::Duration;
 

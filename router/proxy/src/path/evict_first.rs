@@ -11,8 +11,7 @@ use fleet::dialect::is_told;
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
-/// The evict-first tail of this request: hinted, or by the worker's own rule. Zero if the worker takes hints between
-/// requests.
+/// The tail: hinted, or by the worker's own rule. Zero if the worker takes hints between requests.
 pub(super) fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&proxy.state.config.hints, worker.dialect());
     let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());

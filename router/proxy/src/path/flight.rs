@@ -3,15 +3,6 @@
 //! State that the next decision must see is updated here. All else is an
 //! [`Observation`](learning::feedback::Observation) that is queued for the learner.
 //!
-//! | module | contents |
-//! |---|---|
-//! | `prediction` | what the router believed when it chose the worker |
-//! | `outcome` | how attempts end |
-//! | `finish` | the end of an attempt, step by step |
-//! | `settle` | updates what the worker's cache holds |
-//! | `learn` | builds the observation for the learner |
-//! | `report` | metrics, the decision's account, captures, the key's charge |
-//!
 //! A [`Flight`] owns every resource to release. However the attempt ends (answered, failed, timed out, client gone,
 //! panic), it is [finished](Flight::end) exactly once; dropping it unfinished means that the client left.
 

@@ -1,12 +1,4 @@
 //! Forwards a turn to a worker and streams the response back. Retries on another worker while that is safe.
-//!
-//! | file | contents |
-//! |---|---|
-//! | `request` | the outgoing request: the client's bytes and the router's headers |
-//! | `attempt` | one attempt on one worker, and its verdict |
-//! | `deadline` | time limits of a request |
-//! | `hedge` | a second attempt beside a late one |
-//! | `pass` | requests relayed unparsed |
 
 mod attempt;
 mod hedge;

@@ -11,7 +11,6 @@ use protocol::steering::{self, Keys};
 
 /// Bytes searched for the model. Clients write fields before files.
 pub const LOOKED_AT: usize = 64 * 1024;
-/// Longest accepted value of the field `model`.
 const MAX_MODEL_BYTES: usize = 2 * names::MAX_BYTES;
 
 /// Why a body may not be passed on.
@@ -40,12 +39,10 @@ impl From<Refused> for ApiError {
 pub struct Inspector {
     form: Option<Parts>,
     keys: Keys,
-    /// Whether findings are refused.
     refuses: bool,
     /// The first bytes, which show the encoding of JSON.
     first: Option<Vec<u8>>,
     is_model: bool,
-    /// The value of the field `model`, as far as received.
     model: Vec<u8>,
     is_whole: bool,
     seen: usize,
@@ -71,8 +68,7 @@ impl Inspector {
         }
     }
 
-    /// Inspects the next piece.
-    /// Fails if the body must not be forwarded.
+    /// Inspects the next piece. Fails if the body must not be forwarded.
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Refused> {
         self.seen += piece.len();
         let mut found = None;

@@ -24,19 +24,13 @@ pub fn list(proxy: &Arc<Proxy>) -> Response<Body> {
     answer(proxy, &json!({ "object": "list", "data": models }))
 }
 
-/// Describes one model.
-///
-/// # Errors
-/// 404 if no ready worker serves it.
+/// Describes one model. Fails with 404 if no ready worker serves it.
 pub fn one(proxy: &Arc<Proxy>, name: &str) -> Result<Response<Body>, ApiError> {
     let card = merged(proxy).remove(name).ok_or_else(|| unknown(proxy, name))?;
     Ok(answer(proxy, &card))
 }
 
-/// Checks that a model's name is valid and that a worker may serve it.
-///
-/// # Errors
-/// 400 for an invalid name; 404, with the known models, if no worker can serve it.
+/// Checks a model's name. Fails with 400 if it is invalid; with 404 and the known models if no worker can serve it.
 pub fn check(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
     if !names::is_fit(name) {
         return Err(ApiError::UnfitName("model"));
@@ -78,7 +72,6 @@ fn named(worker: &Worker) -> Vec<String> {
         .collect()
 }
 
-/// The models of all ready workers.
 fn merged(proxy: &Proxy) -> BTreeMap<String, Value> {
     let mut models = BTreeMap::new();
     for worker in proxy

@@ -1,8 +1,7 @@
 //! Observes a turn's response as this router or a gateway relays it.
 //!
-//! What a stream says after its first token is needed only at its end, so events are buffered and parsed some ten at a
-//! time. Parsing each token alone would reload the parser into the processor's caches each time, because other work
-//! evicts it between two tokens.
+//! What a stream says after its first token is needed only at its end, so some ten events are parsed at a time: between
+//! two tokens, other work would evict the parser from the processor's caches.
 
 use std::sync::Arc;
 
@@ -190,7 +189,6 @@ impl Observer {
         });
     }
 
-    /// Runs work within the request's log scope.
     fn within(&self, work: impl FnOnce()) {
         match &self.whose {
             Some(whose) => whose.in_scope(work),

@@ -15,9 +15,8 @@
 //! | any other response, 5xx too | yes | no: it is relayed | 5xx but 501 |
 //! | failure after the first byte of a response was relayed | yes | no | yes |
 //!
-//! A worker may close a reused connection just as the request is written. This looks like a worker that failed on the
-//! request, so it counts as begun. To make it rare, idle connections are closed before engines close them (uvicorn,
-//! which serves vLLM and SGLang, waits five seconds).
+//! A worker may close a reused connection just as the request is written, which counts as begun. To make it rare, idle
+//! connections are closed before engines close them (uvicorn, which serves vLLM and SGLang, waits five seconds).
 //!
 //! A retry needs another worker, and is bounded by `limits.retries` per request, by the retry budget
 //! ([`fleet::retry_budget`]) for all requests, and by the request's deadline.
@@ -131,7 +130,6 @@ impl Failure {
         matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
     }
 
-    /// Whether the request may be sent again, given whether it is `idempotent`.
     fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
         match self {
             Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable => true,

@@ -68,7 +68,6 @@ impl Matched {
     }
 }
 
-/// Buffers reused across turns.
 #[derive(Default)]
 struct Scratch {
     found: Match,
@@ -122,8 +121,7 @@ pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
     })
 }
 
-/// Selects an untried worker.
-/// Fails if no worker is ready.
+/// Selects an untried worker. Fails if no worker is ready.
 pub fn select(proxy: &Proxy, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
     SCRATCH.with_borrow_mut(|scratch| select_with(scratch, proxy, turn, tried))
 }
@@ -225,8 +223,7 @@ impl Scratch {
         }
     }
 
-    /// Excludes the tried workers. If that leaves none, ready workers with an open breaker or in recovery are allowed:
-    /// they are better than none.
+    /// Excludes the tried workers. If that leaves none, allows ready workers with an open breaker or in recovery.
     fn leave_out(&mut self, tried: &[WorkerId]) {
         if tried.is_empty() {
             return;

@@ -1,9 +1,8 @@
 //! Identifies the conversation of a turn.
 //!
 //! The client's own name is used if there is one: `X-Session-ID`, body `session_id` or `prompt_cache_key`. Otherwise
-//! the prompt identifies it: a turn begins with the whole prompt of the last one, whose last key is stored.
-//! Conversations with the same beginning share that key. The first to continue keeps it; the others are named after the
-//! point where their prompts diverge.
+//! the prompt identifies it: a turn begins with the whole prompt of the last one, whose last key is stored. Of several
+//! conversations with that key, the first to continue keeps it; the others are named after the point of divergence.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Tracks which worker stores which response.
 //!
-//! `/v1/responses` is stateful: a request may continue an earlier response (`previous_response_id`) or fetch it.
-//! Engines keep responses in memory, so only the worker that made one has it. The table maps hashed response ids to
-//! workers and evicts the least recently used. A request for an unknown id is routed like any other; with tenants it is
-//! answered 404, because the response may be another tenant's.
+//! Engines keep the responses of `/v1/responses` in memory, so only the worker that made one can return it or continue
+//! it (`previous_response_id`). The least recently used are forgotten. A request for an unknown id is routed like any
+//! other; with tenants it is answered 404, because the response may be another tenant's.
 
 use std::num::NonZeroUsize;
 

@@ -24,7 +24,6 @@ use tailroute_http::upstream::Answer;
 pub struct Tap {
     /// First field, so that it is dropped first: in-flight state is released before the worker's connection closes.
     observer: Observer,
-    /// The piece that was read before the body.
     first: Option<Frame<Bytes>>,
     inner: Answer,
     watchdog: Watchdog,
@@ -34,7 +33,6 @@ pub struct Tap {
     is_over: bool,
 }
 
-/// How a broken stream ends.
 #[derive(Debug)]
 enum Failing {
     No,
@@ -82,7 +80,6 @@ impl Tap {
         Poll::Ready(Some(Ok(frame)))
     }
 
-    /// Handles the next item of the worker's body.
     fn came(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
@@ -99,7 +96,6 @@ impl Tap {
         }
     }
 
-    /// Polls the watchdog while no data comes.
     fn waits(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let overrun = ready!(self.watchdog.poll(cx));
         self.overran(cx, overrun)

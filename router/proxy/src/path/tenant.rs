@@ -1,18 +1,12 @@
-//! Restricts tenants' requests. With tenants, every identifier of a prompt or conversation is [scoped to its
-//! tenant](protocol::tenant).
-//!
-//! Requests that cannot carry a cache salt are refused, unless the configuration allows them: engines accept no salt in
-//! Anthropic messages, forms and WebSockets.
+//! Restricts tenants' requests. Every identifier of a prompt or conversation is [scoped](protocol::tenant) to its
+//! tenant. Requests that cannot carry a cache salt are refused, unless configured otherwise (`docs/admission.md`).
 
 use protocol::error::ApiError;
 use protocol::routes::{Endpoint, Route};
 
 use crate::Proxy;
 
-/// Checks a tenant's body.
-///
-/// # Errors
-/// 403 if it names an object in an engine that may be another tenant's.
+/// Checks a tenant's body. Fails with 403 if it names an object in an engine that may be another tenant's.
 pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), ApiError> {
     match foreign {
         Some(what) if proxy.admission.settings().salt_requests => Err(ApiError::Unsalted {
@@ -23,10 +17,7 @@ pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), A
     }
 }
 
-/// Checks a tenant's route.
-///
-/// # Errors
-/// 403 if other tenants could detect its entries in an engine's cache.
+/// Checks a tenant's route. Fails with 403 if other tenants could detect its entries in an engine's cache.
 pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
     let settings = proxy.admission.settings();
     let (allowed, what, instead) = match route {

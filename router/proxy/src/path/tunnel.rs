@@ -1,11 +1,8 @@
 //! WebSocket tunnels (RFC 6455) for realtime endpoints: after the handshake, bytes are relayed both ways.
 //!
 //! Clients ask with `Upgrade` in HTTP/1.1 or extended `CONNECT` in HTTP/2 (RFC 8441); workers are asked with `Upgrade`.
-//! A worker's refusal is relayed as its response. An open tunnel counts as in flight in the router and on the worker.
-//! It ends when either side closes, after pending data is relayed, when both sides are idle for
-//! `http.tunnel_idle_timeout_s`, and at the drain limit. In the last two cases both sides get a Close frame
-//! ([`frames`]) at a frame boundary. Client frames with fields that [steer](protocol::steering) an engine end the
-//! tunnel. Extensions, which compress, are not negotiated, so that these fields are visible.
+//! `docs/http.md` says when a tunnel ends; Close frames ([`frames`]) are sent at frame boundaries. Client frames with
+//! fields that [steer](protocol::steering) an engine end it; to see them, no compressing extension is negotiated.
 
 mod frames;
 #[cfg(test)]
@@ -110,7 +107,6 @@ pub(super) async fn open(
     Ok(opened)
 }
 
-/// Returns the response that opens the tunnel to the client.
 fn opened<B>(response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
     let (mut parts, _) = response.into_parts();
     mark(&mut parts.headers, worker, None);
@@ -277,8 +273,7 @@ async fn relay(
     Ok(why)
 }
 
-/// Relays bytes one way until their end, and relays the end. When the tunnel is to end, stops at the end of the current
-/// frame and sends the Close frame.
+/// Relays bytes and their end one way. When the tunnel is to end, stops at a frame boundary and sends the Close frame.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,

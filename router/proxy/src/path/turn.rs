@@ -67,11 +67,8 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Parses a turn's body.
-    ///
-    /// # Errors
-    /// 400 if it is not JSON; 404 if no worker serves its model, or its tenant does not have the response that it
-    /// continues.
+    /// Parses a turn's body. Fails with 400 if it is not JSON; with 404 if no worker serves its model, or its tenant
+    /// does not have the response that it continues.
     pub fn read(
         proxy: &Proxy,
         endpoint: Endpoint,
@@ -137,8 +134,7 @@ impl Turn {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
-    /// Tokens of the prompt, counted or estimated, without a lookup. If no prompt was recognised (several prompts, a
-    /// continued response, no generation), the whole body is counted, so that it is not free.
+    /// Tokens of the prompt, counted or estimated. If no prompt is recognised, the whole body counts, so none is free.
     pub fn tokens(&self, proxy: &Proxy) -> Tokens {
         let bytes = match self.fingerprint.extent {
             Extent::Tokens(tokens) => return Tokens(tokens),

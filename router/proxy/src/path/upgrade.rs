@@ -7,7 +7,6 @@ use hyper::ext::Protocol;
 
 pub(super) const WEBSOCKET: &str = "websocket";
 
-/// Extension that marks a WebSocket request after its upgrade headers were removed.
 #[derive(Clone, Copy, Debug)]
 struct Asked;
 

@@ -29,7 +29,6 @@ struct Held {
     bytes: Bytes,
 }
 
-/// Answers joins forever.
 pub(crate) async fn give(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     let joins = bus.subject_of_joins();
     let own = format!("{joins}.{:016x}", bus.id);

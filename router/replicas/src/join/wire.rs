@@ -22,7 +22,6 @@ pub(super) struct Offer {
     pub(super) name: String,
 }
 
-/// Requests a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Want {
     /// Number of the snapshot; 0, with the first chunk, means any.

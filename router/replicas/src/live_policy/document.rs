@@ -14,7 +14,6 @@ use operator::revisions::{Adopted, Change, Pending, Revision, Source};
 use operator::unix_ms;
 use state::State;
 
-/// A policy revision.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Document {
     /// Id of this history of revisions. A recreated bucket gets another one.
@@ -30,7 +29,6 @@ pub(super) struct Document {
     revert: Option<Revert>,
 }
 
-/// The revert of a temporary change.
 #[derive(Debug, Serialize, Deserialize)]
 struct Revert {
     due_unix_ms: u64,
@@ -58,7 +56,6 @@ impl Document {
         document
     }
 
-    /// Returns the document of a change.
     pub(super) fn next(
         state: &State,
         bus: &Bus,
@@ -85,13 +82,11 @@ impl Document {
         }
     }
 
-    /// Returns the serialised document.
     pub(super) fn bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// Parses a document written by another replica.
-    /// Fails if it is invalid.
+    /// Parses a document written by another replica. Fails if it is invalid.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() > LONGEST_BYTES {
             return Err(format!("{} bytes long", bytes.len()));
@@ -105,8 +100,7 @@ impl Document {
         Ok(document)
     }
 
-    /// Converts the document into a revision for this replica.
-    /// Fails if its settings are invalid.
+    /// Converts the document into a revision for this replica. Fails if its settings are invalid.
     pub(super) fn adopted(&self, state: &State) -> Result<Adopted, String> {
         let revision = Revision {
             revision: self.revision,
@@ -152,8 +146,7 @@ fn settings(document: &Value) -> Result<Settings, String> {
     Ok(document.settings_for_any_classes())
 }
 
-/// Fills a document's missing fields from `fields` and drops unknown ones. An empty table there is one with
-/// user-defined keys.
+/// Fills missing fields from `fields` and drops unknown ones. A table that is empty there has user-defined keys.
 fn completed(document: &Value, fields: &Value) -> Value {
     match (document, fields) {
         (Value::Object(document), Value::Object(fields)) if !fields.is_empty() => {

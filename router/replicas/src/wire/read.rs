@@ -9,8 +9,7 @@ use super::{
     MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
 };
 
-/// Parses a whole message.
-/// Fails if it has another version, or is malformed.
+/// Parses a whole message. Fails if it has another version, or is malformed.
 pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     let mut reader = Reader {
         bytes,

@@ -3,21 +3,16 @@
 //! A header block may take any number of frames, with no other frames between them. h2 bounds its size; only a time
 //! limit stops a client that never ends it.
 
-/// Bytes of a frame header.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// Tracks the frames of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     head: [u8; HEAD],
-    /// Bytes of the frame header that have come.
     known: usize,
-    /// Remaining bytes of the payload.
     left: usize,
-    /// Number of header blocks begun.
     begun: u64,
     /// Bytes of the unfinished header block.
     block: Option<usize>,

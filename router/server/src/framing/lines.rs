@@ -11,7 +11,6 @@ pub(super) const MAX_NAME_BYTES: usize = 8 * 1024;
 /// Largest body length. hyper reserves a few larger values.
 pub(super) const MAX_LENGTH: u64 = i64::MAX as u64;
 
-/// The framing fields of a head so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Head {
     is_old: bool,
@@ -123,7 +122,6 @@ fn is_target(target: &[u8]) -> bool {
     }
 }
 
-/// Splits a field into name and value.
 fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
     let colon = memchr::memchr(b':', text).ok_or(MALFORMED)?;
     let (name, value) = (&text[..colon], trimmed(&text[colon + 1..]));
@@ -134,7 +132,6 @@ fn field(text: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
     }
 }
 
-/// Removes white space around a value.
 fn trimmed(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -142,7 +139,6 @@ fn trimmed(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The fields that affect framing.
 enum Name {
     Length,
     Encoding,
@@ -161,7 +157,6 @@ impl Name {
     }
 }
 
-/// Parses a chunk's size, with or without an extension.
 fn chunk_size(text: &[u8]) -> Result<u64, Bad> {
     let end = memchr::memchr(b';', text).unwrap_or(text.len());
     if end > 16 || text[end..].iter().any(is_control) {

@@ -6,7 +6,6 @@ use policy::units::Millis;
 /// Time between two looks at the fleet, however often its costs change.
 const APART: Millis = Millis(10_000.0);
 
-/// The last line that was written.
 #[derive(Debug, Default)]
 pub(super) struct FleetLines {
     last: Option<FleetRecord>,
@@ -14,7 +13,6 @@ pub(super) struct FleetLines {
 }
 
 impl FleetLines {
-    /// Returns whether it is time to look at the fleet.
     pub(super) fn is_due(&self, now: Millis) -> bool {
         self.looked.is_none_or(|looked| now - looked >= APART)
     }
@@ -30,7 +28,6 @@ impl FleetLines {
         Some(line)
     }
 
-    /// Forgets the last line, which was not written.
     pub(super) fn failed(&mut self) {
         self.last = None;
     }

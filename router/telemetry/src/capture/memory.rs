@@ -1,8 +1,7 @@
 //! A capture in memory: the newest turns, up to a number of bytes.
 //!
 //! Turns are appended to chunks, and the oldest chunk is dropped as a whole. Sorting, numbering and formatting happen
-//! on reading: numbering a turn takes several times as long as appending it and evicts other data from the CPU caches,
-//! and most turns are dropped unread.
+//! on reading: numbering a turn takes several times as long as appending it, and most turns are dropped unread.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -39,7 +38,6 @@ struct Held {
     bytes: usize,
     max_bytes: usize,
     chunk_bytes: usize,
-    /// The line with the fleet.
     fleet: Vec<u8>,
 }
 

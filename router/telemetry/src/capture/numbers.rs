@@ -268,7 +268,6 @@ struct Anchor {
     tokens: u64,
 }
 
-/// Interpolates the position of `unit` between two known ones.
 fn between(from: Anchor, to: Anchor, unit: u64) -> u64 {
     let span = to.unit.saturating_sub(from.unit);
     if span == 0 {

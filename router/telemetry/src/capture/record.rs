@@ -11,7 +11,6 @@ use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 
 const NUMBERS: usize = 12;
 
-/// A turn's position in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Arrival {
     /// Microseconds of the router's clock.

@@ -77,8 +77,7 @@ impl Writer {
                 None
             };
             rest();
-            // Read before the queue is drained, so that every earlier turn that is not in flight is in the queue or was
-            // dropped.
+            // Read before the queue is drained: an earlier turn not in flight is then in the queue, or was dropped.
             let oldest = self.open.lock().first().copied();
             let mut waiting = Vec::new();
             let is_over = loop {

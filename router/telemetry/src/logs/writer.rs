@@ -3,8 +3,7 @@
 //! Lines go into a bounded buffer that one thread writes. A stalled reader blocks only that thread; a full disk or a
 //! closed reader loses only lines. Lost lines are counted ([`dropped`]) and reported once writing succeeds again.
 //!
-//! Rejected: `tracing-appender`. Its queue is bounded in lines instead of bytes, it does not count failed writes, and
-//! its guard panics if standard output is closed.
+//! Rejected: `tracing-appender`. It bounds lines, not bytes, counts no failed writes, and panics if stdout is closed.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};

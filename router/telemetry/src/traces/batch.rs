@@ -1,11 +1,10 @@
 //! Batches kept traces and exports them, off the request path.
 //!
-//! One task drains the queue. The exporter retries a batch a few times. Meanwhile traces that do not fit into the queue
-//! are dropped, so an outage costs at most the memory of the queue and one batch.
+//! One task drains the queue, and the exporter retries a batch a few times. Traces that do not fit into the queue
+//! meanwhile are dropped, so an outage costs at most the memory of the queue and one batch.
 //!
-//! Rejected: the SDK's `BatchSpanProcessor`. It drops single spans, which leaves incomplete traces, and does not report
-//! drops; it requires finished spans, which the request would have to build; and it exports from a thread without a
-//! runtime, where the router's HTTP client does not work.
+//! Rejected: the SDK's `BatchSpanProcessor`, which drops single spans without reporting it, requires the request to
+//! build finished spans, and exports from a thread without a runtime, where the router's HTTP client does not work.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,6 @@ use tracing::debug;
 use super::TARGET;
 use super::spans::SCHEMA;
 
-/// Maximum retries of a batch.
 const RETRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(2);

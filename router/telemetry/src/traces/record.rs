@@ -1,5 +1,3 @@
-//! The record of one request, from which its spans are created.
-
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};

@@ -70,7 +70,6 @@ fn inner(parent: u64, number: u64) -> u64 {
     xxh3_64_with_seed(&number.to_be_bytes(), parent.rotate_left(17)) | 1
 }
 
-/// The id of a span, and of its parent.
 struct SpanIds {
     own: u64,
     parent: u64,
@@ -84,7 +83,6 @@ fn span(
 ) -> SpanData {
     let trace = TraceId::from(record.context.trace);
     SpanData {
-        // Exported traces are sampled.
         span_context: SpanContext::new(
             trace,
             SpanId::from(ids.own),

@@ -1,11 +1,7 @@
-//! Reads figures from a page in Prometheus's text format: `name{labels} value [timestamp]`.
-//!
-//! Only requested names are read; any other line is skipped, since the page is another program's.
-//!
-//! An endpoint with data-parallel ranks lists its figures once per rank, labelled `engine` by vLLM and `dp_rank` by
-//! SGLang. Within a rank SGLang may repeat them for every process (`tp_rank`, `pp_rank`, with
-//! `--enable-metrics-for-all-schedulers`) and list every priority beside the sum of all. These are parts or repetitions
-//! of the same queue, so the largest of them is its length.
+//! Reads figures from a page in Prometheus's text format: `name{labels} value [timestamp]`. Any line without a
+//! requested name is skipped, since the page is another program's. An endpoint with data-parallel ranks lists its
+//! figures once per rank, labelled `engine` by vLLM and `dp_rank` by SGLang. Within a rank SGLang may repeat them for
+//! every process (`tp_rank`, `pp_rank`) and list every priority beside the sum of all, so the largest is used.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +69,7 @@ fn label(rest: &str) -> Option<(&str, &str, &str)> {
     Some((name, &value[..end], &value[end + 1..]))
 }
 
-/// Returns the rank and the `wanted` labels of each sample of this name, up to [`MOST_RANKS`] samples. Escapes are not
-/// resolved.
+/// Returns the rank and `wanted` labels of up to [`MOST_RANKS`] samples of this name. Escapes are not resolved.
 pub(crate) fn labelled<'a, const N: usize>(
     page: &'a str,
     name: &str,

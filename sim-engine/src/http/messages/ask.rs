@@ -93,8 +93,7 @@ fn system(said: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Appends a message. Results of tools become messages of their own before it, and thoughts are left out, as most
-/// models' templates do.
+/// Appends a message. Results of tools become messages before it; thoughts are left out, as by most models' templates.
 fn push(said: Said, messages: &mut Vec<Message>) -> Result<(), ApiError> {
     let Said { role, content } = said;
     let blocks = match content {

@@ -1,7 +1,5 @@
-//! The events of a streamed message: `message_start`, each block's start, deltas and stop, `message_delta` with the
-//! usage, `message_stop`.
-//!
-//! As in vLLM the first event counts all prompt tokens as input, and the last one says how many were cached.
+//! The events of a streamed message: `message_start`, those of each block, `message_delta`, `message_stop`. As in vLLM
+//! the first event counts all prompt tokens as input, and `message_delta` says how many were cached.
 
 use serde_json::{Value, json};
 

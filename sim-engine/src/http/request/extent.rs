@@ -7,7 +7,6 @@ use crate::config::EngineConfig;
 use crate::script::Script;
 use crate::text;
 
-/// How a reply ends.
 pub(super) struct Extent {
     pub(super) output_tokens: u32,
     pub(super) finish: Finish,
@@ -16,7 +15,6 @@ pub(super) struct Extent {
 }
 
 impl Fields {
-    /// Returns how the reply ends, with the limit that is wanted.
     pub(super) fn extent(&self, config: &EngineConfig, wanted: Option<u32>, seed: u64) -> Extent {
         let default = config.default_output_tokens;
         // Without a limit in the request the model ends the reply itself.

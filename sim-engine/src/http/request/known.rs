@@ -1,9 +1,7 @@
-//! The body fields of each API that are implemented, or known from its documentation and vLLM's; `--strict` rejects
-//! others.
+//! The known body fields of each API, implemented or not; `--strict` rejects others.
 
 use crate::http::api::Api;
 
-/// Returns whether a body of this API may have the field.
 pub(super) fn is_known(api: Api, name: &str) -> bool {
     let names = match api {
         Api::Chat | Api::Completions => COMPLETIONS,

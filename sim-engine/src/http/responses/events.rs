@@ -1,7 +1,5 @@
-//! The events of a streamed response: `response.created` and `response.in_progress` at once, the events of each item,
-//! `response.completed` with the usage.
-//!
-//! As in vLLM the last event has that name for incomplete responses too; their `status` says so.
+//! The events of a streamed response: `response.created` and `response.in_progress` at once, those of each item, and
+//! `response.completed`, which as in vLLM has that name for incomplete responses too; their `status` says so.
 
 use serde_json::{Value, json};
 
@@ -48,7 +46,6 @@ impl Events {
         self.push(out, "response.output_item.added", added);
     }
 
-    /// Ends the open item.
     fn close(&mut self, out: &mut String) {
         let index = self.index;
         let item = match std::mem::replace(&mut self.open, Item::None) {

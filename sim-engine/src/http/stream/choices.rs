@@ -1,5 +1,4 @@
-//! The events of chat and plain completions: a role chunk, content chunks, a finish chunk, usage if requested,
-//! `[DONE]`.
+//! The events of chat and plain completions: a role chunk, content, a finish chunk, usage if requested, `[DONE]`.
 
 use serde_json::Value;
 

@@ -1,16 +1,14 @@
 //! Foresight for shared blocks: for every block of every turn, the next turn that uses it.
 //!
-//! A conversation's next turn does not determine the next use of a system prompt, which another conversation may need
-//! sooner. The parent of a block is used whenever the block is, so its next use is never later, and evicting the
-//! furthest next use is leaf first by itself. Blocks weigh the same and the blocks just served compete with the rest,
-//! so this is Belady's rule for pages (1966), which is optimal: a property test compares it with an exact dynamic
-//! programme.
+//! A conversation's next turn does not determine the next use of a system prompt, which another may need sooner. The
+//! parent of a block is used whenever the block is, so evicting the furthest next use is leaf first by itself. Blocks
+//! weigh the same and those just served compete with the rest, so this is Belady's rule for pages (1966), which is
+//! optimal: a property test compares it with an exact dynamic programme.
 //!
 //! Tail-Optimized Belady first evicts what lies past the budget `(input − ξ)⁺` of the turn that uses it next: such a
 //! block spares that turn no excess, and is resident again after it. For conversations that share nothing this is the
-//! optimum of TEL, as in [`super::super::to_belady`]. With sharing it is a heuristic: a block that is free for its next
-//! user stays as long as it has a useful child, so two blocks are kept for the use of one, which is not weighed against
-//! two useful blocks elsewhere.
+//! optimum of TEL ([`super::super::to_belady`]). With sharing it is a heuristic: it does not weigh a block that is free
+//! for its next user, but kept for a useful child, against two useful blocks elsewhere.
 
 use rustc_hash::FxHashMap;
 
@@ -31,8 +29,7 @@ pub struct Foresight {
 }
 
 impl Foresight {
-    /// Adds the trace's next turn: its full blocks, and the tokens of its prompt. The cache must serve the same chains
-    /// in the same order.
+    /// Adds the trace's next turn by its full blocks and prompt tokens. The cache must serve the same chains in order.
     pub fn push(&mut self, chain: &[PrefixHash], input: Tokens) {
         let turn = u32::try_from(self.turns.len()).unwrap_or(NEVER);
         self.turns.push((self.next.len(), input));

@@ -1,28 +1,22 @@
 //! FLOP-aware caching of shared blocks for hybrid models, with selective admission of states (Marconi).
 //!
-//! A hybrid model needs two things to resume a prefix: all KV blocks of its attention layers, and a state of its
-//! recurrent layers saved at exactly that point, a *checkpoint*. Resumption is possible only at checkpoints, however
-//! many blocks are resident. A checkpoint is large, so the policy decides which to save.
+//! To resume a prefix, a hybrid model needs all KV blocks of its attention layers and a state of its recurrent layers
+//! saved at exactly that point, a *checkpoint*. A checkpoint is large, so the policy decides which to save.
+//! - *Admission*: the sequence is inserted into the tree before it is computed, which shows where it diverges from
+//!   cached sequences. Prefill saves a state there (a third sequence will need the common part), and one at the
+//!   sequence's last block (where the conversation's next turn resumes). So at most two are saved per turn.
+//! - *Eviction*: the checkpoint of least `recency + w·FLOPs saved per byte` ([`super::super::flop_aware`], with `w`
+//!   tuned the same way). The checkpoint that was resumed from and the admitted ones are touched; one that was merely
+//!   passed was not used. One with two or more branches stays; one with a single branch loses its state alone; one at a
+//!   leaf loses its blocks too, leaf first, up to the next checkpoint, since the blocks between cannot be resumed.
 //!
-//! *Admission*: the sequence is inserted into the tree before it is computed, which shows where it diverges from cached
-//! sequences. Prefill saves a state there (a third sequence will need the common part, such as a system prompt), and
-//! one at the sequence's last block (where the conversation's next turn resumes). So at most two are saved per turn.
-//!
-//! *Eviction*: the checkpoint of least `recency + w·FLOPs saved per byte` ([`super::super::flop_aware`], with `w` tuned
-//! the same way). The checkpoint that was resumed from and the admitted ones are touched; one that was merely passed
-//! was not used. A checkpoint with two or more branches stays, since its loss would affect all of them. One with a
-//! single branch loses its state alone. One at a leaf loses its blocks too, leaf first, up to the next checkpoint,
-//! since the blocks between cannot be resumed.
-//!
-//! So every leaf and every branching has a checkpoint, and every block precedes one.
+//! So every leaf and every branching has a checkpoint, and every block precedes one. O(chain length + log n) per turn.
 //!
 //! # Gaps in the source, and the choices made
 //! - The FLOPs saved and the bytes charged are those of the whole prefix, shared or not. The savings beyond the
 //!   checkpoint above would change with every neighbour that comes or goes.
 //! - States are saved at the ends of blocks; a partly filled last block is not cached.
 //! - Prefill passes the branching on its way from the point of resumption, so its state needs no second pass.
-//!
-//! O(blocks of the chain + log n) per turn.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,15 +1,12 @@
 //! Shared blocks under any score: the lowest leaf is evicted.
 //!
-//! A score sorts blocks into groups. Within a group the order of untouched blocks is fixed, so a group is an
-//! ordered set of its leaves. Between groups it may change, so the least of each group are compared at each
-//! eviction: O(groups + log n) per evicted block, O(log n) for the leaf added by a turn. Scores that change
-//! equally for all blocks need one group.
+//! A score sorts blocks into groups. Within a group the order of untouched blocks is fixed, so a group is an ordered
+//! set of its leaves. Between groups it may change, so the least of each group are compared at each eviction: O(log n +
+//! groups) per evicted block, O(log n) for the leaf added by a turn.
 //!
 //! Ties go to the least recently served, and within one turn to the deepest. Scored by recency this equals the LRU of
-//! [`super::super::prefix`] block by block, which a property test checks.
-//!
-//! A turn is served at once ([`BlockPolicy`]), or its blocks are held while it runs ([`leased`]). A cache uses one of
-//! the two modes.
+//! [`super::super::prefix`] block by block (a property test). A cache serves turns at once ([`BlockPolicy`]) or holds
+//! their blocks while they run ([`leased`]), never both.
 
 pub mod leased;
 
@@ -47,8 +44,7 @@ pub trait Score {
     /// Returns the value of a block of this turn until its next use: its position within its group.
     fn value(&self, block: Used) -> f64;
 
-    /// Returns the current worth of a block of `value` in `group`, comparable between groups. Never falls as `value`
-    /// rises.
+    /// Returns the current worth of a block, comparable between groups. Never falls as `value` rises.
     fn worth(&self, group: usize, value: f64) -> f64 {
         let _ = group;
         value
@@ -64,15 +60,13 @@ pub trait Score {
         let _ = at;
     }
 
-    /// Returns the current value of a block with `begin` tokens before it, for scores whose values change while a block
-    /// is untouched.
+    /// Returns the current value of a block after `begin` tokens, for scores that change while a block is untouched.
     fn renewed(&self, hash: PrefixHash, begin: Tokens) -> Option<f64> {
         let _ = (hash, begin);
         None
     }
 
-    /// Records that a turn of the trace can no longer use resident blocks. Returns the values of the blocks to be
-    /// [renewed](Score::renewed).
+    /// Records that a turn can no longer use resident blocks. Returns the values to be [renewed](Score::renewed).
     fn passed(&mut self, turn: u32) -> Vec<f64> {
         let _ = turn;
         Vec::new()

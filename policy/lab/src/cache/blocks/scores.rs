@@ -67,8 +67,7 @@ impl Score for ClassReuse {
     }
 }
 
-/// Least expected excess spared ([`super::super::et_lru`]): by a block's last token, for the conversation that used it
-/// last.
+/// Least expected excess spared ([`super::super::et_lru`]) by a block's last token, for its last conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Excess {
     excess: ExpectedExcess,
@@ -99,8 +98,7 @@ impl Score for Excess {
     }
 }
 
-/// Furthest next use first ([`super::super::belady`]), after what the next use will not miss
-/// ([`super::super::to_belady`]): see [`super::foresight`].
+/// Furthest next use first ([`super::super::belady`]), after what the next use will not miss ([`super::foresight`]).
 #[derive(Clone, Debug)]
 pub(super) struct Hindsight {
     foresight: Arc<Foresight>,

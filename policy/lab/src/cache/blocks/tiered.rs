@@ -3,7 +3,6 @@
 //! The rules are those of private conversations ([`super::super::tiers`]): a turn's blocks move to the top. A tier that
 //! overflows demotes free blocks first, the longest unused first, then any, to the next tier; the last tier drops them.
 //! Sharing adds:
-//!
 //! - *No block is above its parent*: a tier demotes blocks without a child in the same tier, and a chain's blocks load
 //!   from their tiers.
 //! - *A block takes whole units.* Another chain may branch off after any block, so each is stored and loaded
@@ -54,8 +53,7 @@ struct Standing {
 type Key = (u64, Reverse<u32>, SlotId);
 
 impl TieredBlocks {
-    /// Creates an empty stack: the top tier is the configuration's, in its blocks and without loading time; `lower`
-    /// follow.
+    /// Creates an empty stack: the configuration's tier on top, in its blocks and without loading time, then `lower`.
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
         let block = u64::from(config.block_tokens.max(1));
         let top = Tier {

@@ -39,8 +39,7 @@ impl Tree {
         })
     }
 
-    /// Makes the rest of a chain resident below `path`, its resident prefix. Ends early at a block that is resident
-    /// elsewhere, since a name has one prefix.
+    /// Makes the rest of a chain resident below `path`, its resident prefix, up to a block that is resident elsewhere.
     pub(super) fn grow(&mut self, path: &mut Vec<SlotId>, chain: &[PrefixHash]) {
         for &hash in &chain[path.len()..] {
             if self.by_hash.contains_key(&hash) {

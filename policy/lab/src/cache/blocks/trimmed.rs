@@ -3,9 +3,8 @@
 //! [`super::super::t_lru_printed`] takes one unit from every conversation that has one to give, in one pass. Here a
 //! unit is a block, and a conversation is the leaf of the last turn that used it. A block exposed by a pass belongs to
 //! the same turn, which has given already, or to a later one, which gives in its turn. [`super::super::t_lru_trim_all`]
-//! drops every block past its budget, and the blocks this exposes. After either, LRU applies.
-//!
-//! O(blocks of the chain + log n) per turn and evicted block.
+//! drops every block past its budget, and the blocks this exposes. After either, LRU applies. O(blocks of the chain +
+//! log n) per turn and evicted block.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,13 +1,10 @@
 //! Foresight for a whole trace where turns overlap and end out of order: the turns that use each block, by its name.
 //!
-//! [`super::foresight`] numbers turns as they are served, which supposes that they are served one after the other. Here
-//! a turn is numbered by its position in the trace, and has *passed* once it can no longer use what a cache holds: its
-//! prefill has begun, or it went to another worker. A block's next use is the first turn that uses it and has not
-//! passed; the furthest is evicted first (Belady). If budgets are given, blocks past the budget of that turn are
-//! evicted before all others, again the furthest first (Tail-Optimized Belady).
-//!
-//! A value changes when its turn passes, while the block is untouched. So values are renewed when a block becomes a
-//! free leaf, and when the turn that they name passes.
+//! [`super::foresight`] numbers turns as they are served, one after the other. Here a turn is numbered by its position
+//! in the trace, and has *passed* once it can no longer use what a cache holds: its prefill has begun, or it went to
+//! another worker. A block's next use is the first turn that uses it and has not passed; the furthest is evicted first
+//! (Belady), but with budgets after the blocks past the budget of that turn (Tail-Optimized Belady). Values are renewed
+//! when a block becomes a free leaf, and when the turn that they name passes.
 
 use std::sync::Arc;
 

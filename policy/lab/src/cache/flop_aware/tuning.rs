@@ -1,21 +1,18 @@
 //! Tuning of the weight of FLOPs against recency, by replaying turns since a snapshot of the cache.
 //!
 //! 1. Until the first eviction the weight is 0: recency.
-//! 2. At the first eviction a snapshot of the cache is taken, and from then on turns are recorded. (A replay from an
-//!    empty cache measures which states are worth having while it fills. That gave weights that saved 1 % of the prompt
-//!    tokens less than recency where recency was best.)
-//! 3. When the window is full, the recorded turns are replayed under each weight of a grid, each from the snapshot. The
-//!    weight that saves most tokens is taken, but a greater one must save 2 % more than a lesser: smaller gains often
-//!    did not persist in the next window. The contents are ranked by the new weight.
+//! 2. At the first eviction a snapshot of the cache is taken, and from then on turns are recorded. (Replays from an
+//!    empty cache gave weights that saved 1 % of the prompt tokens less than recency where recency was best.)
+//! 3. When the window is full, its turns are replayed from the snapshot under each weight of a grid. The contents are
+//!    ranked by the weight that saves most tokens, but a greater one must save 2 % more than a lesser: smaller gains
+//!    often did not persist in the next window.
 //! 4. A new window begins, with a new snapshot and twice as long, since the best weight changes.
 //!
-//! A replay starts with the estimates of the window's start, and then learns as the cache did.
-//!
-//! # Differences from Marconi
-//! Marconi's (Pan et al., arXiv 2411.19379, §4): the initial weight 0, the snapshot at the first eviction, the
-//! bootstrap window of a multiple of the requests seen before it, the grid, hits as the aim, the replay off the request
-//! path. Ours: the multiple (8), the grid's values and the margin, repeated windows, tokens saved instead of the hit
-//! rate, the re-ranking of the contents, and a replay in line, whose cost (one replay per weight) its own turns pay.
+//! A replay starts with the estimates of the window's start, and then learns as the cache did. From Marconi (Pan et
+//! al., arXiv 2411.19379, §4): the initial weight 0, the snapshot at the first eviction, the bootstrap window of a
+//! multiple of the requests before it, the grid, hits as the aim, the replay off the request path. Ours: the multiple
+//! (8), the grid's values and the margin, repeated windows, tokens saved instead of the hit rate, the re-ranking, and a
+//! replay in line, whose cost (one replay per weight) its own turns pay.
 
 pub(in crate::cache) const GRID: [f64; 7] = [0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
 

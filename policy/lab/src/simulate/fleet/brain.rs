@@ -278,10 +278,8 @@ impl<'a> Brain<'a> {
         }
     }
 
-    /// Records a turn's first token.
-    ///
-    /// The engine reports the cached tokens, so the prefill time is known too: a worker computes one prompt at a time,
-    /// from its arrival or from the end of the previous one.
+    /// Records a turn's first token. The engine reports the cached tokens, so the prefill time is known too: a worker
+    /// computes one prompt at a time, from its arrival or from the end of the previous one.
     pub(super) fn first_token(
         &mut self,
         now: Millis,

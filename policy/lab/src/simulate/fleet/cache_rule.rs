@@ -1,8 +1,6 @@
-//! Eviction policies of a fleet's workers.
-//!
-//! A [`PrefixCache`](policy::cache::PrefixCache) is LRU with an evict-first band. It implements every policy that sets
-//! how much of a finished conversation is worth keeping: the trimming half of [`crate::cache`]. Policies that rank
-//! blocks by something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
+//! Eviction policies of a fleet's workers. A [`PrefixCache`](policy::cache::PrefixCache), LRU with an evict-first band,
+//! implements every policy that sets how much of a finished conversation is worth keeping. Policies that rank blocks by
+//! something other than recency ([`RankedRule`]) run in [`crate::cache::blocks::scored::leased`].
 
 use std::fmt;
 use std::str::FromStr;

@@ -4,10 +4,8 @@ use policy::estimate::Ticket;
 use policy::residency::Reservation;
 use policy::units::{Millis, Tokens};
 
-/// A router's message about one of its turns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Word {
-    /// The turn was sent to a worker.
     Sent {
         worker: usize,
         prefill: Millis,
@@ -15,13 +13,12 @@ pub(super) enum Word {
     },
     /// Its first token passed.
     Begun,
-    /// Its response is complete.
-    Answered { evict_first: Tokens },
-    /// Its worker died.
+    Answered {
+        evict_first: Tokens,
+    },
     Failed,
 }
 
-/// A turn of another router, as this one counts it.
 #[derive(Debug)]
 pub(super) struct Foreign {
     pub(super) worker: usize,

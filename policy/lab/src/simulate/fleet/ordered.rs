@@ -1,14 +1,11 @@
-//! Predicted wait where the worker's queue is not first come first served.
-//!
-//! [`PendingWork`](policy::estimate::PendingWork) infers from a first token that everything sent before it is done.
-//! That does not hold for a queue ordered by length or due time: a turn waits for the running prefill and for all turns
-//! with a lower key, whatever their arrival. The router sets the key, so it can keep the same list.
+//! Predicted wait where the worker's queue is not first come first served: a turn waits for the running prefill and for
+//! all turns with a lower key, whatever their arrival, which [`PendingWork`](policy::estimate::PendingWork) does not
+//! model. The router sets the key, so it can keep the same list.
 
 use super::Order;
 use policy::route;
 use policy::units::Millis;
 
-/// The router's model of one worker's ordered queue.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OrderedWork {
     /// Turn, predicted prefill, and start time.

@@ -16,8 +16,7 @@ use super::workload::Item;
 use policy::route::Decision;
 use policy::units::Millis;
 
-/// The number of routers, and whether they share their decisions. In any case workers' cache events reach all of them,
-/// and each learns costs from its own responses.
+/// The number of routers and their sharing. Cache events reach all of them; each learns costs from its own responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routers {
     /// At least one. A turn goes to a random one, as behind a balancer without affinity.
@@ -67,7 +66,6 @@ struct Said {
     word: Word,
 }
 
-/// All routers, and the messages between them.
 #[derive(Debug)]
 pub(super) struct Brains<'a> {
     all: Vec<Brain<'a>>,

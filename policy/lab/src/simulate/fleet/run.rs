@@ -38,8 +38,7 @@ pub fn run(workload: &Workload, config: &FleetConfig) -> FleetReport {
     run_observed(workload, config, &mut |_| {})
 }
 
-/// Plays the workload through the fleet, and passes every choice to `observe` as it is made. Storing all of them would
-/// take a record per turn and worker.
+/// Plays the workload through the fleet, and passes every choice to `observe` as it is made.
 pub fn run_observed(
     workload: &Workload,
     config: &FleetConfig,
@@ -50,8 +49,7 @@ pub fn run_observed(
     run.report()
 }
 
-/// Plays the workload through the fleet while `observe`, called with every choice, returns [`ControlFlow::Continue`].
-/// Returns `None` if it stopped early.
+/// Does what [`run_observed`] does while `observe` returns [`ControlFlow::Continue`]; `None` if it stopped early.
 pub fn run_while(
     workload: &Workload,
     config: &FleetConfig,

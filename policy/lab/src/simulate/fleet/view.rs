@@ -23,11 +23,9 @@ pub enum View {
     /// The router's index, fed by a mirror of each worker's cache, as where workers publish no events.
     #[default]
     Mirror,
-    /// A mirror of this many tokens per worker, whatever its real capacity: the approximate tree of routers that do not
-    /// follow evictions. SGLang's holds 2^26 characters, some 2^24 tokens.
+    /// A mirror of this many tokens per worker: the tree of routers that do not follow evictions (SGLang: some 2^24).
     Tree(Tokens),
-    /// The router's index, fed by the workers' events, with delay and losses. A gap is noticed with the next batch; the
-    /// worker is then forgotten and relearned from later stores.
+    /// The router's index, fed by the workers' events. After a gap a worker is forgotten, then relearned from stores.
     Events {
         /// Delay of an event.
         delay: Millis,

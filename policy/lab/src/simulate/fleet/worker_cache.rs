@@ -97,7 +97,6 @@ fn budgets(spec: &WorkerSpec, workload: &Workload, objective: Millis) -> Vec<Tok
 }
 
 impl WorkerCache {
-    /// Begins a sequence: holds its resident prefix, and stores the rest as far as there is room.
     pub(super) fn acquire(&mut self, now: Millis, chain: &Chain, changes: &mut Vec<Change>) -> WorkerLease {
         match self {
             Self::Prefix {
@@ -112,8 +111,7 @@ impl WorkerCache {
         }
     }
 
-    /// Ends a sequence: its response joins the cache, and its blocks are released. `keep` is for the LRU family, and
-    /// `turn` for ranked caches.
+    /// Ends a sequence: its response joins the cache. `keep` is for the LRU family, and `turn` for ranked caches.
     pub(super) fn release(
         &mut self,
         lease: WorkerLease,
@@ -151,8 +149,7 @@ impl WorkerCache {
         }
     }
 
-    /// Returns the tokens that can be stored before anything unmarked is evicted. Unlimited for ranked caches, which
-    /// take no marks.
+    /// Returns the tokens that can be stored before anything unmarked is evicted: unlimited for ranked caches.
     pub(super) fn room(&self) -> Tokens {
         match self {
             Self::Prefix { cache, .. } => cache.room(),

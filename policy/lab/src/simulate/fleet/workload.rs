@@ -77,11 +77,8 @@ fn private(conversation: ConversationId, position: u64) -> PrefixHash {
 }
 
 impl Workload {
-    /// Prepares turns in order of time, with blocks of `block_tokens` tokens: the trace's own if it has them, otherwise
-    /// private ones.
-    ///
-    /// # Errors
-    /// See [`WorkloadError`].
+    /// Prepares turns in order of time, with the trace's own blocks of `block_tokens` tokens, or private ones without.
+    /// Fails for an empty or too long trace, or blocks of no tokens.
     pub fn new(turns: &[Turn], block_tokens: u32) -> Result<Self, WorkloadError> {
         if block_tokens == 0 {
             return Err(WorkloadError::BlockSize);
@@ -160,8 +157,7 @@ impl Workload {
         self.items.is_empty()
     }
 
-    /// Returns the milliseconds of prefill in the trace without caching, at `alpha` ms per token and `beta` ms per
-    /// turn.
+    /// Returns the trace's prefill in ms without caching, at `alpha` ms per token and `beta` ms per turn.
     pub(super) fn work_ms(&self, alpha: f64, beta: f64) -> f64 {
         let tokens: f64 = self.items.iter().map(|item| item.prompt.as_f64()).sum();
         alpha * tokens + beta * self.items.len() as f64
@@ -178,8 +174,7 @@ fn prompt_chain(turn: &Turn, block_tokens: u32) -> Chain {
     Chain::of_blocks((0..full).map(|at| named(turn, at)).collect(), 0, block_tokens)
 }
 
-/// Returns the blocks that prompt and response fill together, past the prompt's own: named as in the next turn, as far
-/// as it repeats them, otherwise private.
+/// Returns the blocks filled by prompt and response together: named as far as the next turn repeats them, else private.
 fn reply_chain(turn: &Turn, successor: Option<&Turn>, block_tokens: u32) -> Chain {
     let prompt = turn.input_tokens().full_blocks(block_tokens);
     let total = turn.total_tokens().full_blocks(block_tokens);

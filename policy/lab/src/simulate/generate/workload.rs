@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::trace::MAX_TOKENS_PER_FIELD;
 
-/// The model's parameters; see the module's table.
+/// The model's parameters, as in `docs/traces.md`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Conversations born per second.
@@ -59,8 +59,7 @@ fn keys() -> String {
 }
 
 impl Parameters {
-    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of very unequal
-    /// length.
+    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of unequal length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
         gap_s: 800.0,
@@ -90,8 +89,7 @@ impl Parameters {
         max_context: 47_000.0,
     };
 
-    /// Checks that every parameter is within its [range](RANGES).
-    /// Fails with [`BadWorkload::Value`] for the first one that is not.
+    /// Fails with [`BadWorkload::Value`] for the first parameter that is not within its [range](RANGES).
     pub fn check(mut self) -> Result<(), BadWorkload> {
         for &(key, least, most) in RANGES {
             // A NaN is in no range.

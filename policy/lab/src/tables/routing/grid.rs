@@ -95,7 +95,6 @@ impl Contender {
         }
     }
 
-    /// Returns the label for display.
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Tail => "tail (default)",

@@ -5,8 +5,6 @@ use std::fmt::Write as _;
 use super::grid::{Cell, Contender, VARIANTS, WEIGHT_CELLS};
 use super::{CELLS, Changes, Report, Spread};
 
-/// Formats four tables: changes relative to others and to itself on LRU, on engines with priorities, in milliseconds,
-/// and the weights.
 pub(in super::super) fn markdown(report: &Report) -> String {
     let mut text = preamble(report);
     text += "\n## Change of `tail` (with hints, the default) in per cent; negative is better\n\n\

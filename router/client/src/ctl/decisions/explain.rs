@@ -1,5 +1,3 @@
-//! The decisions of one request in full.
-
 use std::fmt::Write as _;
 
 use super::super::format::{count, counted, ms, time};

@@ -9,7 +9,6 @@ use super::super::pair;
 /// Largest number of edits between a mistyped key and the suggested one.
 const MOST_EDITS: usize = 3;
 
-/// A key and its values before and after a change.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Difference {
     pub(in super::super) key: String,
@@ -84,7 +83,6 @@ pub(super) fn apply(settings: &mut Value, change: &str) -> anyhow::Result<()> {
     let mut place = settings;
     for (depth, section) in sections.iter().enumerate() {
         let entries = place.as_object_mut().with_context(unknown)?;
-        // Create the override if it does not exist.
         if depth > 0 && is_override && !entries.contains_key(*section) {
             entries.insert((*section).to_owned(), json!({}));
         }

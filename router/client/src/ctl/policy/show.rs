@@ -9,7 +9,6 @@ use super::super::format::{count, list, ms, number, plain, share, text, time};
 use super::super::table::{Align, Table};
 use super::settings::{differences, flat};
 
-/// Formats the policy in force: its author, and the settings as `policy set` accepts them.
 pub(super) fn policy(answer: &Value) -> String {
     let mut out = head(answer);
     let configured = &answer["configured"];
@@ -46,7 +45,6 @@ pub(super) fn changed(before: &Value, answer: &Value) -> String {
     out
 }
 
-/// Formats a change of the policy in force, which may have been temporary.
 pub(super) fn set(shown: &Value, answer: &Value) -> String {
     let mut out = changed(&shown["settings"], answer);
     if shown["reverts"].is_object() {

@@ -1,5 +1,3 @@
-//! Formats workers.
-
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -133,7 +131,6 @@ fn failure(worker: &Value) -> Option<String> {
     ))
 }
 
-/// Says how slow the worker is, if it has become slow.
 fn slow(worker: &Value) -> Option<String> {
     let slow = worker["slow"].as_object().map(|_| &worker["slow"])?;
     Some(format!(

@@ -27,7 +27,6 @@ impl Costs {
 }
 
 impl One {
-    /// Returns what is known of the worker, once it has enough responses.
     fn reading(&self, now: Millis, typical: [Tokens; 2], median: Option<MedianWorker>) -> Option<Reading> {
         let [u, h] = typical;
         self.counts().then(|| Reading {

@@ -74,7 +74,6 @@ fn marks_64(bytes: &[u8; BYTES]) -> Option<Marks> {
 fn marks_32(bytes: &[u8; BYTES]) -> Option<Marks> {
     let [low, high]: [__m256i; 2] = bytemuck::cast(*bytes);
     let is = |lane, byte: u8| _mm256_cmpeq_epi8(lane, _mm256_set1_epi8(byte as i8));
-    // Bytes below 0x20: those that equal their minimum with 0x1F.
     let control = |lane| _mm256_cmpeq_epi8(_mm256_min_epu8(lane, _mm256_set1_epi8(0x1F)), lane);
     let or = |a, b| _mm256_or_si256(a, b);
     let bits = |low, high| {
@@ -90,7 +89,6 @@ fn marks_32(bytes: &[u8; BYTES]) -> Option<Marks> {
         return None;
     }
     let letter = |lane| {
-        // `b` and `f` differ in one bit.
         let without = _mm256_and_si256(lane, _mm256_set1_epi8(!0x04));
         or(
             or(is(lane, b'n'), is(lane, b't')),

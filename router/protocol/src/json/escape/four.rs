@@ -48,8 +48,7 @@ fn numbers(digits: u8x16) -> Option<u32x4> {
         return None;
     }
     let values = (decimal & is_decimal) | ((letter + all(10)) & is_letter);
-    // Little-endian: the first digit is the highest but lies lowest. Pairs two digits per byte, then two bytes per
-    // unit.
+    // Little-endian: the first digit is the highest but lies lowest. Pairs digits into bytes, then bytes into units.
     let values: [u32; 4] = bytemuck::cast(values.to_array());
     let values = u32x4::from(values);
     let bytes = values << 4 | values >> 8;

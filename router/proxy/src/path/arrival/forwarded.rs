@@ -1,6 +1,4 @@
-//! Sets `Forwarded` (RFC 7239) and the `X-Forwarded-*` headers.
-//!
-//! Workers trust these headers for logs and per-client limits, and any client can forge them. They are accepted from
+//! Sets `Forwarded` (RFC 7239) and the `X-Forwarded-*` headers. Any client can forge them, so they are accepted from
 //! trusted proxies only; for other peers they are replaced with what the router sees.
 
 use std::net::IpAddr;

@@ -65,8 +65,7 @@ impl Flight {
         }
     }
 
-    /// Closes the reply's keys. A stream reports its cached tokens with the last event, so their absence from a cut
-    /// stream means nothing.
+    /// Closes the reply's keys. A cut stream's cached tokens are unknown: they come with its last event.
     fn close_reply(&mut self, end: &mut End) {
         if !end.keeps_reply {
             self.progress.passing = None;

@@ -6,15 +6,12 @@ use policy::units::{Millis, Tokens};
 use super::super::select::Choice;
 use learning::knowledge::{Scale, Source};
 
-/// The estimates behind one attempt, to compare with what happened.
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
     pub(super) prompt: Tokens,
     pub(super) cached: Tokens,
     pub(super) source: Source,
-    /// Leading keys of the prompt in the worker's mirror.
     pub(super) mirrored: usize,
-    /// Token offsets of the prompt's keys.
     pub(super) scale: Scale,
     /// Time to first token after sending.
     pub(super) ttft: Millis,
@@ -24,7 +21,6 @@ pub(super) struct Prediction {
     pub(super) cost: PrefillCost,
     /// Time to first token beside queue and prefill.
     pub(super) overhead: Millis,
-    /// Tokens at the end of the conversation that the worker may evict first.
     pub(super) evict_first: Tokens,
 }
 
@@ -47,8 +43,7 @@ impl Prediction {
         }
     }
 
-    /// Cached tokens of a prompt that has `prompt` tokens by the engine's count. A mirror counts in estimated tokens,
-    /// so its prediction is scaled.
+    /// Cached tokens of a prompt of `prompt` tokens by the engine's count, to which a mirror's estimate is scaled.
     pub(super) fn cached_of(&self, prompt: Tokens) -> Tokens {
         let share = match self.source {
             Source::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),

@@ -29,8 +29,7 @@ impl Flight {
         }
     }
 
-    /// The worker holds the prompt and the received part of the reply. `offsets` are those of the prompt's keys, if
-    /// counted.
+    /// The worker holds the prompt and the received part of the reply. `offsets` are the prompt's, if counted.
     fn settle_computed(&mut self, hold: Reservation, seen: &Seen, offsets: Option<Scale>) {
         let turn = &self.turn;
         let chain = &turn.fingerprint.chain;

@@ -35,9 +35,7 @@ pub(super) struct Sent {
     /// The response head, while its first piece is awaited.
     head: Option<Response<upstream::Answer>>,
     sequence: u64,
-    /// The terms of the decision, if the client asked for them.
     explained: Option<HeaderValue>,
-    /// Deadline of the response head.
     until: Instant,
     limit: Duration,
     /// The response counts as started at its first piece, not at its head.
@@ -45,7 +43,6 @@ pub(super) struct Sent {
     span: AttemptSpan,
 }
 
-/// The result of waiting for a response.
 pub(super) enum Head {
     /// The response head, and its first piece if that was awaited.
     Answer(Response<upstream::Answer>, Option<Frame<Bytes>>),
@@ -199,7 +196,6 @@ impl Sent {
         }
     }
 
-    /// Handles a connection that failed or broke.
     fn broke(self, failure: Failure, again: bool) -> Verdict {
         let begun = failure.may_have_begun();
         self.lost(

@@ -1,9 +1,8 @@
 //! Hedged requests: sends a late turn to a second worker, relays the first response and cancels the other.
 //!
-//! Off by default (`failure.hedge_after_ms`), because it doubles work when load may already be high; Dean and Barroso
-//! hedge after the 95th percentile for that reason ("The Tail at Scale", 2013). It helps where workers stall
-//! occasionally and have spare capacity. A request hedges at most once, charges the retry budget, and only before the
-//! first byte. Engines send the head of a stream before its first token, so a response counts from its first piece.
+//! Hedging doubles work when load may be high, so it is off by default (`failure.hedge_after_ms`); Dean and Barroso
+//! hedge after the 95th percentile for that reason ("The Tail at Scale", 2013). A request hedges at most once, from the
+//! retry budget. Engines send the head of a stream before its first token, so a response counts from its first piece.
 
 use std::mem::replace;
 use std::time::Duration;
@@ -20,7 +19,7 @@ enum First {
     Beside(Head),
 }
 
-/// Waits for a turn, and after a delay hedges it. Returns the result of the attempt that is answered, or the last to
+/// Waits for a turn, and hedges it after a delay. Returns the result of the attempt that is answered, or of the last to
 /// fail, and leaves that attempt in `asked`.
 pub(super) async fn race(
     request: &TurnRequest<'_>,

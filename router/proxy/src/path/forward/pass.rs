@@ -104,7 +104,6 @@ pub(crate) async fn pass(
     }
 }
 
-/// Whether an untried worker is ready and serves the model.
 fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
     let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
     let model = wanted.model.as_deref();
@@ -298,7 +297,6 @@ impl Upload {
         }
     }
 
-    /// The error of the client's body, if it ended the attempt.
     fn failure(&self) -> Option<ApiError> {
         match self {
             Self::Whole(..) => None,

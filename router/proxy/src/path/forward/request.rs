@@ -63,14 +63,12 @@ fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
         Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
     };
     let Some(spliced) = spliced else { return body };
-    // The client's value describes the body without the hint.
     headers.remove(CONTENT_LENGTH);
     Bytes::from(spliced)
 }
 
-/// Sets a turn's priority, for engines that accept one: the time when it is [due](policy::route::Patience), in
-/// milliseconds of wall-clock time, so that several routers' requests compare. Short turns overtake and no turn
-/// starves. A client's own priority is kept.
+/// Sets a turn's priority, for engines that accept one: when it is [due](policy::route::Patience), in milliseconds of
+/// wall-clock time, so that several routers' requests compare. A client's own priority is kept.
 fn carry_priority(
     proxy: &Proxy,
     headers: &mut HeaderMap,

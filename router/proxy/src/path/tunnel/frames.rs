@@ -3,8 +3,7 @@
 
 use protocol::steering::Keys;
 
-/// Close frame for a client: status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1). Server frames are
-/// unmasked.
+/// Close frame for a client: status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1), unmasked.
 pub(super) const GOODBYE_TO_CLIENT: [u8; 4] = [0x88, 2, GOING_AWAY[0], GOING_AWAY[1]];
 /// Close frame for a worker. Client frames must be masked, to protect intermediate caches from scripts in browsers
 /// (section 10.3). No script influences these bytes, so the mask is constant.
@@ -33,13 +32,11 @@ const MASKED: u8 = 0x80;
 /// The longest head: two bytes, a length of eight, a mask of four.
 const LONGEST_HEAD: usize = 14;
 
-/// Tracks one direction of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     head: [u8; LONGEST_HEAD],
     /// Bytes of the head received.
     has: usize,
-    /// Bytes of the payload still to come.
     left: u64,
     closed: bool,
     /// Inspects client frames.
@@ -58,7 +55,6 @@ impl Frames {
         }
     }
 
-    /// The first field found that steers an engine.
     pub(super) fn steering(&self) -> Option<&'static str> {
         self.steering
     }

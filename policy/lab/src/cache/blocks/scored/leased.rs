@@ -1,15 +1,12 @@
 //! Scored blocks held by running sequences: the cache of a fleet's worker under a ranking policy.
 //!
 //! A sequence holds its prompt's blocks, adds its response's blocks and releases all of them, as in
-//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the free
-//! leaf of the lowest score is evicted when a new block needs room. Caching is forced, since an engine computes into
-//! its cache.
-//!
+//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the
+//! lowest free leaf is evicted when a new block needs room. Caching is forced, since an engine computes into its cache.
 //! - *Sequences overlap.* The last release decides a block's value, and [`Used::times`] counts the holds.
 //! - *Without room a sequence is cut short*: it keeps the prefix that it holds.
 //!
-//! Scored by recency this equals [`PrefixCache`](policy::cache::PrefixCache), change by change, however sequences
-//! overlap. A property test checks it.
+//! Scored by recency this equals [`PrefixCache`](policy::cache::PrefixCache), change by change (a property test).
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -91,7 +88,6 @@ impl<S: Score> ScoredBlocks<S> {
         self.places[slot as usize].pins == 0 && self.tree.is_leaf(slot)
     }
 
-    /// Lists a free leaf by its current worth.
     fn list(&mut self, slot: SlotId) {
         let begin = Tokens(u64::from(self.tree.depth(slot)) * self.block());
         if let Some(value) = self.score.renewed(self.tree.hash(slot), begin) {
