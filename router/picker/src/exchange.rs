@@ -114,7 +114,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
     let route = admit::route(&proxy, &request);
     let asked = Asked {
-        caller: proxy.admission.identify(request.headers()),
+        caller: proxy.admission.keys().identify(request.headers()),
         family: Family::of(request.uri().path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),

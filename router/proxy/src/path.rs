@@ -90,7 +90,7 @@ async fn respond(proxy: Arc<Proxy>, request: Request<Incoming>, trace: Trace) ->
     let endpoint = admit::endpoint(&route);
     let timer = RequestTimer { endpoint, started };
     trace.asked(request.method(), endpoint);
-    let caller = proxy.admission.identify(request.headers());
+    let caller = proxy.admission.keys().identify(request.headers());
     let family = Family::of(request.uri().path());
     let deadline = Deadline::of(request.headers(), &proxy.state.config.failure, Instant::now());
     // Pinned, because `select!` would move it.

@@ -39,7 +39,7 @@ pub fn route<B>(proxy: &Arc<Proxy>, request: &Request<B>) -> Result<Route, ApiEr
         request.uri().path(),
         upgrade::is_asked(request),
         extra,
-        proxy.admission.has_keys(),
+        proxy.admission.keys().is_required(),
     )
 }
 
