@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use crate::load::converted;
 use crate::problem::{Origin, Problem, Problems};
-use crate::schema::Schema;
+use crate::schema::{Schema, schema_of};
 use crate::sections::{self, Class, Routing};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
@@ -37,22 +38,13 @@ pub fn read_query<T: DeserializeOwned + JsonSchema>(
 }
 
 fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems> {
-    let schema = schemars::schema_for!(T).to_value();
+    let schema = schema_of::<T>();
     let mut problems = Problems::default();
     validate(&mut root, Schema::of(&schema), "", &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
-    T::deserialize(root.to_toml()).map_err(|error| {
-        // Reached only where serde is stricter than the schema derived from the same type.
-        problems.push(Problem {
-            origin: Origin::Nowhere,
-            path: String::new(),
-            what: error.message().to_owned(),
-            hint: None,
-        });
-        problems
-    })
+    converted(&root, &mut problems).ok_or(problems)
 }
 
 /// Converts a JSON value with the given origin. `null` means that a key is absent.

@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
-use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 
 use crate::file;
@@ -80,20 +79,22 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
 fn as_written(root: &mut Node, problems: &mut Problems) -> Option<File> {
     let schema = schema::schema();
     validate(root, Schema::of(&schema), "", problems);
-    match File::deserialize(root.to_toml()) {
-        Ok(file) => Some(file),
-        Err(error) => {
-            // Reached only where serde is stricter than the schema derived from the same types.
-            let what = error.message().to_owned();
+    converted(root, problems)
+}
+
+/// Converts a validated tree to its type.
+pub(crate) fn converted<T: DeserializeOwned>(root: &Node, problems: &mut Problems) -> Option<T> {
+    T::deserialize(root.to_toml())
+        .map_err(|error| {
+            // Reached only where serde is stricter than the schema derived from the same type.
             problems.push(Problem {
                 origin: Origin::Nowhere,
                 path: String::new(),
-                what,
+                what: error.message().to_owned(),
                 hint: None,
             });
-            None
-        }
-    }
+        })
+        .ok()
 }
 
 /// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate weights before they are used. It
@@ -119,22 +120,29 @@ pub(crate) struct ReadApart<T> {
     pub(crate) problems: Problems,
 }
 
+impl<T: Default + DeserializeOwned + JsonSchema> ReadApart<T> {
+    fn of(mut root: Node) -> Self {
+        let schema = schema::schema_of::<T>();
+        let mut problems = Problems::default();
+        validate(&mut root, Schema::of(&schema), "", &mut problems);
+        Self {
+            written: T::deserialize(root.to_toml()).unwrap_or_default(),
+            origins: root.origins(),
+            problems: problems.sorted(),
+        }
+    }
+}
+
 pub(crate) fn read_apart<T: Default + DeserializeOwned + JsonSchema>(
     path: &Path,
 ) -> Result<ReadApart<T>, LoadError> {
     let text = read_text(path)?;
     let mut problems = Problems::default();
-    let mut root = tree::read(&path.display().to_string(), &text, &mut problems);
+    let root = tree::read(&path.display().to_string(), &text, &mut problems);
     if !problems.is_empty() {
         return Err(problems.into());
     }
-    let schema = schemars::schema_for!(T).to_value();
-    validate(&mut root, Schema::of(&schema), "", &mut problems);
-    Ok(ReadApart {
-        written: T::deserialize(root.to_toml()).unwrap_or_default(),
-        origins: root.origins(),
-        problems: problems.sorted(),
-    })
+    Ok(ReadApart::of(root))
 }
 
 /// Reads a file with a list: TOML, or JSON if its name ends in `.json`.
@@ -150,24 +158,17 @@ pub(crate) fn read_list<T: Default + DeserializeOwned + JsonSchema>(
         line,
         column,
     };
-    let mut problems = Problems::default();
     let json = serde_json::from_str(&text).map_err(|error| {
+        let mut problems = Problems::default();
         problems.push(Problem {
             origin: place(error.line(), error.column()),
             path: String::new(),
             what: format!("not JSON: {error}"),
             hint: None,
         });
-        std::mem::take(&mut problems)
+        problems
     })?;
-    let mut root = crate::document::node(&json, &place(1, 1));
-    let schema = schema::schema_of::<T>();
-    validate(&mut root, Schema::of(&schema), "", &mut problems);
-    Ok(ReadApart {
-        written: T::deserialize(root.to_toml()).unwrap_or_default(),
-        origins: root.origins(),
-        problems: problems.sorted(),
-    })
+    Ok(ReadApart::of(crate::document::node(&json, &place(1, 1))))
 }
 
 /// Returns the process's environment, without entries that are not UTF-8, which no setting needs.

@@ -374,7 +374,7 @@ impl Residency {
         }
     }
 
-    /// Returns the resident entries for a snapshot; see [`PrefixCache::entries`].
+    /// Returns the resident entries for a snapshot; see [`crate::cache::PrefixCache::entries`].
     pub fn entries(&self, worker: WorkerId) -> Vec<Entry> {
         self.mirrors
             .get(worker.index())

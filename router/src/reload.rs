@@ -93,7 +93,7 @@ impl Source {
 pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
     let (tokens, keys) = (
         router.state.operator.tokens.load().named(),
-        router.proxy.admission.named(),
+        router.proxy.admission.keys().named(),
     );
     let generation = router.state.operator.reloads.lock().generation;
     let policy = put_in_force(router, source);
@@ -106,7 +106,7 @@ pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
                 "generation": state.generation,
                 "needs_restart": state.needs_restart,
                 "tokens": differences(&tokens, &router.state.operator.tokens.load().named()),
-                "keys": differences(&keys, &router.proxy.admission.named()),
+                "keys": differences(&keys, &router.proxy.admission.keys().named()),
             })),
         )),
     };
@@ -216,7 +216,7 @@ fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
 /// Checks that `new` does not open an access that is protected now. A truncated file can be a valid configuration, and
 /// removing keys or certificates by accident must not open the router. Fails with the access that it would open.
 pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
-    if router.proxy.admission.has_keys() && !new.requires_keys() {
+    if router.proxy.admission.keys().is_required() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
     }
     if router.state.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {

@@ -129,7 +129,12 @@ impl CacheConfig {
             .0
             .saturating_add(next.0)
             .saturating_sub(self.xi_tokens as u64);
-        round_up(exact, u64::from(self.block_tokens.max(1)))
+        round_up(exact, self.block())
+    }
+
+    /// Returns the tokens per block, at least 1.
+    pub fn block(&self) -> u64 {
+        u64::from(self.block_tokens.max(1))
     }
 }
 

@@ -6,7 +6,7 @@ use super::media::MediaDigest;
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
-/// Longest [window](Cutter::push_short), and so the overrun of a copy beyond a chunk.
+/// Longest [window](Chunker::push_short), and so the overrun of a copy beyond a chunk.
 const SLACK: usize = 64;
 
 /// First byte of a mark. It never occurs in UTF-8, so text cannot imitate one.

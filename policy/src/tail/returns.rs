@@ -19,6 +19,9 @@
 //!
 //! Rejected: a gap distribution per class. Most see too few gaps for a tail; it did worse than LRU in large caches.
 
+#[cfg(test)]
+mod twin;
+
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
@@ -163,13 +166,6 @@ impl Returns {
         self.horizon
     }
 
-    /// Returns P(returns within τ | silent for `age`).
-    pub fn probability(&self, class: Class, age: Millis) -> f64 {
-        let at = bin(age);
-        let share = self.share[class.index()];
-        (share * self.within[at].0 / (1.0 - share * self.before(at))).clamp(0.0, 1.0)
-    }
-
     /// Returns G for a conversation silent for `age`: returns per ms that the copy occupies cache.
     pub fn rate(&self, class: Class, age: Millis) -> f64 {
         let (returns, area) = self.within[bin(age)];
@@ -177,22 +173,6 @@ impl Returns {
         // Ties go to the older one.
         let older = 1.0 + 1e-6 / (1.0 + age.0 * 1e-3);
         share * returns / (self.horizon.0 - share * area).max(1e-3) * older
-    }
-
-    /// Returns G and its definition evaluated in a thousand steps, for a conversation at the lower edge of its bin.
-    #[cfg(test)]
-    pub(super) fn rate_and_twin(&self, class: Class, age: Millis, horizon: f64) -> (f64, f64) {
-        let at = bin(age);
-        let begin = if at == 0 { 0.0 } else { edge(at - 1) };
-        let share = self.share[class.index()];
-        let steps = 20_000;
-        let step = horizon / f64::from(steps);
-        let stays = |time: f64| 1.0 - share * self.at(time).0;
-        let returns = stays(begin) - stays(begin + horizon);
-        let room: f64 = (0..steps)
-            .map(|at| stays(begin + (f64::from(at) + 0.5) * step) * step)
-            .sum();
-        (self.rate(class, age), returns / room)
     }
 
     /// Returns p of a class.

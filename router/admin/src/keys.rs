@@ -48,7 +48,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
                 let now = call.admin.state.clock.now();
-                let keys = call.admin.proxy.admission.left_of_all(now);
+                let keys = call.admin.proxy.admission.keys().left_of_all(now);
                 Reply::json(&List {
                     keys: keys.into_iter().map(|(name, left)| shown(name, left)).collect(),
                 })
@@ -88,6 +88,7 @@ async fn reset(call: Call) -> Result<Reply, Problem> {
         .admin
         .proxy
         .admission
+        .keys()
         .reset(name, call.admin.state.clock.now())
     else {
         return Err(Problem::not_found(

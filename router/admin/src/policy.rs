@@ -20,8 +20,8 @@ use operator::revisions::{Change, Pending, Revision, Source, Stale};
 use replicas::bucket::BucketError;
 use replicas::live_policy::ChangeError;
 
-/// Longest `revert_after_s`: a week.
-const LONGEST_S: f64 = 604_800.0;
+/// Longest time for which a change can be made: a week.
+pub(super) const LONGEST_S: f64 = 604_800.0;
 
 /// The policy in force.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -76,7 +76,7 @@ pub(super) fn operations() -> Vec<Operation> {
                     reloads: call.admin.state.operator.reloads.lock().clone(),
                     started_unix_ms: call.admin.state.clock.unix_ms(Millis::ZERO).round(),
                     listen: call.admin.state.config.server.listen.to_string(),
-                    keys_required: call.admin.proxy.admission.has_keys(),
+                    keys_required: call.admin.proxy.admission.keys().is_required(),
                 })
             },
         ),

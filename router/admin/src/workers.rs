@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Call, Reply};
 use super::operation::Operation;
+use super::policy::LONGEST_S;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use super::worker_sources::Sources;
@@ -19,8 +20,6 @@ use fleet::overrides::{AdminState, PinnedAlpha};
 use fleet::source::Source;
 
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
-/// Longest time for which an α can be set: a week.
-const LONGEST_S: f64 = 604_800.0;
 
 /// Which part of the list is wanted.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -14,10 +14,8 @@ use self::lookup::{Addresses, Resolver};
 use crate::kubernetes::{address, in_words};
 use crate::pause::{self, Pause};
 use crate::source::Source;
-use crate::state::{DiscoveryState, Found, Named};
+use crate::state::{DiscoveryState, Found, MAX_NAME, Named};
 
-/// Maximum length of a worker's name. A host with a longer name is named by address.
-const MAX_NAME: usize = 64;
 /// Maximum time to live that is honoured, which bounds the delay by a wrong one.
 const MAX_TTL: Duration = Duration::from_secs(300);
 

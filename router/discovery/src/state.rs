@@ -26,6 +26,9 @@ pub struct Found {
     pub refused: Refused,
 }
 
+/// Maximum length of a worker's name. A host or pod with a longer name is named by address.
+pub(crate) const MAX_NAME: usize = 64;
+
 /// A worker as named by its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {

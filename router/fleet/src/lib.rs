@@ -106,17 +106,12 @@ impl Fleet {
         workers.len() < most || empty_slot(&workers, now).is_some()
     }
 
-    /// Marks a worker as leaving: it gets no new turns, and is [`Self::gone`] once its requests have ended. Returns its
-    /// previous state; `None` if it is already leaving.
+    /// Marks a worker as leaving: it gets no new turns, and is [`Worker::gone`] once its requests have ended. Returns
+    /// its previous state; `None` if it is already leaving.
     pub fn leave(&self, worker: &Worker) -> Option<AdminState> {
         let before = worker.set_admin_state(AdminState::Leaving);
         self.changed.send_replace(());
         before
-    }
-
-    /// Frees the slot of a worker whose requests have ended and whose state was removed.
-    pub fn gone(&self, worker: &Worker, now: Millis) {
-        worker.gone(now);
     }
 
     /// Subscribes to workers joining and leaving.
@@ -231,7 +226,7 @@ mod tests {
             Err(JoinError::Leaving),
             "it is there yet"
         );
-        fleet.gone(&a, Millis(5_000.0));
+        a.gone(Millis(5_000.0));
         assert!(fleet.find("a").is_none() && fleet.present().len() == 1);
         assert_eq!(join(&fleet, &config, "a", 14_999.0), Ok(2));
         assert_eq!(join(&fleet, &config, "c", 15_000.0), Ok(0));
@@ -256,7 +251,7 @@ mod tests {
         ));
         fleet.workers.store(Arc::new(vec![worker; MAX_SLOTS]));
         assert_eq!(join(&fleet, &config, "one more", 0.0), Err(JoinError::Full));
-        fleet.gone(&fleet.workers()[7], Millis(0.0));
+        fleet.workers()[7].gone(Millis(0.0));
         assert_eq!(
             join(&fleet, &config, "one more", 20_000.0),
             Ok(0),

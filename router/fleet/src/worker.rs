@@ -218,8 +218,8 @@ impl Worker {
         self.admin_state.set(hold)
     }
 
-    /// Marks a worker without requests and state as removed.
-    pub(super) fn gone(&self, now: Millis) {
+    /// Marks a worker without requests and state as removed, which frees its slot.
+    pub fn gone(&self, now: Millis) {
         self.gone_at.store(now.0 as u64, Ordering::Release);
         self.admin_state.set(AdminState::Gone);
     }

@@ -108,13 +108,8 @@ impl Tls {
     }
 
     /// Returns a connector to workers, with `timeout` for connect and handshake together.
-    pub fn connector(&self, mut http: HttpConnector, timeout: Duration) -> Connector {
-        http.enforce_http(false);
-        Connector {
-            http,
-            timeout,
-            tls: Arc::clone(&self.workers),
-        }
+    pub fn connector(&self, http: HttpConnector, timeout: Duration) -> Connector {
+        Connector::new(http, timeout, Arc::clone(&self.workers))
     }
 }
 
@@ -125,6 +120,13 @@ pub struct Connector {
     /// Covers the handshake too: a worker may accept a connection and send nothing.
     timeout: Duration,
     tls: Arc<ArcSwap<ClientConfig>>,
+}
+
+impl Connector {
+    fn new(mut http: HttpConnector, timeout: Duration, tls: Arc<ArcSwap<ClientConfig>>) -> Self {
+        http.enforce_http(false);
+        Self { http, timeout, tls }
+    }
 }
 
 type ConnectError = Box<dyn std::error::Error + Send + Sync>;
@@ -187,24 +189,25 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
         .workers
         .iter()
         .any(|worker| worker.url.scheme_str() == Some("https"));
-    let roots = match &tls.ca {
-        Some(path) => roots(path)?,
-        None if is_needed => machine_roots()?,
-        None => RootCertStore::empty(),
-    };
-    let path = || tls.identity.as_ref().map(|identity| identity.cert.clone());
+    let roots = trusted(tls.ca.as_deref(), is_needed, TlsError::NoRoots)?;
+    let identity = tls.identity.as_ref();
+    client(roots, identity.map(|identity| (&*identity.cert, &*identity.key)))
+}
+
+/// Returns a client configuration with these roots, and with this certificate and its key, if given.
+fn client(roots: RootCertStore, identity: Option<(&Path, &Path)>) -> Result<ClientConfig, TlsError> {
     let unusable = |source| TlsError::Unusable {
-        path: path().unwrap_or_default(),
+        path: identity.map_or_else(PathBuf::new, |(cert, _)| cert.to_owned()),
         source,
     };
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
         .with_root_certificates(roots);
-    match &tls.identity {
+    match identity {
         None => Ok(builder.with_no_client_auth()),
-        Some(identity) => builder
-            .with_client_auth_cert(chain(&identity.cert)?, key(&identity.key)?)
+        Some((cert, secret)) => builder
+            .with_client_auth_cert(chain(cert)?, key(secret)?)
             .map_err(unusable),
     }
 }
@@ -212,89 +215,62 @@ fn workers(config: &config::Config) -> Result<ClientConfig, TlsError> {
 /// Returns a connector to a trace collector. An `https` certificate is verified against `traces.ca`, or else against
 /// the machine's roots. Fails if the endpoint is `https` and the roots cannot be read or the machine has none.
 pub fn towards_collector(
-    mut http: HttpConnector,
+    http: HttpConnector,
     traces: &config::Traces,
     timeout: Duration,
 ) -> Result<Connector, TlsError> {
-    http.enforce_http(false);
     let is_encrypted = traces.endpoint.scheme_str() == Some("https");
-    let roots = match &traces.ca {
-        Some(path) => roots(path)?,
-        None if is_encrypted => machine_roots().map_err(|_| TlsError::NoRootsForTraces)?,
-        None => RootCertStore::empty(),
-    };
-    let mut tls = trusting(roots)?;
+    let roots = trusted(traces.ca.as_deref(), is_encrypted, TlsError::NoRootsForTraces)?;
+    let mut tls = client(roots, None)?;
     if traces.protocol == config::OtlpProtocol::Grpc {
         tls.alpn_protocols = vec![b"h2".to_vec()];
     }
-    Ok(Connector {
+    Ok(Connector::new(
         http,
         timeout,
-        tls: Arc::new(ArcSwap::from_pointee(tls)),
-    })
+        Arc::new(ArcSwap::from_pointee(tls)),
+    ))
 }
 
 /// Returns a connector to a Kubernetes API server. With an `https` URL the certificate is verified against the roots in
 /// `ca`, or else against the machine's. Fails if the roots cannot be read or the machine has none.
 pub fn towards_kubernetes(
-    mut http: HttpConnector,
+    http: HttpConnector,
     url: &Uri,
     ca: Option<&Path>,
     timeout: Duration,
 ) -> Result<Connector, TlsError> {
-    http.enforce_http(false);
     let is_encrypted = url.scheme_str() == Some("https");
-    let roots = match ca.filter(|_| is_encrypted) {
-        Some(path) => roots(path)?,
-        None if is_encrypted => machine_roots().map_err(|_| TlsError::NoRootsForKubernetes)?,
-        None => RootCertStore::empty(),
-    };
-    Ok(Connector {
+    let ca = ca.filter(|_| is_encrypted);
+    let roots = trusted(ca, is_encrypted, TlsError::NoRootsForKubernetes)?;
+    let tls = client(roots, None)?;
+    Ok(Connector::new(
         http,
         timeout,
-        tls: Arc::new(ArcSwap::from_pointee(trusting(roots)?)),
-    })
-}
-
-/// Returns a client configuration with these roots and no client certificate.
-fn trusting(roots: RootCertStore) -> Result<ClientConfig, TlsError> {
-    let versions = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let versions = versions.map_err(|source| TlsError::Unusable {
-        path: PathBuf::new(),
-        source,
-    })?;
-    Ok(versions.with_root_certificates(roots).with_no_client_auth())
+        Arc::new(ArcSwap::from_pointee(tls)),
+    ))
 }
 
 /// Returns the client configuration for a NATS server. Its certificate is verified against `fleet.ca`, or else against
 /// the machine's roots. Fails if a file cannot be used or the machine has no roots.
 pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
-    let unusable = |source| TlsError::Unusable {
-        path: (fleet.identity.as_ref()).map_or_else(PathBuf::new, |(cert, _)| cert.clone()),
-        source,
-    };
-    let roots = match &fleet.ca {
-        Some(path) => roots(path)?,
-        None => machine_roots().map_err(|_| TlsError::NoRootsForNats)?,
-    };
-    let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(unusable)?
-        .with_root_certificates(roots);
-    match &fleet.identity {
-        None => Ok(builder.with_no_client_auth()),
-        Some((certificate, secret)) => builder
-            .with_client_auth_cert(chain(certificate)?, key(secret)?)
-            .map_err(unusable),
-    }
+    let roots = trusted(fleet.ca.as_deref(), true, TlsError::NoRootsForNats)?;
+    let identity = fleet.identity.as_ref();
+    client(roots, identity.map(|(cert, secret)| (&**cert, &**secret)))
 }
 
-fn machine_roots() -> Result<RootCertStore, TlsError> {
+/// Returns the roots in `ca`, or else the machine's if they are needed. Fails with `none` if the machine has none.
+fn trusted(ca: Option<&Path>, is_needed: bool, none: TlsError) -> Result<RootCertStore, TlsError> {
+    if let Some(path) = ca {
+        return roots(path);
+    }
     let mut store = RootCertStore::empty();
-    // An unreadable root is skipped: there are many, and only the worker's own matters.
-    store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if store.is_empty() {
-        return Err(TlsError::NoRoots);
+    if is_needed {
+        // An unreadable root is skipped: there are many, and only the peer's own matters.
+        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if store.is_empty() {
+            return Err(none);
+        }
     }
     Ok(store)
 }

@@ -214,24 +214,11 @@ impl Feedback {
         self.shared.lock().left(worker);
     }
 
-    /// Queues the observation of a completed turn. Never waits.
-    pub fn observe(&self, lesson: Observation) {
-        self.leave(LearnerEvent::Turn(Box::new(lesson)));
-    }
-
-    /// Queues a late first token. Never waits.
-    pub fn late(&self, late: Late) {
-        self.leave(LearnerEvent::Late(late));
-    }
-
-    /// Queues the notice that a turn was sent to a worker with little room. Never waits.
-    pub fn sent(&self, worker: WorkerId) {
-        self.leave(LearnerEvent::Sent(worker));
-    }
-
-    /// Queues the start of a stream. Never waits.
-    pub fn begun(&self, begun: Begun) {
-        self.leave(LearnerEvent::Begun(begun));
+    /// Queues an event for the learner. Never waits.
+    pub fn learn(&self, event: LearnerEvent) {
+        if self.lessons.try_send(event).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Returns the tokens stored by the turns for which a worker should keep room.
@@ -243,12 +230,6 @@ impl Feedback {
     /// Sets the value returned by [`Self::next_turns`].
     pub fn publish_next_turns(&self, tokens: Tokens) {
         self.next_turns.store(tokens.0, Ordering::Relaxed);
-    }
-
-    fn leave(&self, taught: LearnerEvent) {
-        if self.lessons.try_send(taught).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// Returns the receiving end of the queue, or `None` if it was already taken.

@@ -1,4 +1,5 @@
-//! What the router learns: cached prefixes ([`knowledge`]), costs, conversations ([`feedback`]), and their [`format`].
+//! What the router learns: cached prefixes ([`knowledge`]), costs, conversations ([`feedback`]), and their
+//! [`mod@format`].
 
 pub mod feedback;
 pub mod format;

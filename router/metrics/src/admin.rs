@@ -58,15 +58,15 @@ pub(super) struct Admin {
 
 impl Admin {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
-        let changes = metrics.counter("tailroute_policy_changes_total")?;
+        let changes = metrics.labelled("tailroute_policy_changes_total")?;
         for source in ["put", "rollback", "revert", "reload"] {
             changes.with_label_values(&[source]);
         }
         Ok(Self {
-            requests: metrics.counter("tailroute_admin_requests_total")?,
-            revision: metrics.count("tailroute_policy_revision")?,
+            requests: metrics.labelled("tailroute_admin_requests_total")?,
+            revision: metrics.single("tailroute_policy_revision")?,
             changes,
-            audit_failures: metrics.plain_counter("tailroute_audit_write_failures_total")?,
+            audit_failures: metrics.single("tailroute_audit_write_failures_total")?,
         })
     }
 }

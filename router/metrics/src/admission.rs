@@ -83,17 +83,17 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
-        let reloads = metrics.counter("tailroute_config_reloads_total")?;
+        let reloads = metrics.labelled("tailroute_config_reloads_total")?;
         for outcome in ["applied", "refused"] {
             reloads.with_label_values(&[outcome]);
         }
         Ok(Self {
             reloads,
-            requests: metrics.counter("tailroute_admission_requests_total")?,
-            wait_seconds: metrics.histogram("tailroute_admission_wait_seconds")?,
-            no_tls: metrics.plain_counter("tailroute_tls_failures_total")?,
-            waiting: metrics.count("tailroute_admission_waiting")?,
-            inside: metrics.count("tailroute_admission_inside")?,
+            requests: metrics.labelled("tailroute_admission_requests_total")?,
+            wait_seconds: metrics.labelled("tailroute_admission_wait_seconds")?,
+            no_tls: metrics.single("tailroute_tls_failures_total")?,
+            waiting: metrics.single("tailroute_admission_waiting")?,
+            inside: metrics.single("tailroute_admission_inside")?,
         })
     }
 }

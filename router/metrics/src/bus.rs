@@ -122,11 +122,11 @@ pub(super) struct Replicas {
 impl Replicas {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let counters = BusCounters {
-            messages: metrics.counter("tailroute_bus_messages_total")?,
-            bytes: metrics.counter("tailroute_bus_bytes_total")?,
-            events: metrics.counter("tailroute_bus_events_total")?,
-            lost_messages: metrics.counter("tailroute_bus_lost_messages_total")?,
-            lost_events: metrics.counter("tailroute_bus_lost_events_total")?,
+            messages: metrics.labelled("tailroute_bus_messages_total")?,
+            bytes: metrics.labelled("tailroute_bus_bytes_total")?,
+            events: metrics.labelled("tailroute_bus_events_total")?,
+            lost_messages: metrics.labelled("tailroute_bus_lost_messages_total")?,
+            lost_events: metrics.labelled("tailroute_bus_lost_events_total")?,
         };
         for direction in ["sent", "received"] {
             for counter in [&counters.messages, &counters.bytes, &counters.events] {
@@ -143,10 +143,10 @@ impl Replicas {
         }
         Ok(Self {
             counters,
-            connected: metrics.count("tailroute_bus_connected")?,
-            leads: metrics.count("tailroute_bus_leader")?,
-            peers: metrics.count("tailroute_bus_replicas")?,
-            in_flight: metrics.count("tailroute_bus_in_flight")?,
+            connected: metrics.single("tailroute_bus_connected")?,
+            leads: metrics.single("tailroute_bus_leader")?,
+            peers: metrics.single("tailroute_bus_replicas")?,
+            in_flight: metrics.single("tailroute_bus_in_flight")?,
         })
     }
 

@@ -163,17 +163,17 @@ pub(super) struct Caches {
 impl Caches {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            prompt_tokens: metrics.counter("tailroute_prompt_tokens_total")?,
-            corrected: metrics.counter("tailroute_mirror_corrections_total")?,
-            agreement: metrics.counter("tailroute_cached_tokens_agreement_total")?,
-            cached_error: metrics.histogram("tailroute_cached_tokens_error")?,
-            kv_events: metrics.counter("tailroute_kv_events_total")?,
-            kv_streams: metrics.counter("tailroute_kv_stream_total")?,
-            kv_behind: metrics.gauge("tailroute_kv_stream_behind_batches")?,
-            kv_lag: metrics.real("tailroute_kv_stream_lag_seconds")?,
-            kv_live: metrics.gauge("tailroute_kv_stream_live")?,
-            kv_blocks: metrics.gauge("tailroute_kv_blocks")?,
-            kv_bindings: metrics.counter("tailroute_kv_bindings_total")?,
+            prompt_tokens: metrics.labelled("tailroute_prompt_tokens_total")?,
+            corrected: metrics.labelled("tailroute_mirror_corrections_total")?,
+            agreement: metrics.labelled("tailroute_cached_tokens_agreement_total")?,
+            cached_error: metrics.labelled("tailroute_cached_tokens_error")?,
+            kv_events: metrics.labelled("tailroute_kv_events_total")?,
+            kv_streams: metrics.labelled("tailroute_kv_stream_total")?,
+            kv_behind: metrics.labelled("tailroute_kv_stream_behind_batches")?,
+            kv_lag: metrics.labelled("tailroute_kv_stream_lag_seconds")?,
+            kv_live: metrics.labelled("tailroute_kv_stream_live")?,
+            kv_blocks: metrics.labelled("tailroute_kv_blocks")?,
+            kv_bindings: metrics.labelled("tailroute_kv_bindings_total")?,
             counted: Mutex::default(),
         })
     }

@@ -53,10 +53,10 @@ pub(super) struct Discovery {
 impl Discovery {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            up: metrics.gauge("tailroute_discovery_up")?,
-            heard: metrics.gauge("tailroute_discovery_heard_timestamp_seconds")?,
-            workers: metrics.gauge("tailroute_discovery_workers")?,
-            failures: metrics.counter("tailroute_discovery_failures_total")?,
+            up: metrics.labelled("tailroute_discovery_up")?,
+            heard: metrics.labelled("tailroute_discovery_heard_timestamp_seconds")?,
+            workers: metrics.labelled("tailroute_discovery_workers")?,
+            failures: metrics.labelled("tailroute_discovery_failures_total")?,
         })
     }
 

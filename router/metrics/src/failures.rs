@@ -91,14 +91,14 @@ pub(super) struct Failures {
 impl Failures {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let failures = Self {
-            retries: metrics.counter("tailroute_retries_total")?,
-            refused: metrics.plain_counter("tailroute_retries_refused_total")?,
-            opened: metrics.counter("tailroute_breaker_opened_total")?,
-            passed_over: metrics.plain_counter("tailroute_breaker_passed_over_total")?,
-            standing: metrics.gauge("tailroute_worker_breaker")?,
-            hedges: metrics.counter("tailroute_hedges_total")?,
-            drift: metrics.counter("tailroute_in_flight_drift_total")?,
-            clamped: metrics.counter("tailroute_claims_clamped_total")?,
+            retries: metrics.labelled("tailroute_retries_total")?,
+            refused: metrics.single("tailroute_retries_refused_total")?,
+            opened: metrics.labelled("tailroute_breaker_opened_total")?,
+            passed_over: metrics.single("tailroute_breaker_passed_over_total")?,
+            standing: metrics.labelled("tailroute_worker_breaker")?,
+            hedges: metrics.labelled("tailroute_hedges_total")?,
+            drift: metrics.labelled("tailroute_in_flight_drift_total")?,
+            clamped: metrics.labelled("tailroute_claims_clamped_total")?,
         };
         for what in ["sent", "won", "refused"] {
             failures.hedges.with_label_values(&[what]);

@@ -113,10 +113,10 @@ pub struct Answered<'a> {
 impl GenAi {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            ttft: metrics.histogram("gen_ai_server_time_to_first_token_seconds")?,
-            per_output_token: metrics.histogram("gen_ai_server_time_per_output_token_seconds")?,
-            duration: metrics.histogram("gen_ai_server_request_duration_seconds")?,
-            tokens: metrics.histogram("gen_ai_client_token_usage")?,
+            ttft: metrics.labelled("gen_ai_server_time_to_first_token_seconds")?,
+            per_output_token: metrics.labelled("gen_ai_server_time_per_output_token_seconds")?,
+            duration: metrics.labelled("gen_ai_server_request_duration_seconds")?,
+            tokens: metrics.labelled("gen_ai_client_token_usage")?,
         })
     }
 }

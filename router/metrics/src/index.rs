@@ -58,12 +58,12 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            keys: metrics.count("tailroute_index_keys")?,
-            entries: metrics.count("tailroute_index_entries")?,
-            bytes: metrics.count("tailroute_index_bytes")?,
-            refused: metrics.counter("tailroute_index_refused_total")?,
-            incomplete: metrics.plain_counter("tailroute_index_incomplete_lookups_total")?,
-            evicted: metrics.plain_counter("tailroute_index_evicted_keys_total")?,
+            keys: metrics.single("tailroute_index_keys")?,
+            entries: metrics.single("tailroute_index_entries")?,
+            bytes: metrics.single("tailroute_index_bytes")?,
+            refused: metrics.labelled("tailroute_index_refused_total")?,
+            incomplete: metrics.single("tailroute_index_incomplete_lookups_total")?,
+            evicted: metrics.single("tailroute_index_evicted_keys_total")?,
         })
     }
 

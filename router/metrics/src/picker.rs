@@ -44,9 +44,9 @@ pub(super) struct Picker {
 impl Picker {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let picker = Self {
-            streams: metrics.count("tailroute_picker_streams")?,
-            picks: metrics.counter("tailroute_picker_picks_total")?,
-            served: metrics.counter("tailroute_picker_served_total")?,
+            streams: metrics.single("tailroute_picker_streams")?,
+            picks: metrics.labelled("tailroute_picker_picks_total")?,
+            served: metrics.labelled("tailroute_picker_served_total")?,
         };
         for outcome in ["picked", "refused", "shed", "unavailable", "gone", "protocol"] {
             picker.picks.with_label_values(&[outcome]);

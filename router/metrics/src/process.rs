@@ -136,27 +136,26 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
-        let restarts = metrics.counter("tailroute_task_restarts_total")?;
+        let restarts = metrics.labelled("tailroute_task_restarts_total")?;
         for task in TASKS {
             restarts.with_label_values(&[task]);
         }
-        let build: Labelled<Gauge> = metrics.real("tailroute_build_info")?;
+        let build: Labelled<Gauge> = metrics.labelled("tailroute_build_info")?;
         build
             .with_label_values(&[VERSION, COMMIT.unwrap_or_default()])
             .set(1.0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        metrics
-            .single("process_start_time_seconds")?
-            .set(now.map_or(0.0, |now| now.as_secs_f64()));
+        let started: Gauge = metrics.single("process_start_time_seconds")?;
+        started.set(now.map_or(0.0, |now| now.as_secs_f64()));
         Ok(Self {
-            cpu: metrics.real_counter("process_cpu_seconds_total")?,
-            resident: metrics.count("process_resident_memory_bytes")?,
-            address_space: metrics.count("process_virtual_memory_bytes")?,
-            open_files: metrics.count("process_open_fds")?,
-            most_files: metrics.count("process_max_fds")?,
-            threads: metrics.count("process_threads")?,
+            cpu: metrics.single("process_cpu_seconds_total")?,
+            resident: metrics.single("process_resident_memory_bytes")?,
+            address_space: metrics.single("process_virtual_memory_bytes")?,
+            open_files: metrics.single("process_open_fds")?,
+            most_files: metrics.single("process_max_fds")?,
+            threads: metrics.single("process_threads")?,
             restarts,
-            lost: metrics.counter("tailroute_log_lines_dropped_total")?,
+            lost: metrics.labelled("tailroute_log_lines_dropped_total")?,
         })
     }
 

@@ -1,9 +1,10 @@
 //! Creates the metrics of a table and registers them.
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Made, RealCounter, Workers};
+use super::labelled::{Labelled, Made, Workers};
 use super::spec::{Kind, Spec, Table};
 
 /// A metric that cannot be created: a programming error, which no configuration can cause.
@@ -42,16 +43,18 @@ impl Registrar {
         (self.registry.into_inner(), self.made.into_inner(), self.workers)
     }
 
-    fn add<M: Made>(
-        &self,
-        name: &'static str,
-        is_it: impl Fn(Kind) -> bool,
-    ) -> Result<Labelled<M>, MetricError> {
+    /// Makes a metric. Fails unless the table has it with this type, or if it exists already.
+    pub(super) fn labelled<M: Made>(&self, name: &'static str) -> Result<Labelled<M>, MetricError> {
         let mut specs = self.table.iter().flat_map(|(_, specs)| *specs);
         let spec: &'static Spec = specs
             .find(|spec| spec.name == name)
             .ok_or(MetricError::Unknown(name))?;
-        if !is_it(spec.kind) {
+        let is_it = match M::TYPE {
+            MetricType::Counter => spec.kind == Kind::Counter,
+            MetricType::Gauge => spec.kind == Kind::Gauge,
+            _ => matches!(spec.kind, Kind::Histogram(_)),
+        };
+        if !is_it {
             return Err(MetricError::OtherKind(name));
         }
         let mut made = self.made.lock();
@@ -70,37 +73,8 @@ impl Registrar {
         Ok(metric)
     }
 
-    pub(super) fn counter(&self, name: &'static str) -> Result<Labelled<Counter>, MetricError> {
-        self.add(name, |kind| kind == Kind::Counter)
-    }
-
-    pub(super) fn gauge(&self, name: &'static str) -> Result<Labelled<IntGauge>, MetricError> {
-        self.add(name, |kind| kind == Kind::Gauge)
-    }
-
-    pub(super) fn real(&self, name: &'static str) -> Result<Labelled<Gauge>, MetricError> {
-        self.add(name, |kind| kind == Kind::Gauge)
-    }
-
-    pub(super) fn histogram(&self, name: &'static str) -> Result<Labelled<Histogram>, MetricError> {
-        self.add(name, |kind| matches!(kind, Kind::Histogram(_)))
-    }
-
-    pub(super) fn plain_counter(&self, name: &'static str) -> Result<Counter, MetricError> {
-        Ok(self.counter(name)?.with_label_values(&[]))
-    }
-
-    pub(super) fn real_counter(&self, name: &'static str) -> Result<RealCounter, MetricError> {
-        Ok(self
-            .add(name, |kind| kind == Kind::Counter)?
-            .with_label_values(&[]))
-    }
-
-    pub(super) fn count(&self, name: &'static str) -> Result<IntGauge, MetricError> {
-        Ok(self.gauge(name)?.with_label_values(&[]))
-    }
-
-    pub(super) fn single(&self, name: &'static str) -> Result<Gauge, MetricError> {
-        Ok(self.real(name)?.with_label_values(&[]))
+    /// Makes a metric without labels.
+    pub(super) fn single<M: Made>(&self, name: &'static str) -> Result<M, MetricError> {
+        Ok(self.labelled(name)?.with_label_values(&[]))
     }
 }

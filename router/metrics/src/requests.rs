@@ -189,18 +189,18 @@ pub(super) struct Requests {
 impl Requests {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
-            requests: metrics.counter("tailroute_requests_total")?,
-            request_seconds: metrics.histogram("tailroute_request_duration_seconds")?,
-            ttft_seconds: metrics.histogram("tailroute_time_to_first_token_seconds")?,
-            ttft_error_seconds: metrics.histogram("tailroute_time_to_first_token_error_seconds")?,
-            slo_turns: metrics.counter("tailroute_slo_turns_total")?,
-            violations: metrics.counter("tailroute_slo_violations_total")?,
-            avoidable: metrics.counter("tailroute_avoidable_prefill_tokens_total")?,
-            decisions: metrics.counter("tailroute_decisions_total")?,
-            captured: metrics.counter("tailroute_capture_turns_total")?,
-            ttft_error: metrics.real("tailroute_time_to_first_token_signed_error_seconds")?,
-            tasks: metrics.count("tailroute_tasks")?,
-            lessons_dropped: metrics.plain_counter("tailroute_lessons_dropped_total")?,
+            requests: metrics.labelled("tailroute_requests_total")?,
+            request_seconds: metrics.labelled("tailroute_request_duration_seconds")?,
+            ttft_seconds: metrics.labelled("tailroute_time_to_first_token_seconds")?,
+            ttft_error_seconds: metrics.labelled("tailroute_time_to_first_token_error_seconds")?,
+            slo_turns: metrics.labelled("tailroute_slo_turns_total")?,
+            violations: metrics.labelled("tailroute_slo_violations_total")?,
+            avoidable: metrics.labelled("tailroute_avoidable_prefill_tokens_total")?,
+            decisions: metrics.labelled("tailroute_decisions_total")?,
+            captured: metrics.labelled("tailroute_capture_turns_total")?,
+            ttft_error: metrics.labelled("tailroute_time_to_first_token_signed_error_seconds")?,
+            tasks: metrics.single("tailroute_tasks")?,
+            lessons_dropped: metrics.single("tailroute_lessons_dropped_total")?,
         })
     }
 

@@ -169,14 +169,14 @@ impl Tail {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             slo_share: metrics.single("tailroute_slo_share_ratio")?,
-            xi: metrics.real("tailroute_worker_xi_tokens")?,
-            silent: metrics.gauge("tailroute_worker_silent_conversations")?,
+            xi: metrics.labelled("tailroute_worker_xi_tokens")?,
+            silent: metrics.labelled("tailroute_worker_silent_conversations")?,
             target: metrics.single("tailroute_tail_target_seconds")?,
             turns_behind: metrics.single("tailroute_tail_turns_behind")?,
             late_behind: metrics.single("tailroute_tail_late_turns_behind")?,
             horizon: metrics.single("tailroute_tail_horizon_seconds")?,
             late_ratio: metrics.single("tailroute_tail_late_ratio")?,
-            pause: metrics.count("tailroute_tail_pause_turns")?,
+            pause: metrics.single("tailroute_tail_pause_turns")?,
             habits: Habits::new(metrics)?,
         })
     }
@@ -203,7 +203,7 @@ impl Tail {
 
 impl Habits {
     fn new(metrics: &Registrar) -> Result<Self, MetricError> {
-        let pair = |value, error| Ok([metrics.real(value)?, metrics.real(error)?]);
+        let pair = |value, error| Ok([metrics.labelled(value)?, metrics.labelled(error)?]);
         Ok(Self {
             next_prompt: pair(
                 "tailroute_habit_next_prompt_tokens",
@@ -222,7 +222,7 @@ impl Habits {
                 "tailroute_habit_return_hazard_per_second",
                 "tailroute_habit_return_hazard_error_per_second",
             )?,
-            over_error: metrics.real("tailroute_habit_over_error_ratio")?,
+            over_error: metrics.labelled("tailroute_habit_over_error_ratio")?,
         })
     }
 

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use policy::slo::Cause;
 use policy::units::Millis;
 
-use super::labelled::{Gauge, Histogram};
+use super::labelled::{Gauge, Histogram, IntGauge};
 use super::spec::{Kind, MAX_SERIES, MAX_WORKERS, OTHER, Spec, Values};
 use super::*;
 use telemetry::context::TraceId;
@@ -68,14 +68,14 @@ fn what_is_not_in_the_table_cannot_be_made() {
     let metrics = Registrar::new(TABLE);
     let told = |made: Result<Labelled<Counter>, MetricError>| made.err().unwrap();
     assert_eq!(
-        told(metrics.counter("nonsense_total")),
+        told(metrics.labelled("nonsense_total")),
         MetricError::Unknown("nonsense_total")
     );
     let gauge = "tailroute_tasks";
-    assert_eq!(told(metrics.counter(gauge)), MetricError::OtherKind(gauge));
+    assert_eq!(told(metrics.labelled(gauge)), MetricError::OtherKind(gauge));
     let counter = "tailroute_retries_total";
-    metrics.counter(counter).unwrap();
-    assert_eq!(told(metrics.counter(counter)), MetricError::Twice(counter));
+    metrics.labelled::<Counter>(counter).unwrap();
+    assert_eq!(told(metrics.labelled(counter)), MetricError::Twice(counter));
 }
 
 #[test]
@@ -112,19 +112,19 @@ fn ten_thousand_workers_with_everything_that_can_happen_to_each_stay_below_twent
             .map(|values| -> Vec<&str> { values.iter().map(String::as_str).collect() });
         match spec.kind {
             Kind::Counter => {
-                let metric = metrics.counter(spec.name).unwrap();
+                let metric: Labelled<Counter> = metrics.labelled(spec.name).unwrap();
                 every.for_each(|values| {
                     metric.with_label_values(&values).inc();
                 });
             }
             Kind::Gauge => {
-                let metric = metrics.gauge(spec.name).unwrap();
+                let metric: Labelled<IntGauge> = metrics.labelled(spec.name).unwrap();
                 every.for_each(|values| {
                     metric.with_label_values(&values).set(1);
                 });
             }
             Kind::Histogram(_) => {
-                let metric = metrics.histogram(spec.name).unwrap();
+                let metric: Labelled<Histogram> = metrics.labelled(spec.name).unwrap();
                 every.for_each(|values| metric.with_label_values(&values).observe(0.1));
             }
         }

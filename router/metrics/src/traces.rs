@@ -47,15 +47,15 @@ pub struct TraceCounters {
 
 impl TraceCounters {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
-        let ended = metrics.counter("tailroute_traces_total")?;
+        let ended = metrics.labelled("tailroute_traces_total")?;
         for outcome in ["error", "objective", "slow", "asked", "share", "discarded"] {
             ended.with_label_values(&[outcome]);
         }
-        let lost = metrics.counter("tailroute_traces_lost_total")?;
+        let lost = metrics.labelled("tailroute_traces_lost_total")?;
         for why in ["queue", "export"] {
             lost.with_label_values(&[why]);
         }
-        let sent = metrics.plain_counter("tailroute_traces_sent_total")?;
+        let sent = metrics.single("tailroute_traces_sent_total")?;
         Ok(Self {
             discarded: ended.with_label_values(&["discarded"]),
             ended,

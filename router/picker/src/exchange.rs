@@ -116,7 +116,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     let (parts, ()) = request.into_parts();
     let route = admit::route(&proxy, &parts);
     let asked = Asked {
-        caller: proxy.admission.identify(&parts.headers),
+        caller: proxy.admission.keys().identify(&parts.headers),
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),

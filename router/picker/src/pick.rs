@@ -161,7 +161,7 @@ fn other(
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),
-        headers: headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec),
+        headers: headers::addressed(&head.headers, proxy.admission.keys().is_required(), &worker.spec),
         body,
         served: Served::Other(Box::new(Relayed::new(
             proxy,

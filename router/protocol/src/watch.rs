@@ -18,7 +18,7 @@ mod messages;
 mod responses;
 mod stencil;
 
-use event::{Choice, Delta, Event, StreamFact};
+use event::{Choice, Event};
 use stencil::Stencil;
 
 /// Maximum size of a whole response that is read for its usage; a longer one passes unread.
@@ -351,22 +351,13 @@ fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         reply(piece);
     };
     let delta = choice.delta.as_ref().or(choice.message.as_ref());
-    match delta.map_or(&StreamFact::Nothing, Delta::reasoning) {
-        StreamFact::Nothing => {}
-        StreamFact::Text(text) => hand_on(Piece::Reasoning(text)),
-        StreamFact::Else => hand_on(Piece::Unrepeated),
-    }
-    // Chats have `content`, completions have `text`.
-    for text in [
-        delta.map_or(&StreamFact::Nothing, |delta| &delta.content),
-        &choice.text,
-    ] {
-        match text {
-            StreamFact::Nothing => {}
-            StreamFact::Text(text) => hand_on(Piece::Text(text)),
-            StreamFact::Else => hand_on(Piece::Unrepeated),
-        }
-    }
+    let pieces = [
+        delta.and_then(|delta| delta.reasoning().piece(Piece::Reasoning)),
+        // Chats have `content`, completions have `text`.
+        delta.and_then(|delta| delta.content.piece(Piece::Text)),
+        choice.text.piece(Piece::Text),
+    ];
+    pieces.into_iter().flatten().for_each(&mut hand_on);
     let Some(delta) = delta else { return token };
     // vLLM sends `"tool_calls": []` in whole responses without calls.
     for (at, call) in delta.tool_calls.iter().flatten().enumerate() {

@@ -17,15 +17,11 @@ pub mod tenants;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use http::HeaderMap;
+use arc_swap::{ArcSwap, Guard};
 use policy::units::Millis;
 
 use self::gate::Gate;
-use self::keys::{Caller, Keyring};
-use self::limits::Left;
-use operator::tokens::Named;
-use protocol::error::ApiError;
+use self::keys::Keyring;
 
 /// Keys, settings and gate in force.
 #[derive(Debug)]
@@ -59,38 +55,8 @@ impl Admission {
         self.settings.load_full()
     }
 
-    /// Returns whether callers have keys. Keys are not forwarded to workers.
-    pub fn has_keys(&self) -> bool {
-        self.keyring.load().is_required()
-    }
-
-    /// Returns the keys by name, to detect changes.
-    pub fn named(&self) -> Named {
-        self.keyring.load().named()
-    }
-
-    /// Returns the number of charges to keys that are not settled yet.
-    pub fn unsettled(&self) -> usize {
-        self.keyring.load().unsettled()
-    }
-
-    /// Returns the remaining tokens of this key; `None` if it is unknown or unlimited.
-    pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
-        self.keyring.load().left(name, now)
-    }
-
-    /// Returns the remaining requests and tokens of each key, by name.
-    pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
-        self.keyring.load().left_of_all(now)
-    }
-
-    /// Resets the usage of this key. Returns its remainder before and after; `None` if it is unknown.
-    pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
-        self.keyring.load().reset(name, now)
-    }
-
-    /// Identifies the caller. Fails with [`ApiError::Unauthorized`] if keys are required and no valid one is given.
-    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        self.keyring.load().identify(headers)
+    /// Returns the keys in force.
+    pub fn keys(&self) -> Guard<Arc<Keyring>> {
+        self.keyring.load()
     }
 }

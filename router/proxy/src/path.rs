@@ -95,7 +95,7 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
     let endpoint = admit::endpoint(&route);
     let timer = RequestTimer { endpoint, started };
     trace.asked(&head.method, endpoint);
-    let caller = proxy.admission.identify(&head.headers);
+    let caller = proxy.admission.keys().identify(&head.headers);
     let family = Family::of(head.uri.path());
     let deadline = Deadline::of(&head.headers, &proxy.state.config.failure, Instant::now());
     // Pinned, because `select!` would move it.

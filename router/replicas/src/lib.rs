@@ -20,8 +20,8 @@ mod tests;
 pub mod turns;
 pub mod wire;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use policy::units::Millis;
@@ -212,9 +212,4 @@ fn machine_name() -> String {
     } else {
         name
     }
-}
-
-/// Runs the bus forever.
-pub async fn run(state: Arc<state::State>, bus: Arc<Bus>) {
-    link::run(state, bus).await;
 }

@@ -96,7 +96,7 @@ impl Connected {
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connects and runs all tasks of the bus forever.
-pub(super) async fn run(state: Arc<State>, bus: Arc<Bus>) {
+pub async fn run(state: Arc<State>, bus: Arc<Bus>) {
     let (client, events) = loop {
         match connect(&bus).await {
             Ok(connected) => break connected,

@@ -327,7 +327,7 @@ impl Books<'_> {
 
     fn begun(&self, turn: &mut Turn, at: Millis) {
         if let Some(ticket) = turn.ticket.take() {
-            turn.worker.others_prefilled(at, ticket);
+            turn.worker.prefilled(at, ticket);
             if let Some(session) = turn.session {
                 let left = self.state.knowledge.moved(at, session, turn.worker.id);
                 let mut tail = self.state.feedback.tail.lock();

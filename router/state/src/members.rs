@@ -78,7 +78,7 @@ impl State {
             self.knowledge.left(worker.id);
             self.feedback.remove_worker(worker.id);
             self.metrics.left(worker.name());
-            self.fleet.gone(worker, self.clock.now());
+            worker.gone(self.clock.now());
             info!(worker = worker.name(), "worker left the fleet");
             self.operator
                 .events

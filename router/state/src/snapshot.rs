@@ -9,7 +9,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use config::Snapshot;
 use learning::format::{Contents, FormatError, decode, encode};
@@ -19,6 +19,7 @@ use tracing::{debug, info, warn};
 use crate::State;
 use fleet::Worker;
 use fleet::overrides::AdminState;
+use operator::unix_ms;
 
 /// Largest file that is written or read. It suffices for ten thousand workers of a million tokens, at 16 bytes for each
 /// key of 256 bytes of text. Text of one byte per token reaches it sooner, which the log reports.
@@ -121,14 +122,14 @@ fn contents(state: &State) -> Contents {
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     Contents {
         outcomes: state.feedback.tail.lock().returns().outcomes(state.clock.now()),
-        ..state.knowledge.contents(&names, now_ms())
+        ..state.knowledge.contents(&names, unix_ms())
     }
 }
 
 fn restore_contents(state: &State, contents: &Contents) -> usize {
     let workers = state.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    let since = Millis(now_ms().saturating_sub(contents.taken_ms) as f64);
+    let since = Millis(unix_ms().saturating_sub(contents.taken_ms) as f64);
     let taken = state.clock.now() - since;
     state.feedback.tail.lock().restore(taken, &contents.outcomes);
     state.knowledge.restore(contents, &names) + contents.outcomes.len()
@@ -171,7 +172,7 @@ fn read(state: &State, settings: &Snapshot) -> Result<usize, SnapshotError> {
     }
     let bytes = config::file::read_within(&settings.path, MAX_FILE_BYTES, READ_LIMIT)?;
     let contents = decode(&bytes)?;
-    let age = now_ms().saturating_sub(contents.taken_ms) / 1000;
+    let age = unix_ms().saturating_sub(contents.taken_ms) / 1000;
     if age > settings.max_age.as_secs() {
         return Err(SnapshotError::Old(age));
     }
@@ -184,12 +185,6 @@ fn name(worker: &Worker) -> &str {
         AdminState::Gone => "",
         _ => worker.name(),
     }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Returns the error and its cause on one line.

@@ -92,7 +92,7 @@ async fn ask(proxy: &Proxy, worker: &Worker) -> Says {
         .is_some();
     if (policy_is_open && said(&says.capabilities) == ReportedPolicy::Nothing)
         || (spec.dialect == Dialect::Auto && !has_dialect)
-        || proxy.admission.has_keys()
+        || proxy.admission.keys().is_required()
     {
         let mut unanswered = false;
         says.info = fetch(proxy, worker, "/server_info", &mut unanswered).await;

@@ -60,7 +60,9 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>) -> JoinSet<()> {
     }
     if let Some(bus) = bus {
         let (of, bus) = (Arc::clone(state), Arc::clone(bus));
-        tasks.spawn("bus", move || replicas::run(Arc::clone(&of), Arc::clone(&bus)));
+        tasks.spawn("bus", move || {
+            replicas::link::run(Arc::clone(&of), Arc::clone(&bus))
+        });
     }
     tasks.spawn_with(proxy, "roster", roster::keep);
     members::spawn(&mut tasks);

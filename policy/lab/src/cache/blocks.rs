@@ -1,12 +1,12 @@
 //! The ranking policies on hash blocks that conversations share.
 //!
-//! A finished chain in [`super::prefix`] carries the length worth keeping, which suffices for the LRU family. The
-//! policies here compare blocks of different chains: a prefix-closed tree, whose evictable blocks (leaves, or a hybrid
-//! model's states) are ordered. A turn's blocks become resident and are touched, then the lowest evictable ones are
-//! evicted until the cache fits: those just served compete with the others, as under optional caching.
+//! A finished chain in [`crate::simulate::shared`] carries the length worth keeping, which suffices for the LRU family.
+//! The policies here compare blocks of different chains: a prefix-closed tree, whose evictable blocks (leaves, or a
+//! hybrid model's states) are ordered. A turn's blocks become resident and are touched, then the lowest evictable ones
+//! are evicted until the cache fits: those just served compete with the others, as under optional caching.
 //!
-//! - *The last turn decides* the value of a block that several conversations use, as in [`super::prefix`]. A sum over
-//!   all of them would need each of their returns and ends, and ends are never observed.
+//! - *The last turn decides* the value of a block that several conversations use, as in [`crate::simulate::shared`]. A
+//!   sum over all of them would need each of their returns and ends, and ends are never observed.
 //! - A block's value counts only when it has no children: a shared block stays as long as any of its branches.
 //! - *Hindsight is per block*, not per conversation: the next user of a block may be any conversation ([`foresight`]).
 
@@ -63,11 +63,11 @@ pub trait BlockPolicy {
 macro_rules! blocks_of_tree {
     () => {
         fn cached(&self, chain: &[PrefixHash]) -> Tokens {
-            Tokens(self.tree.walk(chain).count() as u64 * self.block())
+            Tokens(self.tree.walk(chain).count() as u64 * self.config.block())
         }
 
         fn used(&self) -> Tokens {
-            Tokens(self.tree.len() as u64 * self.block())
+            Tokens(self.tree.len() as u64 * self.config.block())
         }
 
         fn dump(&self) -> Vec<PrefixHash> {
@@ -78,7 +78,7 @@ macro_rules! blocks_of_tree {
 
 pub(crate) use blocks_of_tree;
 
-/// Creates an empty cache. `None` for the LRU family ([`super::prefix`]) and for hindsight without foresight.
+/// Creates an empty cache. `None` for the LRU family ([`crate::simulate::shared`]) and for hindsight without foresight.
 pub fn build(
     spec: &PolicySpec,
     config: CacheConfig,

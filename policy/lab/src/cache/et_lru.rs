@@ -211,7 +211,7 @@ impl EtLru {
                 return;
             };
             let (_, alike) = self.rank(slot);
-            let block = u64::from(self.config.block_tokens.max(1));
+            let block = self.config.block();
             let keep = self
                 .lengths
                 .resident_at(slot)

@@ -186,7 +186,7 @@ impl Held {
     fn serve(&mut self, turn: &Served) -> bool {
         self.utility.learn(turn);
         // States are saved at the ends of blocks, and take whole blocks themselves.
-        let block = u64::from(self.config.block_tokens.max(1));
+        let block = self.config.block();
         let end = Tokens(turn.length.0 - turn.length.0 % block);
         let size = end + Tokens(round_up(self.utility.state_tokens().0, block));
         let worth = self.utility.of(turn.length);

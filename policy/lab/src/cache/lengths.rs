@@ -31,7 +31,7 @@ impl Lengths {
     pub(super) fn new(config: &CacheConfig) -> Self {
         Self {
             capacity: config.capacity.0,
-            block: u64::from(config.block_tokens.max(1)),
+            block: config.block(),
             used: 0,
             slots: Vec::new(),
             vacant: Vec::new(),

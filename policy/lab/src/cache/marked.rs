@@ -1,6 +1,6 @@
 //! The common part of the LRU family: a turn is served, a [`Rule`] in a file of its own sets how much of its
 //! conversation is worth keeping, and eviction takes the oldest conversation first, free tokens before the rest. The
-//! rules also apply to shared blocks, as marks in the engines' own cache ([`super::prefix`]).
+//! rules also apply to shared blocks, as marks in the engines' own cache ([`crate::simulate::shared`]).
 
 use super::recency::{NO_BUDGET, Recency};
 use super::{CacheConfig, CachePolicy, Served};

@@ -62,7 +62,7 @@ impl Naive {
     }
 
     fn unit(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
+        self.config.block()
     }
 
     /// Returns whether the last token is past `L + next − ξ`, which may be negative; compared as real numbers, unlike
@@ -162,7 +162,7 @@ impl Naive {
         }
         while self.over() {
             let oldest = self.all.iter_mut().find(|c| c.resident > 0).unwrap();
-            oldest.resident -= u64::from(self.config.block_tokens.max(1));
+            oldest.resident -= self.config.block();
         }
     }
 

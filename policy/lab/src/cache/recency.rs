@@ -64,7 +64,7 @@ impl Recency {
     pub(super) fn new(config: &CacheConfig) -> Self {
         Self {
             capacity: config.capacity.0,
-            block: u64::from(config.block_tokens.max(1)),
+            block: config.block(),
             used: 0,
             positions: FxHashMap::default(),
             ring: vec![DEAD; LEAST],

@@ -40,7 +40,7 @@ impl TLruPrinted {
     }
 
     fn enlist(&mut self, slot: SlotId, length: Tokens) {
-        let unit = u64::from(self.config.block_tokens.max(1));
+        let unit = self.config.block();
         let least = self.config.budget(length, self.config.next_prompt).max(unit);
         if self.standings.len() <= slot as usize {
             self.standings.resize(slot as usize + 1, (0, 0));
@@ -60,7 +60,7 @@ impl TLruPrinted {
     }
 
     fn shave(&mut self, spared: Option<SlotId>) {
-        let unit = u64::from(self.config.block_tokens.max(1));
+        let unit = self.config.block();
         let mut after = None;
         while !self.lengths.fits() {
             let next = match after {

@@ -43,7 +43,7 @@ pub use report::{FleetReport, TurnRecord};
 pub use routers::{Routers, Sharing};
 pub use run::{Choice, run, run_observed, run_while};
 pub use view::View;
-pub use workload::{Workload, WorkloadError};
+pub use workload::{Workload, WorkloadError, mix};
 
 use policy::cost::PrefillCost;
 use policy::ids::WorkerId;

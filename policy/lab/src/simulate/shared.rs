@@ -1,8 +1,8 @@
 //! One cache of hash blocks that conversations share: prefix-closed, evicted leaf first.
 //!
 //! As in an engine with real prompts, system prompts are shared, conversations fork, and eviction takes blocks, not
-//! tokens. The cache is [`PrefixCache`], as in mirrors and simulated engines. A policy here sets how much of a finished
-//! turn's chain is worth keeping; the rest becomes evict-first, in the order of release, as T-LRU trims.
+//! tokens. The cache is [`policy::cache`], as in mirrors and simulated engines. A policy here sets how much of a
+//! finished turn's chain is worth keeping; the rest becomes evict-first, in the order of release, as T-LRU trims.
 //!
 //! Under optional caching, the default, a turn's blocks compete with all others, its free tail last, and a conversation
 //! of no worth is evicted at once, except for blocks that others use. *Forced* caching makes room for the turn first; a
@@ -84,7 +84,6 @@ impl SharedCache {
     /// Serves the next turn and returns its time to first token. A turn without blocks shares and keeps nothing.
     pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
         let block = self.config.block_tokens.max(1);
-        let input = turn.input_tokens();
         let chain = chain(turn, block);
         let served = served(turn, future);
         let (cached, loading) = match &mut self.cache {
@@ -101,10 +100,8 @@ impl SharedCache {
                 (cached, loading)
             }
         };
-        let uncached = input.saturating_sub(cached);
-        let ttft = self.measure.cost.prefill(uncached, cached) + loading;
-        self.tally.count(&self.measure, input, uncached, ttft);
-        ttft
+        self.tally
+            .count(&self.measure, turn.input_tokens(), cached, loading)
     }
 
     /// Returns the figures.

@@ -88,15 +88,12 @@ impl SingleCache {
     pub fn turn(&mut self, turn: &Turn, future: Future) -> Millis {
         let input = turn.input_tokens();
         let cached = self.policy.cached(turn.conversation, turn.history_tokens);
-        let uncached = input.saturating_sub(cached);
         let loading = self.policy.load_time(turn.conversation, cached);
-        let ttft = self.measure.cost.prefill(uncached, cached) + loading;
         self.policy.served(&served(turn, future));
         // Checking walks the whole cache, so only some turns are checked.
         let due = self.tally.turns().is_multiple_of(64);
         debug_assert!(!due || self.policy.check().is_ok(), "{:?}", self.policy.check());
-        self.tally.count(&self.measure, input, uncached, ttft);
-        ttft
+        self.tally.count(&self.measure, input, cached, loading)
     }
 
     /// Returns the figures.
@@ -129,13 +126,23 @@ impl Tally {
         self.ttft_ms.len()
     }
 
-    pub(super) fn count(&mut self, measure: &Measure, input: Tokens, uncached: Tokens, ttft: Millis) {
+    /// Counts a turn, and returns its time to first token.
+    pub(super) fn count(
+        &mut self,
+        measure: &Measure,
+        input: Tokens,
+        cached: Tokens,
+        loading: Millis,
+    ) -> Millis {
+        let uncached = input.saturating_sub(cached);
+        let ttft = measure.cost.prefill(uncached, cached) + loading;
         self.ttft_ms.push(ttft.0);
         self.sum_uncached += uncached.0;
         self.sum_input += input.0;
         if measure.per_turn {
             self.uncached.push(uncached.0);
         }
+        ttft
     }
 
     /// Zero without any prompt tokens.

@@ -1,11 +1,12 @@
 //! One request, bounded in time, and the server's clock.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use reqwest::header::DATE;
 use reqwest::{Response, Url};
 
 use super::facts::Offset;
+use crate::unix_ms;
 
 /// Timeout of a request that an idle program answers at once.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,11 +35,6 @@ fn offset(response: &Response, sent: f64, received: f64) -> Option<Offset> {
         ms: date + 500.0 - (sent + received) / 2.0,
         error_ms: 500.0 + (received - sent) / 2.0,
     })
-}
-
-pub(super) fn unix_ms() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
 /// Formats an error without the URL, by its innermost cause.

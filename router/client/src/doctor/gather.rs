@@ -7,11 +7,12 @@ use reqwest::Url;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::exchange::{PATIENCE, get, unix_ms};
+use super::exchange::{PATIENCE, get};
 use super::facts::{Facts, Offset, Turn, Worker};
 use super::{Options, stream_probe, worker_probe};
 use crate::ctl::client::Client;
 use crate::ctl::workers;
+use crate::unix_ms;
 
 /// Readings of the workers' queues: a request in transit is counted by one side only for a moment.
 const READINGS: usize = 3;

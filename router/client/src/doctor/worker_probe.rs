@@ -11,7 +11,8 @@ use super::Options;
 use super::exchange::{PROMPT_PATIENCE, explain, get};
 use super::exposition::samples;
 use super::facts::{Direct, Engine, Offset, Prompt, Worker};
-use crate::drive::text::{Words, mix};
+use crate::drive::text::Words;
+use lab::simulate::fleet::mix;
 
 /// Words of the prompt. Random words are one to three tokens each.
 const WORDS: u64 = 500;

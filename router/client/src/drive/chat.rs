@@ -3,7 +3,8 @@
 use bytes::Bytes;
 
 use super::plan::Step;
-use super::text::{Words, first_words, mix};
+use super::text::{Words, first_words};
+use lab::simulate::fleet::mix;
 
 /// The messages so far.
 #[derive(Debug)]

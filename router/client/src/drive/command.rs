@@ -12,7 +12,7 @@ use super::report::{Report, TargetReport};
 use super::run::{Settings, replay};
 use super::stats::{Run, cpu_time};
 use super::target::Target;
-use super::text::mix;
+use lab::simulate::fleet::mix;
 use lab::trace_source::{Trace, TraceSource, named};
 
 /// Replay a turn trace as streamed chat completions and report time to first token

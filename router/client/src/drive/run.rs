@@ -14,7 +14,8 @@ use super::answer::Usage;
 use super::chat::Chat;
 use super::client::{Client, Exchange, Failure};
 use super::plan::{Plan, Script, Step};
-use super::text::{Words, mix};
+use super::text::Words;
+use lab::simulate::fleet::mix;
 
 /// How long before its time a turn's body is built. Bounds the number of waiting bodies.
 const AHEAD: Duration = Duration::from_millis(250);

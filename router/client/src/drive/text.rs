@@ -3,6 +3,8 @@
 //! A word is three to five letters: with its space one token for the simulated engine, and one to three in common
 //! byte-pair vocabularies. Counts of a real engine come from its `usage`. Those of real sentences would be guesses.
 
+use lab::simulate::fleet::mix;
+
 /// Generates the words of one run. Two runs with different seeds share no text beyond chance.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
@@ -28,14 +30,6 @@ impl Words {
             bits /= 26;
         }
     }
-}
-
-/// SplitMix64's finaliser: every bit of the input moves every bit of the output.
-pub fn mix(bits: u64) -> u64 {
-    let mut z = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Returns the first `count` words of `text`.

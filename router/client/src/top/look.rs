@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::changes::{Change, changes};
 use crate::ctl::client::Client;
 use crate::ctl::workers;
+use crate::unix_ms;
 
 /// Polls shown in the curve.
 const CURVE: usize = 240;
@@ -164,12 +165,6 @@ fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
         }
     };
     all.iter().map(hot).collect()
-}
-
-fn unix_ms() -> f64 {
-    let now = std::time::SystemTime::now();
-    now.duration_since(std::time::UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
 /// Parses all TTFT buckets of a metrics page, whatever their other labels. Bounds are in microseconds.

@@ -9,12 +9,10 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
-use crate::state::{Found, Named, shortened};
+use crate::state::{Found, MAX_NAME, Named, shortened};
 
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
 const PORT: &str = "port";
-/// Maximum length of a worker's name. A pod with a longer name is named by address.
-const MAX_NAME: usize = 64;
 const MAX_OBJECT_NAME: usize = 253;
 /// Maximum length of a resource version; etcd's have at most 20 digits.
 pub(super) const MAX_VERSION: usize = 128;

@@ -80,7 +80,8 @@ impl Worker {
         })
     }
 
-    pub(crate) fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
+    /// Ends the wait of a request, of this replica or another. Returns its prefill time, if it was alone on the worker.
+    pub fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
         self.load.lock().pending.first_token(now, ticket)
     }
 
@@ -102,11 +103,6 @@ impl Worker {
             load.utilisation.add(at, work);
             load.pending.sent(at, work)
         })
-    }
-
-    /// Ends the wait of another replica's request.
-    pub fn others_prefilled(&self, at: Millis, ticket: Ticket) {
-        self.load.lock().pending.first_token(at, ticket);
     }
 
     /// Ends the count of another replica's request, and its wait if it has no first token.

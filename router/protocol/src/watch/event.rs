@@ -104,6 +104,15 @@ impl StreamFact<'_> {
         matches!(self, Self::Text(said) if said == text)
     }
 
+    /// Returns the piece of the reply that it is, if any.
+    pub(super) fn piece<'b>(&'b self, read: impl FnOnce(&'b str) -> Piece<'b>) -> Option<Piece<'b>> {
+        match self {
+            Self::Nothing => None,
+            Self::Text(text) => Some(read(text)),
+            Self::Else => Some(Piece::Unrepeated),
+        }
+    }
+
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Nothing => Some(""),

@@ -148,16 +148,11 @@ fn says(block: &Block<'_>, index: u64, reply: &mut impl FnMut(Piece<'_>)) -> boo
         token = true;
         reply(piece);
     };
-    match &block.thinking {
-        StreamFact::Nothing => {}
-        StreamFact::Text(text) => hand_on(Piece::Reasoning(text)),
-        StreamFact::Else => hand_on(Piece::Unrepeated),
-    }
-    match &block.text {
-        StreamFact::Nothing => {}
-        StreamFact::Text(text) => hand_on(Piece::Text(text)),
-        StreamFact::Else => hand_on(Piece::Unrepeated),
-    }
+    let pieces = [
+        block.thinking.piece(Piece::Reasoning),
+        block.text.piece(Piece::Text),
+    ];
+    pieces.into_iter().flatten().for_each(&mut hand_on);
     if block.kind.is("tool_use") || !matches!(block.partial_json, StreamFact::Nothing) {
         // A stream begins with an empty object; its text follows.
         let input = block.input.map_or("", serde_json::value::RawValue::get);

@@ -67,23 +67,27 @@ impl Keyring {
         }
     }
 
-    pub(super) fn unsettled(&self) -> usize {
+    /// Returns the number of charges to keys that are not settled yet.
+    pub fn unsettled(&self) -> usize {
         self.keys.values().map(|key| key.used.lock().unsettled()).sum()
     }
 
-    pub(super) fn left(&self, name: &str, now: Millis) -> Option<f64> {
+    /// Returns the remaining tokens of this key; `None` if it is unknown or unlimited.
+    pub fn left(&self, name: &str, now: Millis) -> Option<f64> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         key.used.lock().tokens_left(now)
     }
 
-    pub(super) fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
+    /// Returns the remaining requests and tokens of each key, by name.
+    pub fn left_of_all(&self, now: Millis) -> Vec<(String, [Option<Left>; 2])> {
         let left = |key: &Arc<Key>| (key.spec.name.clone(), key.used.lock().left(now));
         let mut all: Vec<_> = self.keys.values().map(left).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all
     }
 
-    pub(super) fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
+    /// Resets the usage of this key. Returns its remainder before and after; `None` if it is unknown.
+    pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         let mut used = key.used.lock();
         let before = used.left(now);
@@ -97,7 +101,7 @@ impl Keyring {
         self.keys.values().map(named).collect()
     }
 
-    /// Returns whether a key is required.
+    /// Returns whether a key is required. Keys are not forwarded to workers.
     pub fn is_required(&self) -> bool {
         self.required
     }

@@ -40,7 +40,7 @@ pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
         head.uri.path(),
         upgrade::is_asked(head),
         extra,
-        proxy.admission.has_keys(),
+        proxy.admission.keys().is_required(),
     )
 }
 

@@ -33,7 +33,7 @@ use super::turn::Turn;
 use crate::{Proxy, RequestPermit};
 use fleet::breaker::BreakerPass;
 use fleet::{InFlight, Worker};
-use learning::feedback::Begun;
+use learning::feedback::{Begun, LearnerEvent};
 use protocol::claim;
 use protocol::reply::{self, Piece};
 use protocol::routes::Endpoint;
@@ -157,7 +157,7 @@ impl Flight {
             self.noted.compared = hold.as_ref().and_then(Reservation::compared);
             self.noted.hold = hold;
             if low && proxy.state.makes_room_on(worker) {
-                proxy.state.feedback.sent(worker.id);
+                proxy.state.feedback.learn(LearnerEvent::Sent(worker.id));
             }
         }
         if let Some(replicas) = &proxy.replicas {
@@ -240,12 +240,12 @@ impl Flight {
         let left = self.proxy.state.knowledge.moved(now, session.key, worker.id);
         self.progress.left = left;
         if self.progress.streamed && self.proxy.state.makes_room_on(worker) {
-            self.proxy.state.feedback.begun(Begun {
+            self.proxy.state.feedback.learn(LearnerEvent::Begun(Begun {
                 arrived: self.turn.arrived,
                 conversation: session.key,
                 worker: worker.id,
                 left,
-            });
+            }));
         }
     }
 

@@ -119,13 +119,9 @@ pub fn select_admitted(
     }
 }
 
-/// The outcome of a response with this status, if it is relayed completely.
+/// The outcome of a response with this status, if it is relayed completely. Not every 5xx counts against the worker.
 pub fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
-    let outcome = match status.as_u16() {
-        500.. => Outcome::WorkerError,
-        400.. => Outcome::ClientError,
-        _ => Outcome::Ok,
-    };
+    let outcome = Outcome::of(status);
     if outcome == Outcome::WorkerError && !retry::is_failure(status) {
         flight.spare();
     }

@@ -141,7 +141,7 @@ fn ask(
     is_h2: bool,
     worker: &fleet::Worker,
 ) -> Result<Request<Body>, ApiError> {
-    let mut headers = headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec);
+    let mut headers = headers::addressed(&head.headers, proxy.admission.keys().is_required(), &worker.spec);
     switched(&mut headers);
     if !proxy.state.config.http.transfer_fields {
         headers.remove(EXTENSIONS);

@@ -68,7 +68,7 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
     let (_folder, path) = folder();
     let (config, settings) = configured(&path, HOUR);
     let now = encode(&Contents {
-        taken_ms: now_ms(),
+        taken_ms: unix_ms(),
         ..Contents::default()
     });
     let changed = |at: usize, byte: u8| {
@@ -77,7 +77,7 @@ async fn each_file_that_cannot_be_used_is_ignored_with_one_line_that_says_why() 
         bytes
     };
     let old = encode(&Contents {
-        taken_ms: now_ms() - 700_000,
+        taken_ms: unix_ms() - 700_000,
         ..Contents::default()
     });
     let cases = [

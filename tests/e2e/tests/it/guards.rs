@@ -291,10 +291,16 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     })
     .await;
     until("every charge is settled", || {
-        parts.proxy.admission.unsettled() == 0
+        parts.proxy.admission.keys().unsettled() == 0
     })
     .await;
-    let paid = ALLOWANCE - parts.proxy.admission.left("a", parts.state.clock.now()).unwrap();
+    let paid = ALLOWANCE
+        - parts
+            .proxy
+            .admission
+            .keys()
+            .left("a", parts.state.clock.now())
+            .unwrap();
     assert!(
         (0.0..=TURN * turns as f64).contains(&paid),
         "{paid} for {turns} turns"

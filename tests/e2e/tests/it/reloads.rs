@@ -228,12 +228,12 @@ async fn a_file_that_a_reload_adds_is_watched() {
     std::fs::write(&keys, key("a")).unwrap();
     let extra = format!("[admission]\nkeys_file = {:?}\n", keys.display().to_string());
     std::fs::write(&file, format!("{}{extra}", running.worker)).unwrap();
-    until("the keys are read", || parts.proxy.admission.has_keys()).await;
+    until("the keys are read", || parts.proxy.admission.keys().is_required()).await;
     std::fs::write(&keys, key("beta")).unwrap();
     let mut headers = http::HeaderMap::new();
     headers.insert("authorization", bearer("beta").parse().unwrap());
     until("the keys are read again", || {
-        parts.proxy.admission.identify(&headers).is_ok()
+        parts.proxy.admission.keys().identify(&headers).is_ok()
     })
     .await;
     watching.abort();
@@ -250,6 +250,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     let left = || {
         let mut answer = http::HeaderMap::new();
         admission
+            .keys()
             .identify(&headers)
             .unwrap()
             .mark(&mut answer, Millis::ZERO);
@@ -258,7 +259,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
             .unwrap()
             .to_owned()
     };
-    let caller = admission.identify(&headers).unwrap();
+    let caller = admission.keys().identify(&headers).unwrap();
     let clock = running.router.parts().state.clock;
     let mut charge = caller.charge(clock, Tokens(600)).unwrap();
     running.reload(&limited);

@@ -101,16 +101,12 @@ impl Held {
 
     fn cached(&self, chain: &[PrefixHash]) -> Tokens {
         let blocks = self.resumable(chain).last().unwrap_or(0);
-        Tokens(blocks as u64 * self.block())
-    }
-
-    fn block(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
+        Tokens(blocks as u64 * self.config.block())
     }
 
     fn used(&self) -> Tokens {
         let states = self.saved * self.utility.state_tokens().0;
-        Tokens(self.tree.len() as u64 * self.block() + states)
+        Tokens(self.tree.len() as u64 * self.config.block() + states)
     }
 
     fn checkpoint(&self, slot: SlotId) -> Option<Standing> {
@@ -122,7 +118,7 @@ impl Held {
     /// Saves or renews the checkpoint at this block's end.
     fn touch(&mut self, slot: SlotId) {
         self.delist(slot);
-        let length = Tokens((u64::from(self.tree.depth(slot)) + 1) * self.block());
+        let length = Tokens((u64::from(self.tree.depth(slot)) + 1) * self.config.block());
         let checkpoint = Checkpoint {
             worth: self.utility.of(length),
             served: self.served,

@@ -5,8 +5,8 @@
 //! groups) per evicted block, O(log n) for the leaf added by a turn.
 //!
 //! Ties go to the least recently served, and within one turn to the deepest. Scored by recency this equals the LRU of
-//! [`super::super::prefix`] block by block (a property test). A cache serves turns at once ([`BlockPolicy`]) or holds
-//! their blocks while they run ([`leased`]), never both.
+//! [`crate::simulate::shared`] block by block (a property test). A cache serves turns at once ([`BlockPolicy`]) or
+//! holds their blocks while they run ([`leased`]), never both.
 
 pub mod leased;
 
@@ -113,10 +113,6 @@ impl<S: Score> ScoredBlocks<S> {
         }
     }
 
-    fn block(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
-    }
-
     fn key(&self, slot: SlotId) -> Key {
         let place = &self.places[slot as usize];
         (
@@ -153,8 +149,8 @@ impl<S: Score> ScoredBlocks<S> {
             } else {
                 1
             };
-            let begin = Tokens(at as u64 * self.block());
-            let end = Tokens(begin.0 + self.block());
+            let begin = Tokens(at as u64 * self.config.block());
+            let end = Tokens(begin.0 + self.config.block());
             let value = self.score.value(Used { begin, end, times });
             self.places[slot as usize] = Place {
                 group,

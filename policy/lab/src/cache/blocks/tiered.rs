@@ -7,16 +7,15 @@
 //!   from their tiers.
 //! - *A block takes whole units.* Another chain may branch off after any block, so each is stored and loaded
 //!   separately: in a tier whose unit is larger than a block it takes a unit, and a block of several units takes these.
-//! - *The last turn decides* whether a block is free, as in [`super::super::prefix`].
+//! - *The last turn decides* whether a block is free, as in [`crate::simulate::shared`].
 //!
 //! O(blocks of the chain · log n) per turn, and O(log n) per block and tier that it is demoted.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::super::tiers::Tier;
 use super::super::{CacheConfig, Served, round_up};
-use super::tree::{SlotId, Tree};
+use super::tree::{Key, SlotId, Tree};
 use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
@@ -49,13 +48,10 @@ struct Standing {
     free: bool,
 }
 
-/// Age, depth; the least goes first.
-type Key = (u64, Reverse<u32>, SlotId);
-
 impl TieredBlocks {
     /// Creates an empty stack: the configuration's tier on top, in its blocks and without loading time, then `lower`.
     pub fn new(config: CacheConfig, lower: &[Tier]) -> Self {
-        let block = u64::from(config.block_tokens.max(1));
+        let block = config.block();
         let top = Tier {
             capacity: config.capacity,
             ms_per_token: 0.0,
@@ -90,16 +86,8 @@ impl TieredBlocks {
         blocks
     }
 
-    fn block(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
-    }
-
     fn key(&self, slot: SlotId) -> Key {
-        (
-            self.standings[slot as usize].served,
-            Reverse(self.tree.depth(slot)),
-            slot,
-        )
+        self.tree.key(self.standings[slot as usize].served, slot)
     }
 
     fn below(&mut self, slot: SlotId, level: usize) -> &mut u32 {
@@ -154,7 +142,7 @@ impl TieredBlocks {
             self.standings[slot as usize] = Standing {
                 level: 0,
                 served: self.served,
-                free: (at as u64 + 1) * self.block() > budget,
+                free: (at as u64 + 1) * self.config.block() > budget,
             };
         }
         if let Some(&end) = path.last() {
@@ -202,7 +190,7 @@ impl BlockPolicy for TieredBlocks {
 
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
         let tier = |slot: SlotId| &self.levels[self.standings[slot as usize].level].tier;
-        let load = |slot| Millis(tier(slot).ms_per_token * self.block() as f64);
+        let load = |slot| Millis(tier(slot).ms_per_token * self.config.block() as f64);
         self.tree.walk(chain).map(load).sum()
     }
 

@@ -1,11 +1,16 @@
 //! The prefix-closed tree of resident blocks, without their values.
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashMap;
 
 use policy::ids::PrefixHash;
 
 /// A block's number. Stable while it is resident.
 pub(super) type SlotId = u32;
+
+/// Age, depth; the least goes first.
+pub(super) type Key = (u64, Reverse<u32>, SlotId);
 
 const NONE: SlotId = SlotId::MAX;
 
@@ -109,6 +114,11 @@ impl Tree {
 
     pub(super) fn depth(&self, slot: SlotId) -> u32 {
         self.nodes[slot as usize].depth
+    }
+
+    /// Returns the key of a block that turn number `served` was the last to use.
+    pub(super) fn key(&self, served: u64, slot: SlotId) -> Key {
+        (served, Reverse(self.depth(slot)), slot)
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = (PrefixHash, SlotId)> {

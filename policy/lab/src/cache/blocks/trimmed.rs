@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::super::{CacheConfig, Served};
-use super::tree::{SlotId, Tree};
+use super::tree::{Key, SlotId, Tree};
 use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
@@ -36,9 +36,6 @@ pub struct TrimmedBlocks {
     served: u64,
 }
 
-/// Age, depth; the least goes first.
-type Key = (u64, Reverse<u32>, SlotId);
-
 impl TrimmedBlocks {
     /// Creates an empty cache. Blocks weigh `config.block_tokens`.
     pub fn new(config: CacheConfig, pass: Pass) -> Self {
@@ -53,16 +50,8 @@ impl TrimmedBlocks {
         }
     }
 
-    fn block(&self) -> u64 {
-        u64::from(self.config.block_tokens.max(1))
-    }
-
     fn key(&self, slot: SlotId) -> Key {
-        (
-            self.standings[slot as usize].0,
-            Reverse(self.tree.depth(slot)),
-            slot,
-        )
+        self.tree.key(self.standings[slot as usize].0, slot)
     }
 
     fn enlist(&mut self, slot: SlotId) {
@@ -92,7 +81,7 @@ impl TrimmedBlocks {
             self.standings.resize(last, (0, false));
         }
         let budget = self.config.budget(turn.length, self.config.next_prompt);
-        let block = self.block();
+        let block = self.config.block();
         for (end, &slot) in (1..).map(|blocks: u64| blocks * block).zip(path) {
             let free = match self.pass {
                 Pass::OneEach => end >= budget,

@@ -64,8 +64,9 @@ pub struct Workload {
     pub(super) span_s: f64,
 }
 
-/// SplitMix64's finaliser, used to name blocks without a name in the trace, and to spread the names of others.
-fn mix(mut x: u64) -> u64 {
+/// SplitMix64's finaliser: every bit of the input moves every bit of the output. It names blocks without a name in the
+/// trace, and spreads the names of others.
+pub fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -6,7 +6,7 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::{Millis, Tokens};
 
 use super::Flight;
-use learning::feedback::{Late, Observation, Sample};
+use learning::feedback::{Late, LearnerEvent, Observation, Sample};
 use protocol::fingerprint::Extent;
 use protocol::watch::Seen;
 
@@ -27,13 +27,13 @@ impl Flight {
         };
         self.progress.taught = true;
         let cached = prediction.cached.min(prediction.prompt);
-        self.proxy.state.feedback.late(Late {
+        self.proxy.state.feedback.learn(LearnerEvent::Late(Late {
             worker: self.worker().id,
             at: self.proxy.state.clock.now(),
             uncached: prediction.prompt.saturating_sub(cached),
             cached,
             took: Sample::Clean(took),
-        });
+        }));
     }
 
     /// Time to first token. If the response did not stream, the time predicted for the counted prompt.
@@ -62,7 +62,7 @@ impl Flight {
             .or(progress.alone.map(Sample::Clean));
         let engine = seen.engine().filter(|_| !progress.is_unclocked);
         let session = turn.session.as_ref();
-        self.proxy.state.feedback.observe(Observation {
+        let observation = Observation {
             worker: self.worker().id,
             left: progress.left,
             conversation: session.map(|session| (session.key, Arc::clone(&session.name))),
@@ -85,6 +85,8 @@ impl Flight {
             end: progress.reply.as_ref().and_then(|reply| reply.chain().last()),
             chain: Arc::clone(&turn.fingerprint.chain),
             tokens_per_unit: prompt.as_f64() / units.max(1) as f64,
-        });
+        };
+        let event = LearnerEvent::Turn(Box::new(observation));
+        self.proxy.state.feedback.learn(event);
     }
 }

@@ -1,5 +1,7 @@
 //! Outcomes of attempts.
 
+use http::StatusCode;
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -24,6 +26,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The outcome of a response with this status, if it is relayed completely.
+    pub(in crate::path) fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            500.. => Self::WorkerError,
+            400.. => Self::ClientError,
+            _ => Self::Ok,
+        }
+    }
+
     /// The name in metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {

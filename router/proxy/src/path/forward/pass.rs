@@ -22,6 +22,7 @@ use super::super::admit::{self, Received};
 use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::context::{RequestContext, RequestTimer};
+use super::super::flight::Outcome;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
 use super::super::watchdog::Watchdog;
@@ -139,17 +140,11 @@ pub(in crate::path) fn answered(
 
 /// Reports a worker's response to the breaker, and counts the request.
 pub fn settled(proxy: &Proxy, status: StatusCode, in_flight: &mut InFlight, timer: RequestTimer) {
-    let outcome = match status.as_u16() {
-        500.. => "worker_error",
-        400.. => "client_error",
-        _ => {
-            if in_flight.answered() {
-                proxy.state.breaker_closed(in_flight.worker());
-            }
-            "ok"
-        }
-    };
-    timer.record(proxy, outcome);
+    let outcome = Outcome::of(status);
+    if outcome == Outcome::Ok && in_flight.answered() {
+        proxy.state.breaker_closed(in_flight.worker());
+    }
+    timer.record(proxy, outcome.as_str());
 }
 
 enum Ended {
@@ -175,7 +170,7 @@ impl Ended {
 
 async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worker: &Arc<Worker>) -> Ended {
     let RequestContext { proxy, deadline, .. } = *context;
-    let headers = headers::addressed(&head.headers, proxy.admission.has_keys(), &worker.spec);
+    let headers = headers::addressed(&head.headers, proxy.admission.keys().is_required(), &worker.spec);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();

@@ -21,7 +21,11 @@ pub fn turn_request(
     turn: &Turn,
     choice: &Choice,
 ) -> Result<Request<Bytes>, http::Error> {
-    let mut headers = headers::addressed(&head.headers, proxy.admission.has_keys(), &choice.worker.spec);
+    let mut headers = headers::addressed(
+        &head.headers,
+        proxy.admission.keys().is_required(),
+        &choice.worker.spec,
+    );
     if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
         && let Some(name) = session.header_value()
     {

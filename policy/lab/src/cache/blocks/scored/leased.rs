@@ -1,8 +1,8 @@
 //! Scored blocks held by running sequences: the cache of a fleet's worker under a ranking policy.
 //!
-//! A sequence holds its prompt's blocks, adds its response's blocks and releases all of them, as in
-//! [`super::super::super::prefix`]. Held blocks are never evicted. A block is scored when it is released, and the
-//! lowest free leaf is evicted when a new block needs room. Caching is forced, since an engine computes into its cache.
+//! A sequence holds its prompt's blocks, adds its response's blocks and releases all of them, as in [`policy::cache`].
+//! Held blocks are never evicted. A block is scored when it is released, and the lowest free leaf is evicted when a new
+//! block needs room. Caching is forced, since an engine computes into its cache.
 //! - *Sequences overlap.* The last release decides a block's value, and [`Used::times`] counts the holds.
 //! - *Without room a sequence is cut short*: it keeps the prefix that it holds.
 //!
@@ -89,7 +89,7 @@ impl<S: Score> ScoredBlocks<S> {
     }
 
     fn list(&mut self, slot: SlotId) {
-        let begin = Tokens(u64::from(self.tree.depth(slot)) * self.block());
+        let begin = Tokens(u64::from(self.tree.depth(slot)) * self.config.block());
         if let Some(value) = self.score.renewed(self.tree.hash(slot), begin) {
             self.places[slot as usize].value = value;
         }
@@ -98,7 +98,7 @@ impl<S: Score> ScoredBlocks<S> {
 
     /// Makes room for one more block. Returns `false` if everything left is held.
     fn make_room(&mut self, changes: &mut Vec<Change>) -> bool {
-        while self.used().0 + self.block() > self.config.capacity.0 {
+        while self.used().0 + self.config.block() > self.config.capacity.0 {
             let Some(victim) = self.victim() else {
                 return false;
             };
@@ -159,7 +159,7 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
         }
         let hits = held.len();
         let mut lease = BlockLease {
-            hit_tokens: hits as u64 * self.block(),
+            hit_tokens: hits as u64 * self.config.block(),
             held,
             cut: false,
             epoch: self.epoch,
@@ -198,7 +198,7 @@ impl<S: Score + fmt::Debug> LeasedBlocks for ScoredBlocks<S> {
             return;
         }
         self.served += 1;
-        let (group, served, block) = (self.score.group(), self.served, self.block());
+        let (group, served, block) = (self.score.group(), self.served, self.config.block());
         for (at, &slot) in (0..).zip(&lease.held) {
             let Place { times, pins, .. } = self.places[slot as usize];
             let begin = Tokens(at * block);
