@@ -93,7 +93,7 @@ pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
     }
 }
 
-/// Measures until an end condition; returns it and the failed probes. Fails if the source or a write fails for good.
+/// Measures until an end; returns it and failed probes. Fails if the source fails for good or too often, or a write.
 pub async fn samples<S: Source>(
     source: &mut S,
     plan: &PlanArgs,

@@ -75,7 +75,7 @@ impl PrefillCost {
         }
     }
 
-    /// Returns how many times as long a prefill takes as one of `typical` under `before`; 1 if that is undefined.
+    /// Returns how many times as long a prefill takes as under `before`, where it took `typical`; 1 if undefined.
     #[must_use]
     pub fn times_as_long_as(&self, before: &Self, typical: Millis) -> f64 {
         let tokens = Tokens(before.tokens_within(typical, Tokens::ZERO).min(1e9) as u64);

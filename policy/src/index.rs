@@ -81,14 +81,14 @@ impl Index {
         self.writer.shared.lookup(chain, reach);
     }
 
-    /// Records that `worker` holds all of `chain`, from a prompt's first key on, and marks it as used. Returns the
-    /// number of new keys. Fails with [`StoreError::Conflict`] if a key has another parent; those before it are stored.
+    /// Records that `worker` holds all of `chain`, from a prompt's first key on, and marks it as used. Returns how
+    /// many keys it lacked. Fails with [`StoreError::Conflict`] if a key has another parent; those before it are stored.
     pub fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
         self.writer.store_after(worker, None, chain)
     }
 
-    /// Records that `worker` holds `hashes`, which follow `parent` (`None`: the start of a prompt). Returns the number
-    /// of new keys. Fails as [`Self::store`] does, and with [`StoreError::UnknownParent`] before anything is stored.
+    /// Records that `worker` holds `hashes`, which follow `parent` (`None`: the start of a prompt). Returns how many it
+    /// lacked. Fails as [`Self::store`] does, and with [`StoreError::UnknownParent`] before anything is stored.
     pub fn store_after(
         &mut self,
         worker: WorkerId,

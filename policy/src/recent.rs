@@ -5,7 +5,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 
 /// A map of two halves: when the younger is full, it replaces the older. A key stays if it was put or
-/// [touched](Self::touch) fewer than half the bound of other keys ago. Memory is reused and never freed.
+/// [touched](Self::touch) fewer than half the bound of other keys ago. Memory is never freed: a writer may hold a lock.
 #[derive(Debug)]
 pub struct Recent<K, V> {
     young: FxHashMap<K, V>,

@@ -408,7 +408,7 @@ impl Residency {
         }
     }
 
-    /// Applies the mirror's changes to the index: removals first, then the keys now held.
+    /// Applies the mirror's changes to the index: removals first, then the keys now held. The index never holds more.
     fn apply(&mut self, worker: WorkerId, parent: Option<PrefixHash>, held: &[PrefixHash]) {
         for change in self.changes.drain(..) {
             match change {

@@ -205,7 +205,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Records `stored` tokens in a full cache whose worker evicts ends by itself: they set the price of free tails.
+    /// Records `stored` tokens in a full cache that evicts ends by itself; these ends price [`Tail::free_tail`].
     pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
         let mut left = stored;
         while left > Tokens::ZERO

@@ -2,7 +2,7 @@
 
 use crate::units::Tokens;
 
-/// A running sequence's hold on its blocks, to be returned with [`super::PrefixCache::release`].
+/// A running sequence's hold on its blocks. [Release](super::PrefixCache::release) it: a drop leaves them pinned.
 #[derive(Debug)]
 #[must_use = "a dropped lease leaves its blocks pinned"]
 pub struct Lease {

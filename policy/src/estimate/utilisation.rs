@@ -1,8 +1,8 @@
 //! ρ: prefill work routed to a worker, as a share of its time.
 //!
 //! An exponentially weighted sum with time constant τ: a worker that is given x ms of work every ms reaches ρ = x. A
-//! sum younger than the window is divided by the current weight of a full window, `τ·(1 − e^{−age/τ})`, but at least a
-//! fifth of τ, or a busy fleet would look idle after a restart.
+//! sum younger than the window is divided by the current weight of a full window, `τ·(1 − e^{−age/τ})`, or a busy fleet
+//! would look idle after a restart; but by at least a fifth of τ, since one request does not determine a rate.
 
 use crate::units::Millis;
 

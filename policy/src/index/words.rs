@@ -1,7 +1,7 @@
 //! The memory shared with readers: chunks of atomic words, addressed by number and never freed while the index exists.
 //!
-//! A reader may hold an address whose block was freed and overwritten a moment ago. The read is then merely stale, and
-//! the version of its run reveals it. This needs no reclamation scheme and no `unsafe`.
+//! A reader may hold an address whose block was freed and overwritten a moment ago. All words are atomic and are never
+//! deallocated, so the read is merely stale, and the version of its run reveals it: no reclamation scheme, no `unsafe`.
 
 use std::sync::OnceLock;
 

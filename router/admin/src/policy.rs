@@ -271,6 +271,7 @@ fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, P
             if tag == "*" {
                 return Ok(Some(None));
             }
+            // Another replica's newer revision may not have arrived here yet. Revision 0 is never in force.
             let number = admin
                 .state
                 .policy

@@ -3,7 +3,7 @@
 //! It judges by the outcome of requests, which shows more than probes: an engine whose model has died answers `/health`
 //! for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at least
 //! [`Settings::share`] of all outcomes. After a pause it admits one trial request. If that fails, the breaker opens for
-//! twice as long; otherwise it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
+//! twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
 //! consecutive failures, since one success in ten would keep a worker of which nine in ten fail; and a share alone,
 //! since it would open on the first failure. The caller counts a request once, however many attempts it took: one that
 //! fails on every worker is itself the likely cause.

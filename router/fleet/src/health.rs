@@ -1,7 +1,7 @@
 //! Health of a worker, judged over several probes.
 //!
-//! The first success ever is enough. A late probe while the worker has requests counts half: engines answer probes from
-//! the thread that builds batches.
+//! A new worker is healthy after its first success. A late probe while the worker has requests counts half: engines
+//! answer probes from the thread that builds batches.
 
 use std::num::NonZeroU32;
 

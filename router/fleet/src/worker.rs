@@ -218,7 +218,7 @@ impl Worker {
         self.admin_state.set(hold)
     }
 
-    /// Marks a worker without requests and state as removed, which frees its slot.
+    /// Marks a worker without requests and state as removed. Its slot may be reused some seconds later.
     pub fn gone(&self, now: Millis) {
         self.gone_at.store(now.0 as u64, Ordering::Release);
         self.admin_state.set(AdminState::Gone);

@@ -66,7 +66,7 @@ impl Reader {
     }
 
     /// Parses the next line of the trace, without its line end. `None` for a meta line, a line with the fleet, or a
-    /// blank one. Fails with the line's number and the reason; the module's documentation lists what is refused.
+    /// blank one. Fails with the line's number and the reason; [`crate::trace`] lists what is refused.
     pub fn line(&mut self, text: &str) -> Result<Option<Turn>, TraceError> {
         self.lines += 1;
         let line = self.lines;

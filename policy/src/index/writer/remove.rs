@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Returns how many of `next`, which are to be removed after `hash`, directly precede it in its run; removing the
-    /// last of them removes all. Excludes the run's first key, so that later writes can keep up with the deferred work.
+    /// last of them removes all. Excludes the run's first key: it would defer more work than later writes can do.
     fn rises(&mut self, worker: WorkerId, hash: PrefixHash, next: &[PrefixHash]) -> usize {
         let Some(place) = self.place_of(hash) else {
             return 0;

@@ -80,7 +80,7 @@ impl Worker {
         })
     }
 
-    /// Ends the wait of a request, of this replica or another. Returns its prefill time, if it was alone on the worker.
+    /// Ends the wait of a request, of this replica or another. Returns its prefill time, if that is known.
     pub fn prefilled(&self, now: Millis, ticket: Ticket) -> Option<Millis> {
         self.load.lock().pending.first_token(now, ticket)
     }

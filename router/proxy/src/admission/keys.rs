@@ -1,7 +1,7 @@
 //! API keys, found by their hash and compared in constant time.
 //!
-//! A plain SHA-256 suffices because keys are 256 random bits. The map is keyed by the process's own random seed and the
-//! comparison after it takes constant time, so that timing reveals nothing about a key.
+//! Only digests are kept. A plain SHA-256 suffices because keys are 256 random bits. The map is keyed by the process's
+//! own random seed and the comparison after it takes constant time, so that timing reveals nothing about a key.
 
 use std::collections::HashMap;
 use std::sync::Arc;

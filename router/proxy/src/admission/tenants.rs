@@ -1,5 +1,5 @@
 //! The tenants of a configuration. The key of a tenant's names ([`protocol::tenant`]) is derived from the salt secret,
-//! or else from the digests of its API keys (`docs/admission.md`, section Rotate keys without losing caches).
+//! or else from the digests of all its API keys, which only their holder can compute (`docs/admission.md`, Tenants).
 
 use std::collections::HashMap;
 use std::sync::Arc;
