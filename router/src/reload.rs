@@ -204,7 +204,7 @@ pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, Relo
     })
 }
 
-/// Applies `[routing]`. Returns the policy before and after, if that changed at once; a shared one changes later.
+/// Applies `[routing]`. Returns the old and the new policy if it changed at once; a policy shared by replicas does not.
 fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
     if router.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
         router.state.policy.configure_all(settings);

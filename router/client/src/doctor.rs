@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`mod@gather`] collects the facts: the router's answers, what each worker says of itself, and the outcome of the
-//! test prompts. Each check is a function of the facts in a file of its own in `checks`, and [`CHECKS`] lists them. A
-//! check that lacks a fact finds `unknown`, so an older router, or a worker that cannot be reached from here, is no
+//! test prompts. Each file in `checks` has one check, a function of the facts; [`CHECKS`] lists them. A check
+//! that lacks a fact finds `unknown`, so an older router, or a worker that cannot be reached from here, is no
 //! failure.
 
 mod checks;

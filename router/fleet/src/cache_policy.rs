@@ -1,6 +1,6 @@
 //! Eviction order of a worker's cache, for its mirror.
 //!
-//! What is marked to go first depends on the worker's [`Dialect`](super::dialect::Dialect). The order of the rest is
+//! The worker's [`Dialect`](super::dialect::Dialect) decides which blocks are evicted first. The order of the others is
 //! detected from `cache_policy` of its capability document or `radix_eviction_policy` of SGLang's server info.
 
 use config::CachePolicy;

@@ -1,7 +1,7 @@
 //! Parses a request's body in one pass: checks the JSON, reads the few fields that matter, fingerprints the prompt.
 //!
-//! Unknown fields, roles and content parts are not validated; that is the worker's task. What is not JSON is refused
-//! with 400; JSON of an unexpected shape (`"messages": 5`) is forwarded without a fingerprint.
+//! Unknown fields, roles and content parts are not validated; that is the worker's task. A body that is not JSON is
+//! refused with 400; JSON of an unexpected shape (`"messages": 5`) is forwarded without a fingerprint.
 
 use std::borrow::Cow;
 use std::cell::RefCell;

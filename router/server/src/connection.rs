@@ -274,7 +274,7 @@ where
         }
         express.ring();
     }
-    // Streams end with an error event and break off. What is still pending is dropped, with its requests to workers.
+    // Streams end with an error event, then the connection is cut. Pending requests are cancelled at their workers.
     express.ring();
     let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;

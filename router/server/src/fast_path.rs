@@ -3,9 +3,9 @@
 //! hyper handles the head and the end of a stream. For each piece between them it would check the client's side, its
 //! own state and the body, twice each, which is more work than the piece itself. So while a chunked HTTP/1.1 response
 //! waits for its next piece and no earlier output is pending, the connection's task polls for pieces itself and writes
-//! each as a chunk (RFC 9112, section 7.1). hyper has a waker of its own and is polled only when that was woken: when
-//! the client sends or disconnects, and when hyper wakes itself because it can go on. Then it is polled again at once:
-//! after a turn of other connections, the processor's caches would have lost the body.
+//! each as a chunk (RFC 9112, section 7.1). hyper gets its own waker and is polled only after a wake-up: when
+//! the client sends or disconnects, or when hyper wakes itself because it can go on. In the last case it is polled at
+//! once: if other connections ran first, the processor's caches would lose the body.
 //!
 //! Everything but a plain piece that the socket accepts at once is left to hyper: the last piece, trailers, an error,
 //! and a client that reads more slowly than its response arrives ([`Outgoing`]).

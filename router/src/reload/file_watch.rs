@@ -1,4 +1,4 @@
-//! Watches files from a thread of its own: a look from a task takes a blocking thread, a thread per file and a wakeup.
+//! Watches files in a dedicated thread, because each check from a task would need a blocking thread and a wake-up.
 //! A file system that does not respond blocks only this thread; meanwhile, the caller looks by itself.
 
 use std::path::PathBuf;

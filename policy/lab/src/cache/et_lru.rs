@@ -22,9 +22,9 @@
 //!   (With `μ·t_last`, every correction of μ would move old conversations past new ones.)
 //! - *P*: learned from the prompts, as a step function ([`super::survival`]).
 //!
-//! Between two steps of `P` all tokens of a conversation have the same value and are evicted together. O(log n) per
-//! turn and per step crossed; a conversation crosses each step once per turn of its own. Ranks are computed when a
-//! conversation is touched or cut, and not updated when the estimates change.
+//! Between two steps of `P` all tokens of a conversation have the same value and are evicted together. A turn costs
+//! O(log n), and so does each step that a conversation passes, at most once after each of its turns. Ranks are computed
+//! when a conversation is touched or cut, and not updated when the estimates change.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! The common part of the LRU family: a turn is served, a [`Rule`] in a file of its own sets how much of its
-//! conversation is worth keeping, and eviction takes the oldest conversation first, free tokens before the rest. The
-//! rules also apply to shared blocks, as marks in the engines' own cache ([`crate::simulate::shared`]).
+//! The common part of the LRU family. After a turn, a [`Rule`] sets how many tokens of the conversation are worth
+//! keeping. Eviction takes the tokens beyond that first, then the rest, from the oldest conversation on. The rules also
+//! apply to shared blocks, as marks in the engines' cache ([`crate::simulate::shared`]).
 
 use super::recency::{NO_BUDGET, Recency};
 use super::{CacheConfig, CachePolicy, Served};

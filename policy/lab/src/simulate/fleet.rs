@@ -9,7 +9,7 @@
 //! Between trace and workers are the router's components: [`policy::route::decide`] over snapshots from
 //! [`PendingWork`](policy::estimate::PendingWork) and [`Utilisation`](policy::estimate::Utilisation), and
 //! [`policy::slo`] for what a worker may evict first. The beliefs about caches are a [`View`]. Each of several routers
-//! ([`Routers`]) has beliefs and books of its own.
+//! ([`Routers`]) keeps its own beliefs and estimates.
 //!
 //! Load ρ is relative to the capacity without any cache: the trace's clock is stretched so that `Σ(α·prompt + β)/W` per
 //! second is ρ (with the workers' mean α and β), and each turn's arrival is jittered by the seed. A turn never arrives
