@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -25,8 +24,14 @@ done"#;
 
 fn interpreter(folder: &Path, script: &str) -> PathBuf {
     let path = folder.join("python");
-    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: what other tests start meanwhile would inherit the file while it is open, and a file that is
+    // open for writing cannot be executed.
+    let written = Command::new("sh")
+        .args(["-c", r#"printf %s "$1" >"$0" && chmod 755 "$0""#])
+        .arg(&path)
+        .arg(format!("#!/bin/sh\n{script}\n"))
+        .status();
+    assert!(written.unwrap().success());
     path
 }
 

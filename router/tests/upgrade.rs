@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// Timeout of a whole test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn start(config: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_tailroute"))

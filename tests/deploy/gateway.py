@@ -15,7 +15,7 @@ import urllib.request
 
 import yaml
 
-from rendered import ROOT, ROUTER
+from rendered import ROOT, ROUTER, free_port
 
 ENVOY = pathlib.Path(sys.executable).with_name("envoy")
 ENGINE = ROUTER.with_name("sim-engine")
@@ -29,12 +29,6 @@ def documented():
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.S)]
     (file,) = [block for block in blocks if "static_resources" in block]
     return file
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def until(holds, what):
@@ -69,8 +63,13 @@ class Site:
             f'[admin]\nlisten = "127.0.0.1:{self.ports["admin"]}"\n'
             f'[endpoint_picker]\nlisten = "127.0.0.1:{self.ports["picker"]}"\nfallbacks = {fallbacks}\n'
             # What engines cost stays as it is written: they are a hundred times as fast as they say.
-            f"[learning]\ncosts = false\n[health]\ninterval_ms = {probes_ms}\ntimeout_ms = {min(probes_ms, 1000)}\n{workers}"
+            f"[learning]\ncosts = false\n[health]\ninterval_ms = {probes_ms}\ntimeout_ms = {min(probes_ms, 1000)}\n"
+            # Patient: an engine that a busy machine gives no time for seconds is not dead.
+            f"unhealthy_after = 30\n{workers}"
         )
+        # A worker that is not there at the first probe is asked again only at the next.
+        for port in self.engines:
+            until(lambda: is_open(port), "the engine listens")
         self.router = self.run(ROUTER, "serve", "--config", settings)
         self.envoy = self.gateway(change)
         until(lambda: self.router.poll() is not None or self.admin("/readyz")[0] == 200, "the router is ready")

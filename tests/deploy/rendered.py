@@ -5,8 +5,10 @@ import functools
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import tempfile
+import threading
 
 import yaml
 
@@ -26,7 +28,22 @@ class Refused(Exception):
 
 
 def run(*command, **options):
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=600, **options)
+
+
+_given, _giving = set(), threading.Lock()
+
+
+def free_port():
+    """A free port, each time another one: it is listened on a moment later."""
+    with _giving:
+        while True:
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", 0))
+                port = one.getsockname()[1]
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def helm(*arguments):

@@ -81,8 +81,8 @@ def test_a_conversation_stays_with_its_engine(tmp_path, change):
                 assert engine == home and cached >= 400
         assert len(homes) > 1
         gateway.at_rest()
-        assert gateway.metric("tailroute_requests_total", 'endpoint="chat",outcome="ok"') == 12
-        assert gateway.metric("tailroute_picker_served_total", 'by="picked"') == 12
+        until(lambda: gateway.metric("tailroute_requests_total", 'endpoint="chat",outcome="ok"') == 12, "all have counted")
+        until(lambda: gateway.metric("tailroute_picker_served_total", 'by="picked"') == 12, "all went where they were sent")
 
 
 def test_a_stream_passes_while_its_engine_goes_on(tmp_path):
@@ -146,7 +146,7 @@ def test_the_next_of_the_list_serves_what_the_first_cannot(tmp_path):
         assert other != home
         again, cached = gateway.turn(talk, "and now?")
         assert again == other and cached >= 400, "it is known who really served"
-        assert gateway.metric("tailroute_picker_served_total", 'by="fallback"') == 1
+        until(lambda: gateway.metric("tailroute_picker_served_total", 'by="fallback"') == 1, "one was served by the next")
         gateway.at_rest()
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import tomllib
@@ -16,7 +15,7 @@ import urllib.request
 
 import pytest
 
-from rendered import CASES, CHART, KUSTOMIZE, ROUTER, SHAPES, chart, kustomize, lay_out, only, router, run
+from rendered import CASES, CHART, KUSTOMIZE, ROUTER, SHAPES, chart, free_port, kustomize, lay_out, only, router, run
 
 TOKEN = "a token of this test"
 TOKENS = [{"name": "test", "role": "admin", "sha256": hashlib.sha256(TOKEN.encode()).hexdigest()}]
@@ -91,12 +90,6 @@ def test_what_the_chart_sets_itself_it_does_set():
         assert not keys or f"[{section}]" in text
         for key in keys:
             assert f"\n{key} = " in text
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Served:

@@ -110,7 +110,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut held = Vec::new();
         for number in 0..BURST.min(most) {
-            let connection = TcpStream::connect_timeout(&address, Duration::from_millis(500));
+            let connection = TcpStream::connect_timeout(&address, Duration::from_secs(5));
             held.push(connection.unwrap_or_else(|error| panic!("connection {number}: {error}")));
         }
     }

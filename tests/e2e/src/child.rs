@@ -3,7 +3,7 @@
 //! A test program that starts processes has an ignored test called `part`, which only calls [`play`]. If
 //! `TAILROUTE_BIN` names a binary, that is used as the router instead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener};
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sim_engine::{Engine, EngineConfig};
 
 use crate::client;
@@ -298,13 +299,20 @@ fn under(shell: &str, program: &OsStr) -> Command {
     command
 }
 
-/// Returns a free address. Another process may take the port before it is used, which is unlikely.
+/// Returns a free address, each time another one. Another process may take the port before it is used, which is
+/// unlikely.
 ///
 /// # Panics
 /// If there is none.
 pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+    static GIVEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        if GIVEN.lock().insert(address) {
+            return address;
+        }
+    }
 }
 
 /// Fetches a router's metrics page.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// The samples of a metrics page.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Page {
     samples: Vec<Sample>,
 }

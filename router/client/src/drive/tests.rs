@@ -248,7 +248,7 @@ async fn failures_are_distinguished() {
 #[tokio::test]
 async fn a_missing_response_is_a_timeout() {
     let endpoint = endpoint(|_| Reply::Hangs).await;
-    let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), Duration::from_millis(20), 9).await;
+    let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), Duration::from_millis(500), 9).await;
     assert_eq!(samples.turns[0].failure, Some(Failure::Timeout));
 }
 

@@ -184,10 +184,12 @@ async fn a_truncated_response_is_an_error() {
 #[tokio::test]
 async fn dropping_a_pending_response_closes_the_connection() {
     let (listener, origin) = listen().await;
+    let (tell, mut asked) = mpsc::channel(2);
     let engine = tokio::spawn(async move {
         for answered in [false, true] {
             let (mut stream, _) = listener.accept().await.unwrap();
             read(&mut stream, 2).await;
+            tell.send(()).await.unwrap();
             if answered {
                 stream
                     .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab")
@@ -197,9 +199,9 @@ async fn dropping_a_pending_response_closes_the_connection() {
             assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
         }
     });
-    {
-        let reply = origin.send(request("{}"));
-        let _ = timeout(Duration::from_millis(50), reply).await;
+    tokio::select! {
+        _ = origin.send(request("{}")) => panic!("nobody answers"),
+        _ = asked.recv() => {}
     }
     drop(origin.send(request("{}")).await.unwrap());
     engine.await.unwrap();

@@ -7,11 +7,10 @@ use hickory_net::proto::op::{Message, OpCode, ResponseCode};
 use hickory_net::proto::rr::rdata::{A, SRV};
 use hickory_net::proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
-use serde_json::json;
 use tailroute_e2e::fleet::quick;
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 
 use super::{Finding, engine};
@@ -68,14 +67,8 @@ impl Server {
         let streams = tokio::spawn(async move {
             while let Ok((mut stream, _)) = tcp.accept().await {
                 count.lock().1 += 1;
-                let length = stream.read_u16().await.unwrap();
-                let mut question = vec![0; length.into()];
-                stream.read_exact(&mut question).await.unwrap();
-                let answer = answer(&question, &of_tcp.lock().clone(), false);
-                if let Some(answer) = answer {
-                    stream.write_u16(answer.len() as u16).await.unwrap();
-                    stream.write_all(&answer).await.unwrap();
-                }
+                // The router may have given up.
+                let _ = respond(&mut stream, &of_tcp).await;
             }
         });
         Self {
@@ -96,6 +89,19 @@ impl Server {
             self.address
         )
     }
+}
+
+/// Answers a query over TCP.
+async fn respond(stream: &mut TcpStream, says: &Mutex<Says>) -> std::io::Result<()> {
+    let length = stream.read_u16().await?;
+    let mut question = vec![0; length.into()];
+    stream.read_exact(&mut question).await?;
+    let says = says.lock().clone();
+    if let Some(answer) = answer(&question, &says, false) {
+        stream.write_u16(answer.len() as u16).await?;
+        stream.write_all(&answer).await?;
+    }
+    Ok(())
 }
 
 fn answer(question: &[u8], says: &Says, truncates: bool) -> Option<Vec<u8>> {
@@ -155,11 +161,8 @@ async fn srv_records_of_the_lowest_priority_are_workers() {
     finding.until_gone(&name_a).await;
     server.say(Says::Records(Vec::new()));
     finding.until_gone(&name_b).await;
-    assert_eq!(
-        finding.source().await["failure"],
-        json!(null),
-        "that there is no record is an answer"
-    );
+    // That there is no record is an answer.
+    finding.until_heard_again().await;
 }
 
 #[tokio::test]
@@ -176,8 +179,9 @@ async fn a_failing_or_silent_name_server_removes_no_worker() {
         (Says::Nothing, "no answer within 0.2 s"),
     ] {
         server.say(says);
-        let what = finding.until_failing().await;
-        assert!(what.contains(NAME) && what.contains(expected), "{what}");
+        // A machine that stands still makes an answer late.
+        let so = |what: String| what.contains(NAME) && what.contains(expected);
+        within(async { while !so(finding.until_failing().await) {} }).await;
         assert_eq!(finding.names(), [name.as_str()]);
         assert_eq!(finding.chat().await.status, 200);
         server.say(records.clone());

@@ -120,7 +120,7 @@ async fn records_are_asked_for_when_their_time_to_live_has_passed() {
     let (name_a, name_b) = (format!("a.example:{a}"), format!("b.example:{b}"));
     let mut server = Dnsmasq::new();
     server
-        .serve(&[(10, "a.example", a), (20, "b.example", b)], 3)
+        .serve(&[(10, "a.example", a), (20, "b.example", b)], 6)
         .await;
     let finding = Finding::start(&server.config()).await;
     finding.until_ready(&[&name_a]).await;

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tailroute_e2e::fleet::quick;
+use tailroute_e2e::fleet::{at_rest, quick};
 use tailroute_e2e::talk::{self, words};
 use tailroute_e2e::wait::until;
 
@@ -96,6 +96,7 @@ async fn learned_state_of_discovered_workers_survives_a_restart() {
             .0
     };
     until("it to be learned", || held(&finding) > 0).await;
+    at_rest(&finding.router).await;
     let before = held(&finding);
     finding.router.drain().await;
     let finding = Finding::start(&text).await;

@@ -110,9 +110,9 @@ impl Finding {
         self.open(&talk::ask("hi", json!({}))).await.whole().await
     }
 
-    /// Starts a stream of a thousand tokens on this worker.
+    /// Starts a stream of four thousand tokens on this worker.
     async fn stream_on(&self, name: &str) -> Answer {
-        let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 1000 }));
+        let body = talk::ask("hi", json!({ "stream": true, "max_tokens": 4000 }));
         for _ in 0..100 {
             let answer = self.open(&body).await;
             if answer.worker() == name {

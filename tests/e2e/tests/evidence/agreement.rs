@@ -41,17 +41,21 @@ pub(crate) async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
     fleet
 }
 
-/// Clears caches until every router has received that, because a subscription takes effect only when the publisher
-/// has read it.
-async fn subscribed(fleet: &Fleet) {
+/// Clears caches until a clear of every worker was received, other than by a replay, because a subscription takes
+/// effect only when the publisher has read it.
+pub(crate) async fn subscribed(fleet: &Fleet) {
+    let workers = fleet.router.parts().state.fleet.workers();
     let heard = || async {
-        fleet
-            .metrics()
-            .await
-            .sum("tailroute_kv_events_total", &[("kind", "cleared")])
+        let page = fleet.metrics().await;
+        workers.iter().all(|worker| {
+            let name = worker.name();
+            let cleared = [("worker", name), ("kind", "cleared")];
+            let replayed = [("worker", name), ("what", "replayed")];
+            page.sum("tailroute_kv_events_total", &cleared) > page.sum("tailroute_kv_stream_total", &replayed)
+        })
     };
     within(async {
-        while heard().await < fleet.engines.len() as f64 {
+        while !heard().await {
             for engine in &fleet.engines {
                 engine.set_fault(Fault {
                     clear_cache: true,

@@ -5,7 +5,9 @@ use policy::ids::WorkerId;
 use sim_engine::{EngineConfig, EventStyle, KvEventsConfig};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, words};
+use tailroute_e2e::wait::until;
 
+use crate::agreement::subscribed;
 use crate::{agreement, all_live, told};
 
 const RANKS: u32 = 3;
@@ -32,6 +34,7 @@ async fn ranked(style: EventStyle) -> Fleet {
     })
     .await;
     all_live(&fleet).await;
+    subscribed(&fleet).await;
     fleet
 }
 
@@ -66,14 +69,11 @@ async fn a_conversation_stays_on_its_rank_and_each_ranks_cache_is_known() {
         for rank in 0..RANKS {
             let stats = fleet.engines[0].rank_stats(rank as usize).unwrap();
             assert!(stats.received > 0, "{style:?}: rank {rank} was given work");
-            let blocks = knowledge
-                .evidence(WorkerId(rank), |evidence| evidence.blocks())
-                .unwrap();
-            assert_eq!(
-                blocks as u64 * 16,
-                stats.cache_used_tokens,
-                "{style:?}: rank {rank}"
-            );
+            until(&format!("{style:?}: the cache of rank {rank} is known"), || {
+                let blocks = knowledge.evidence(WorkerId(rank), |evidence| evidence.blocks());
+                blocks.unwrap() as u64 * 16 == stats.cache_used_tokens
+            })
+            .await;
         }
         let page = fleet.metrics().await;
         assert_eq!(agreement(&page).0, 1.0, "{style:?}");
@@ -124,7 +124,7 @@ async fn a_rank_ignores_the_events_of_another_rank() {
             .evidence(WorkerId(slot), |evidence| evidence.blocks())
             .unwrap()
     };
-    tailroute_e2e::wait::until("rank 0 is known", || blocks(0) > 0).await;
+    until("rank 0 is known", || blocks(0) > 0).await;
     assert_eq!(blocks(1), 0);
 }
 

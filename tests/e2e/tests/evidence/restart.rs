@@ -22,19 +22,21 @@ use crate::{agreement, all_live, told};
 async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
+    agreement::subscribed(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
     let headers = [("x-session-id", "one")];
     for turn in 0..3 {
         fleet.turn(&mut talk, &headers, &words(10 + turn, 40)).await;
         fleet.at_rest().await;
     }
+    let knowledge = &fleet.router.parts().state.knowledge;
+    let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
+    until("events have come", || blocks() > Some(0)).await;
     fleet.engines[0].set_fault(Fault {
         die: true,
         die_for_ms: Some(1),
         ..Fault::default()
     });
-    let knowledge = &fleet.router.parts().state.knowledge;
-    let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
     until("what the old process held is forgotten", || blocks() == Some(0)).await;
     all_live(&fleet).await;
     until("the engine takes requests", || {
@@ -75,6 +77,7 @@ async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     fleet.engines[0].set_fault(Fault::default());
     until("it to be back", || parts.state.fleet.workers()[0].is_ready()).await;
     all_live(&fleet).await;
+    agreement::subscribed(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..3 {
         fleet
@@ -138,9 +141,12 @@ async fn a_restarted_router_knows_the_workers_of_conversations() {
     }
     fleet.at_rest().await;
     fleet = restart(fleet, &path).await;
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let state = &fleet.router.parts().state;
+    let knowledge = &state.knowledge;
+    // Another thread restores it.
     until("the snapshot is restored", || {
-        (0..3).map(|slot| knowledge.held(WorkerId(slot)).0).sum::<u64>() > 6 * 400
+        let held: u64 = (0..3).map(|slot| knowledge.held(WorkerId(slot)).0).sum();
+        held > 6 * 400 && !state.snapshot.is_locked()
     })
     .await;
     for (at, (talk, home)) in (0..).zip(talks.iter_mut().zip(&homes)) {
@@ -167,17 +173,17 @@ async fn the_router_serves_while_a_snapshot_is_taken() {
     fleet = restart(fleet, &other).await;
     let (parts, bytes) = (Arc::clone(fleet.router.parts()), std::fs::read(&written).unwrap());
     let (go_on, held) = std::sync::mpsc::channel::<()>();
+    let (begins, begun) = tokio::sync::oneshot::channel();
     // Another snapshot is in progress until the test releases it.
     let reading = tokio::task::spawn_blocking(move || {
         let under_way = parts.state.snapshot.lock();
+        begins.send(()).unwrap();
         let _ = held.recv();
         drop(under_way);
         state::snapshot::restore(&parts.state, &bytes).unwrap()
     });
-    until("it is under way", || {
-        fleet.router.parts().state.snapshot.is_locked()
-    })
-    .await;
+    // The lock alone may be that of the router's own reading at its start.
+    within(begun).await.unwrap();
     let knowledge = &fleet.router.parts().state.knowledge;
     let first = fleet
         .turn(&mut Conversation::new(&words(5, 100)), &[], &words(6, 20))
@@ -282,6 +288,22 @@ async fn cleared(fleet: &Fleet) -> f64 {
     page.sum("tailroute_kv_events_total", &[("kind", "cleared")])
 }
 
+/// Sends requests past the router until the events of one from each engine have come. A subscription takes effect when
+/// the publisher has read it.
+async fn subscribed(fleet: &Fleet) {
+    let knowledge = &fleet.router.parts().state.knowledge;
+    let mut seed = 1000;
+    for (slot, engine) in (0..).zip(&fleet.engines) {
+        let known = knowledge.stored(WorkerId(slot));
+        while knowledge.stored(WorkerId(slot)) == known {
+            let aside = chat(&[("user", &words(seed, 100))], json!({}));
+            let other = call(engine.addr(), "POST", CHAT, &[], aside.to_string()).await;
+            assert_eq!(other.status, 200);
+            seed += 1;
+        }
+    }
+}
+
 #[tokio::test]
 async fn after_a_restart_predictions_are_exact_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -323,7 +345,12 @@ async fn after_a_restart_predictions_are_exact_at_once() {
     fleet = restart(fleet, &path).await;
     all_live(&fleet).await;
     assert_eq!(cleared(&fleet).await, 2.0, "the history tells of it");
-    until("the snapshot is restored", || held(&fleet) * 10 >= before * 9).await;
+    let snapshot = &fleet.router.parts().state.snapshot;
+    until("the snapshot is restored", || {
+        held(&fleet) * 10 >= before * 9 && !snapshot.is_locked()
+    })
+    .await;
+    subscribed(&fleet).await;
     let mut by_events = Vec::new();
     for round in 2..4 {
         let before = told(&fleet.metrics().await);

@@ -47,7 +47,7 @@ async fn is_served(stage: &Stage) -> bool {
     let bearer = bearer(HONEST);
     let fields = [("authorization", bearer.as_str())];
     let answer = client::open(stage.data(), "GET", "/v1/models", &fields, "");
-    let answer = tokio::time::timeout(Duration::from_secs(2), answer).await;
+    let answer = tokio::time::timeout(Duration::from_secs(10), answer).await;
     matches!(answer, Ok(Ok(answer)) if answer.status == 200)
 }
 

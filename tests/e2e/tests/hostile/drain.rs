@@ -11,8 +11,15 @@ use crate::strangers::Target;
 use crate::turn;
 use crate::{frames, http1, http2};
 
-/// Time to exit after SIGTERM.
-const GONE_WITHIN: Duration = Duration::from_secs(2);
+/// Limits that end no connection within the test.
+const LIMITS: &str = "
+[limits]
+header_timeout_s = 60
+idle_timeout_s = 60
+drain_timeout_s = 20
+";
+/// Time to exit after SIGTERM, on a slow machine.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// More than the whole of `drain_timeout_s`.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for the clients' bytes to be read.
@@ -60,6 +67,7 @@ async fn a_drain_does_not_wait_for_idle_connections_of_hostile_clients() {
     ] {
         let mut stage = Stage::start(Plan {
             engines: 1,
+            limits: Some(LIMITS.to_owned()),
             ..Plan::default()
         })
         .await;

@@ -6,10 +6,14 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::is_strict;
+
 /// Interval between probes.
 const EVERY: Duration = Duration::from_millis(100);
 /// An orchestrator's timeout.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+/// The same where the machine may stall. Strangers hold descriptors and the admin port's places for longer.
+const GIVEN_UP_AFTER_STALLS: Duration = Duration::from_secs(4);
 
 /// Probes until it is stopped.
 #[derive(Debug)]
@@ -56,8 +60,13 @@ impl Livez {
 }
 
 fn probe(admin: SocketAddr) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&admin, GIVEN_UP_AFTER)?;
-    stream.set_read_timeout(Some(GIVEN_UP_AFTER))?;
+    let given_up_after = if is_strict() {
+        GIVEN_UP_AFTER
+    } else {
+        GIVEN_UP_AFTER_STALLS
+    };
+    let mut stream = TcpStream::connect_timeout(&admin, given_up_after)?;
+    stream.set_read_timeout(Some(given_up_after))?;
     write!(
         stream,
         "GET /livez HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n"

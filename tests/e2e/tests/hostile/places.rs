@@ -99,10 +99,11 @@ async fn disconnected_clients_hold_no_slot() {
         left.unwrap().unwrap();
     }
     let left = Instant::now();
-    while stage.sample().await.in_flight > 0.0 && left.elapsed() < CLOSED_WITHIN {
+    let mut in_flight = stage.sample().await.in_flight;
+    while in_flight > 0.0 && left.elapsed() < CLOSED_WITHIN {
         tokio::time::sleep(Duration::from_millis(10)).await;
+        in_flight = stage.sample().await.in_flight;
     }
-    let in_flight = stage.sample().await.in_flight;
     report.add(
         "in flight afterwards",
         "0",

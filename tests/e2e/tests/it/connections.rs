@@ -239,7 +239,7 @@ async fn unfinished_heads_count_against_the_bound_on_unread_bytes() {
         loop {
             let mut wire = Wire::connect(fleet.address()).await;
             wire.write(half.as_bytes()).await;
-            if let Ok(answer) = tokio::time::timeout(Duration::from_millis(200), wire.answer()).await {
+            if let Ok(answer) = tokio::time::timeout(Duration::from_secs(3), wire.answer()).await {
                 break answer.expect("an answer");
             }
             halves.push(wire);

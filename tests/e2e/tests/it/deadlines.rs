@@ -18,9 +18,9 @@ async fn a_request_past_its_deadline_is_an_error_and_aborted_at_its_worker() {
         ..Fault::default()
     });
     for header in [
-        ("x-request-timeout-ms", "40"),
-        ("grpc-timeout", "40m"),
-        ("x-stainless-timeout", "0.04"),
+        ("x-request-timeout-ms", "1500"),
+        ("grpc-timeout", "1500m"),
+        ("x-stainless-timeout", "1.5"),
     ] {
         let answer = fleet.chat(&[header], &ask("hello", json!({}))).await;
         assert_eq!(
@@ -49,7 +49,7 @@ async fn a_stream_past_its_deadline_ends_with_an_error_event() {
     let fleet = Fleet::start(vec![stuck_in_decode()], |_| {}).await;
     let answer = fleet
         .chat(
-            &[("x-request-timeout-ms", "60")],
+            &[("x-request-timeout-ms", "1500")],
             &ask("hello", json!({ "stream": true })),
         )
         .await;

@@ -15,6 +15,7 @@ use tailroute_e2e::fleet::{
 use tailroute_e2e::talk::{Conversation, ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::until;
+use tokio::net::TcpSocket;
 
 fn answers(status: u16) -> Fault {
     Fault {
@@ -233,7 +234,7 @@ async fn a_reset_before_the_first_byte_is_a_502_and_not_retried_since_the_worker
 #[tokio::test]
 async fn a_worker_that_does_not_answer_in_time_is_a_504() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
-        config.limits.first_byte_timeout = Duration::from_millis(50);
+        config.limits.first_byte_timeout = Duration::from_millis(500);
     })
     .await;
     for engine in &fleet.engines {
@@ -320,9 +321,10 @@ async fn a_silent_stream_times_out() {
 
 #[tokio::test]
 async fn without_a_worker_the_response_has_a_retry_after() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Bound, so that nobody else takes the port, but it does not listen.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let address = nobody.local_addr().unwrap();
-    drop(nobody);
     let router = Server::start(configured(&[address])).await.unwrap();
     for (method, path, body) in [
         ("POST", CHAT, "{}"),

@@ -217,7 +217,9 @@ async fn a_worker_and_its_mirror_evict_the_same() {
         let room = CAPACITY - stats.cache_used_tokens + stats.cache_evict_first_tokens;
         room.abs_diff(believed) < CAPACITY / 10
     };
-    let stats = within(fleet.engines[0].stats_when(agrees)).await;
+    // Hints do not wake `stats_when`.
+    until("worker and mirror agree", || agrees(&fleet.engines[0].stats())).await;
+    let stats = fleet.engines[0].stats();
     assert!(stats.memory.hints_applied > 100, "{stats:?}");
     let error = fleet
         .metrics()
@@ -248,10 +250,12 @@ async fn a_worker_gets_hints_for_the_least_valuable_ends_just_in_time() {
     for _ in 0..8 {
         begin(&fleet).await;
     }
-    let stats = within(engine.stats_when(|stats| stats.memory.hints_applied > 0)).await;
+    until("a hint is applied", || engine.stats().memory.hints_applied > 0).await;
+    let stats = engine.stats();
     assert!(stats.cache_evict_first_tokens > 0, "{stats:?}");
     let trimmed = [("kind", "trim"), ("delivered", "true")];
-    assert!(fleet.metrics().await.sum("tailroute_hints_total", &trimmed) > 0.0);
+    // It counts once the worker has answered.
+    within(async { while fleet.metrics().await.sum("tailroute_hints_total", &trimmed) == 0.0 {} }).await;
     let told = client::admin(fleet.router.admin_address, "GET", "/admin/v1/slo", &[], None).await;
     let went = &told.json()["given_up"][0];
     assert!(

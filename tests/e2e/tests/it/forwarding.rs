@@ -275,7 +275,8 @@ async fn model_lists_are_merged_and_other_paths_forwarded() {
     let body = "{ \"prompt\" : \"one two\" }";
     let tokens = client::call(fleet.address(), "POST", "/tokenize?x=%20y", &[], body).await;
     assert_eq!(tokens.json()["count"], 2);
-    let arrived = fleet.engines[fleet.engine_of(&tokens.worker())].captured();
+    let mut arrived = fleet.engines[fleet.engine_of(&tokens.worker())].captured();
+    arrived.retain(|request| request.uri.path() == "/tokenize");
     let arrived = arrived.last().unwrap();
     assert_eq!(
         (arrived.uri.to_string().as_str(), &arrived.body[..]),
@@ -299,10 +300,8 @@ async fn a_turn_over_http2_with_prior_knowledge_is_a_regular_turn() {
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(stream, bytes.ends_with(b"data: [DONE]\n\n"));
         assert!(fleet.engines.iter().any(|engine| {
-            engine
-                .captured()
-                .last()
-                .is_some_and(|arrived| arrived.body == body)
+            let arrived = engine.captured();
+            arrived.iter().any(|arrived| arrived.body == body)
         }));
     }
     let refused = h2.post(CHAT, "{").await;

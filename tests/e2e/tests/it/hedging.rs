@@ -11,7 +11,7 @@ use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, quick, route};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
-use tailroute_e2e::wait::{until, within};
+use tailroute_e2e::wait::{PATIENCE, until, within};
 
 fn in_turn(config: &mut Config) {
     config.routing.policy = PolicyName::RoundRobin;
@@ -84,12 +84,14 @@ fn left(router: &Server) -> f64 {
 
 #[tokio::test]
 async fn a_hedge_without_a_second_worker_costs_no_budget() {
-    const AFTER: Duration = Duration::from_millis(50);
+    // Far off until the other worker is down; then the clock jumps.
+    const AFTER: Duration = Duration::from_secs(5);
     let mut upstreams = [Upstream::start().await, Upstream::start().await];
     let router = route(&[upstreams[0].address, upstreams[1].address], |config| {
         in_turn(config);
         config.failure.hedge_after = Some(AFTER);
         config.health.interval = Duration::from_secs(3600);
+        config.health.timeout = PATIENCE;
     })
     .await;
     let (parts, before) = (std::sync::Arc::clone(router.parts()), left(&router));
@@ -106,7 +108,9 @@ async fn a_hedge_without_a_second_worker_costs_no_budget() {
             !second.is_ready()
         })
         .await;
-        tokio::time::sleep(4 * AFTER).await;
+        tokio::time::pause();
+        tokio::time::sleep(2 * AFTER).await;
+        tokio::time::resume();
         exchange.answer("200 OK", r#"{"choices":[]}"#).await;
     };
     let (answer, ()) = tokio::join!(asking, respond);

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use config::{Capture, PolicyName, Priority};
 use policy::units::Millis;
 use serde_json::{Value, json};
-use sim_engine::{EngineConfig, Order};
+use sim_engine::{EngineConfig, Fault, Order};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{COST, Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
-use tailroute_e2e::wait::within;
+use tailroute_e2e::wait::{PATIENCE, within};
 
+/// Waits until this number of hints has been delivered. One that times out is lost, hence the long timeouts here.
 async fn delivered(fleet: &Fleet, kind: &str, count: f64) {
     let labels = [("kind", kind), ("delivered", "true")];
     within(async {
@@ -25,7 +26,11 @@ async fn delivered(fleet: &Fleet, kind: &str, count: f64) {
 #[tokio::test]
 async fn an_ended_conversation_may_be_evicted_first_completely() {
     for in_request in [true, false] {
-        let fleet = Fleet::start(vec![quick()], |config| config.hints.in_request = in_request).await;
+        let fleet = Fleet::start(vec![quick()], |config| {
+            config.hints.in_request = in_request;
+            config.health.timeout = PATIENCE;
+        })
+        .await;
         let engine = &fleet.engines[0];
         let mut talk = Conversation::new(&words(1, 600));
         fleet.turn(&mut talk, &[], &words(10, 50)).await;
@@ -60,6 +65,7 @@ async fn shared_beginning(capture: Option<Capture>) {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.hints.in_request = false;
         config.hints.protect_from = NonZeroU32::new(3);
+        config.health.timeout = PATIENCE;
         config.capture = capture;
     })
     .await;
@@ -84,6 +90,7 @@ async fn hints_are_sent_in_sequence_with_epochs_and_a_time_to_live() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::RoundRobin;
         config.hints.ttl = Millis(5000.0);
+        config.health.timeout = PATIENCE;
     })
     .await;
     let mut talk = Conversation::new(&words(1, 300));
@@ -177,30 +184,40 @@ async fn a_short_turn_overtakes_a_long_one_that_waits() {
         prefill: COST,
         order: Order::Priority,
         default_output_tokens: 1,
+        per_request_metrics: true,
         ..quick()
     };
     let fleet = Fleet::start(vec![engine], |config| {
         config.workers[0].priority = Priority::LowestFirst;
         config.objective.ttft = Millis(10_000.0);
+        config.learning.costs = false;
     })
     .await;
     let fleet = Arc::new(fleet);
     let send = |seed: u64, tokens: usize| {
         let fleet = Arc::clone(&fleet);
         tokio::spawn(async move {
-            fleet
-                .chat(&[], &ask(&words(seed, tokens), json!({})))
-                .await
-                .status
+            let answer = fleet.chat(&[], &ask(&words(seed, tokens), json!({}))).await;
+            assert_eq!(answer.status, 200);
+            let times = answer.json();
+            ["queue_time_ms", "time_to_first_token_ms"].map(|name| times["metrics"][name].as_f64().unwrap())
         })
     };
-    let first = send(1, 8000);
+    // The first one occupies the engine until both others wait.
+    fleet.engines[0].set_fault(Fault {
+        slow: 1e9,
+        ..Fault::default()
+    });
+    let first = send(1, 50);
     within(fleet.engines[0].stats_when(|stats| stats.running == 1)).await;
-    let long = send(2, 6000);
+    fleet.engines[0].set_fault(Fault::default());
+    let long = send(2, 12_000);
     within(fleet.engines[0].stats_when(|stats| stats.waiting == 1)).await;
     let short = send(3, 50);
-    assert_eq!(within(short).await.unwrap(), 200);
-    assert!(!long.is_finished(), "it was there before, and is not due before");
-    assert_eq!(within(long).await.unwrap(), 200);
-    assert_eq!(first.await.unwrap(), 200);
+    within(fleet.engines[0].stats_when(|stats| stats.waiting == 2)).await;
+    first.abort();
+    let [_, short_took] = within(short).await.unwrap();
+    let [long_waited, _] = within(long).await.unwrap();
+    // By the engine's own clock: the long one was there before, and began when the short one had its token.
+    assert!(long_waited > short_took, "{long_waited} {short_took}");
 }

@@ -190,14 +190,17 @@ const ABSURD: u64 = u32::MAX as u64;
 /// Tokens that a chat template may add to a prompt.
 const TEMPLATE: u64 = 1024;
 
+/// A limit of many tokens, of which hardly any come back within a test.
+const MANY: Rate = Rate {
+    per_s: 1.0,
+    burst: 1e6,
+};
+
 /// A router with the key `a`, which has a token limit.
-async fn bounded(worker: &Upstream, tokens_per_min: f64) -> Server {
+async fn bounded(worker: &Upstream, tokens: Rate) -> Server {
     route(&[worker.address], |config| {
         let mut key = key("a");
-        key.tokens = Some(Rate {
-            per_s: tokens_per_min / 60.0,
-            burst: tokens_per_min,
-        });
+        key.tokens = Some(tokens);
         config.keys = vec![key];
         // Messages take no salt.
         config.admission.unsalted_messages = true;
@@ -236,7 +239,7 @@ async fn left(router: &Server) -> f64 {
 #[tokio::test]
 async fn reported_usage_is_capped_at_a_plausible_value_in_every_api() {
     let mut worker = Upstream::start().await;
-    let router = bounded(&worker, 1e6).await;
+    let router = bounded(&worker, MANY).await;
     let chat = json!({ "model": "sim", "max_tokens": 8, "messages": [{ "role": "user", "content": "hi" }] });
     let openai = json!({ "prompt_tokens": ABSURD, "completion_tokens": ABSURD,
         "prompt_tokens_details": { "cached_tokens": ABSURD } });
@@ -306,7 +309,7 @@ async fn reported_usage_is_capped_at_a_plausible_value_in_every_api() {
 async fn usage_of_a_prompt_with_media_is_capped_at_the_models_context() {
     let listed = r#"{"data":[{"id":"sim","max_model_len":50000}]}"#;
     let mut worker = Upstream::saying(&[("/v1/models", listed)]).await;
-    let router = bounded(&worker, 1e6).await;
+    let router = bounded(&worker, MANY).await;
     let image = json!({ "type": "image_url", "image_url": { "url": "http://images.test/1" } });
     let body =
         json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": [image] }] });
@@ -324,7 +327,11 @@ async fn usage_of_a_prompt_with_media_is_capped_at_the_models_context() {
 #[tokio::test]
 async fn reported_usage_blocks_a_key_for_at_most_an_hour_and_can_be_reset() {
     let mut worker = Upstream::start().await;
-    let router = bounded(&worker, 1000.0).await;
+    let a_minute = Rate {
+        per_s: 1000.0 / 60.0,
+        burst: 1000.0,
+    };
+    let router = bounded(&worker, a_minute).await;
     let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });
     let usage = json!({ "prompt_tokens": ABSURD, "completion_tokens": ABSURD });
     let answer = json!({ "choices": [], "usage": usage }).to_string();
@@ -379,7 +386,7 @@ async fn reported_usage_blocks_a_key_for_at_most_an_hour_and_can_be_reset() {
 #[tokio::test]
 async fn implausible_engine_times_are_capped() {
     let mut worker = Upstream::start().await;
-    let router = bounded(&worker, 1e6).await;
+    let router = bounded(&worker, MANY).await;
     let body = json!({ "model": "sim", "messages": [{ "role": "user", "content": "hi" }] });
     let times = json!({ "time_to_first_token_ms": 1e300, "queue_time_ms": 0 });
     let answer = json!({ "choices": [], "metrics": times }).to_string();

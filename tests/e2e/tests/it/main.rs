@@ -44,5 +44,4 @@ mod tenants;
 mod tls;
 mod traces;
 mod tunnel;
-mod unconfigured;
 mod uploads;

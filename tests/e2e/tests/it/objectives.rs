@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tailroute_e2e::client;
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{PATIENCE, until};
 
 /// Requests with their own objective: <https://github.com/ai-dynamo/dynamo/issues/2697>. They state the time of their
 /// first token, not the weights to achieve it.
@@ -51,7 +51,11 @@ async fn explained(fleet: &Fleet) -> Value {
 
 #[tokio::test]
 async fn the_state_of_the_control_loop_shows_its_inputs() {
-    let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
+    let fleet = Fleet::start(vec![quick(); 2], |config| {
+        config.objective.ttft = Millis(10_000.0);
+        config.health.timeout = PATIENCE;
+    })
+    .await;
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..4 {
         fleet.turn(&mut talk, &[], &words(turn, 50)).await;
@@ -74,7 +78,7 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
     );
     let silent = |worker: usize| told["workers"][worker]["silent"].as_u64().unwrap();
     assert_eq!(silent(0) + silent(1), 1);
-    assert_eq!(told["objective"]["classes"][0]["ttft_ms"], 500.0);
+    assert_eq!(told["objective"]["classes"][0]["ttft_ms"], 10_000.0);
     assert_eq!(told["objective"]["classes"][0]["met"], 4);
     assert!(told["workers"][1]["xi_tokens"].as_f64().unwrap() > 0.0);
     assert!(told["workers"][0]["told"]["xi_tokens"].is_number());
@@ -88,7 +92,7 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
 
 #[tokio::test]
 async fn a_changed_objective_is_sent_again() {
-    let fleet = Fleet::start(vec![quick()], |_| {}).await;
+    let fleet = Fleet::start(vec![quick()], |config| config.health.timeout = PATIENCE).await;
     let worker = Arc::clone(&fleet.router.parts().state.fleet.workers()[0]);
     let engine = &fleet.engines[0];
     let first = engine.stats().objective.unwrap();

@@ -56,7 +56,7 @@ fn leaked(fleet: &Fleet) -> bool {
 
 #[tokio::test]
 async fn turns_of_a_class_use_its_own_settings_and_record_that() {
-    let fleet = two(|_| {}).await;
+    let fleet = two(|config| config.learning.costs = false).await;
     let change = json!({ "classes": { "batch": { "policy": "round_robin" }, "header": { "weights": { "slo": 4.0 } } } });
     let changed = change_policy(&fleet, change, json!({})).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
@@ -97,6 +97,7 @@ async fn a_turn_may_request_listed_overrides_and_the_engine_does_not_see_the_hea
             named: true,
             weights: vec![WeightName::Slo, WeightName::Locality],
         };
+        config.learning.costs = false;
         config.explain.in_answers = true;
     })
     .await;

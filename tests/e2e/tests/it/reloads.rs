@@ -259,6 +259,8 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
             .unwrap()
             .to_owned()
     };
+    // No tokens come back meanwhile.
+    tokio::time::pause();
     let caller = admission.keys().identify(&headers).unwrap();
     let clock = running.router.parts().state.clock;
     let mut charge = caller.charge(clock, Tokens(600)).unwrap();

@@ -160,7 +160,7 @@ async fn goes_away(socket: &mut Socket) {
 
 #[tokio::test]
 async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
-    let mut stage = Stage::set(|config| config.limits.drain_timeout = Duration::from_millis(1500)).await;
+    let mut stage = Stage::set(|config| config.limits.drain_timeout = Duration::from_secs(5)).await;
     let (mut client, mut worker) = stage.open().await;
     let parts = std::sync::Arc::clone(stage.router.parts());
     let draining = tokio::spawn(stage.router.drain());

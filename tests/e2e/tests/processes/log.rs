@@ -26,7 +26,7 @@ impl Serving {
         let (folder, admin) = (tempfile::tempdir().unwrap(), free_address());
         let config = folder.path().join("tailroute.toml");
         let text = format!(
-            "[[workers]]\nurl = \"http://{engine}\"\n[health]\ninterval_ms = 200\ntimeout_ms = 150\n[log]\nlevel = \"{level}\"\n"
+            "[[workers]]\nurl = \"http://{engine}\"\n[health]\ninterval_ms = 1000\n[log]\nlevel = \"{level}\"\n"
         );
         std::fs::write(&config, text).unwrap();
         let found = Surroundings {
@@ -52,6 +52,15 @@ impl Serving {
     async fn dropped(&self, why: &str) -> f64 {
         let page = metrics(self.admin).await;
         page.sum("tailroute_log_lines_dropped_total", &[("why", why)])
+    }
+
+    /// Waits until lines are lost for this reason.
+    async fn loses(&self, why: &str) {
+        let begun = Instant::now();
+        while self.dropped(why).await == 0.0 {
+            assert!(begun.elapsed() < LONG, "no line was lost");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     async fn is_ready(&self) -> bool {
@@ -91,7 +100,7 @@ async fn an_unwritable_log_loses_only_its_lines() {
         for _ in 0..20 {
             assert_eq!(serving.turn().await, 200);
         }
-        assert!(serving.dropped("failed").await > 0.0);
+        serving.loses("failed").await;
         let page = metrics(serving.admin).await;
         assert_eq!(page.sum("tailroute_task_restarts_total", &[]), 0.0);
         serving.ends_when_told().await;
@@ -112,23 +121,25 @@ async fn an_unread_log_blocks_nothing_and_reports_lost_lines_later() {
         let alive = call(serving.admin, "GET", "/livez", &[], "").await;
         assert_eq!(alive.status, 200);
     }
+    let (tells, mut told) = tokio::sync::mpsc::unbounded_channel();
     let reading = std::thread::spawn(move || {
-        let mut told = None;
         for line in BufReader::new(reader).lines().map(Result::unwrap) {
             if line.contains("lines of the log were lost") {
-                told = Some(line);
+                tells.send(line).unwrap();
             }
         }
-        told
     });
     while serving.dropped("full").await == 0.0 || serving.turn().await != 200 {}
     for _ in 0..50 {
         assert_eq!(serving.turn().await, 200);
     }
+    // Before its end, at which the router waits only a second for a slow reader.
+    let line = tokio::time::timeout(LONG, told.recv()).await;
+    let line = line.expect("the log says how much was lost").unwrap();
+    assert!(line.contains("WARN"), "{line}");
     serving.ends_when_told().await;
     drop(serving);
-    let told = reading.join().unwrap().expect("the log says how much was lost");
-    assert!(told.contains("WARN"), "{told}");
+    reading.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -239,6 +239,7 @@ async fn settled(began: Instant, router: &Child, admin: SocketAddr, at_rest: Sam
         let now = sample(began, router, admin).await;
         let is_settled = now.in_flight == 0.0
             && now.usage.fds <= at_rest.usage.fds + ENGINES * 2
+            && now.usage.threads <= at_rest.usage.threads + 2
             && now.tasks <= at_rest.tasks + (ENGINES * 4) as f64;
         if is_settled || Instant::now() > until {
             return now;

@@ -1,9 +1,9 @@
 //! A calibration pushed to one router takes effect on all.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tailroute_e2e::client::{self, Whole};
 use tailroute_e2e::fleet::quick;
-use tailroute_e2e::wait::until;
+use tailroute_e2e::wait::{until, within};
 
 use super::{Replicas, join};
 
@@ -67,12 +67,19 @@ async fn a_calibration_pushed_to_one_router_applies_to_all_and_to_later_ones() {
     replicas.routers.push(late);
     replicas.all_take(0.75).await;
 
-    let audit = replicas.admin(0, "/admin/v1/audit").await.json();
-    let adopted = audit["entries"].as_array().unwrap().iter();
-    let adopted: Vec<&Value> = adopted
-        .filter(|entry| entry["action"] == "workers.calibrate_adopt")
-        .collect();
-    assert_eq!(adopted.len(), 2, "{audit}");
-    assert_eq!(adopted[0]["why"], "measured at noon", "{audit}");
-    assert_eq!(adopted[0]["after"]["replica"], "router-1", "{audit}");
+    // What takes effect is recorded a moment later.
+    let adopted = within(async {
+        loop {
+            let audit = replicas.admin(0, "/admin/v1/audit").await.json();
+            let mut adopted = audit["entries"].as_array().unwrap().clone();
+            adopted.retain(|entry| entry["action"] == "workers.calibrate_adopt");
+            if adopted.len() >= 2 {
+                break adopted;
+            }
+        }
+    })
+    .await;
+    assert_eq!(adopted.len(), 2, "{adopted:?}");
+    assert_eq!(adopted[0]["why"], "measured at noon", "{adopted:?}");
+    assert_eq!(adopted[0]["after"]["replica"], "router-1", "{adopted:?}");
 }

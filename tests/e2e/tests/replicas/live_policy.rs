@@ -174,8 +174,8 @@ async fn without_nats_a_policy_change_is_rejected() {
         assert_eq!(told["policy"]["changeable"], false, "{told}");
     }
 
-    let back = Instant::now();
     replicas.nats.revive().await;
+    let back = Instant::now();
     replicas.hear_of_each_other().await;
     let late = join(&replicas.engines, &replicas.nats.url(), "late").await;
     replicas.routers.push(late);
@@ -198,8 +198,9 @@ async fn a_temporary_change_is_reverted_once_on_all_routers() {
     let replicas = Replicas::start(2, vec![quick()]).await;
     replicas.share_their_policy().await;
     let before = replicas.policy(0).await;
+    // Long enough to be seen on all routers.
     let put = replicas
-        .put_with(0, &before, 2.5, json!({ "revert_after_s": 0.5 }))
+        .put_with(0, &before, 2.5, json!({ "revert_after_s": 4 }))
         .await;
     assert_eq!(put.status, 200, "{}", put.text());
     replicas.all_have(2.5).await;

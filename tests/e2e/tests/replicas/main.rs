@@ -36,8 +36,8 @@ use tailroute_e2e::wait::{until, within};
 
 use nats::Nats;
 
-/// Time for replicas to agree again after NATS has returned.
-const CONVERGED_WITHIN: Duration = Duration::from_secs(5);
+/// Time for replicas to agree again after NATS has returned, on a busy machine.
+const CONVERGED_WITHIN: Duration = Duration::from_secs(8);
 
 /// A turn is reported as sent, as begun and as answered.
 const REPORTS_PER_TURN: u32 = 3;
@@ -246,8 +246,8 @@ async fn a_router_without_nats_serves_alone_and_reports_it() {
     })
     .await;
 
-    let back = Instant::now();
     replicas.nats.revive().await;
+    let back = Instant::now();
     replicas.hear_of_each_other().await;
     until("what is under way counts again", || {
         replicas.others(1).iter().sum::<u32>() == 1

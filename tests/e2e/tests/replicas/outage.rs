@@ -22,8 +22,8 @@ use super::{CONVERGED_WITHIN, Replicas};
 const CLIENTS: u64 = 4;
 /// Interval between attempts to change the policy.
 const CHANGES: Duration = Duration::from_millis(250);
-/// Time for an answer to a change, whatever it is.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(6);
+/// Time for an answer to a change, whatever it is, on a busy machine.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 fn outage() -> Duration {
     let seconds = std::env::var("TAILROUTE_NATS_OUTAGE_S").ok();
@@ -128,8 +128,8 @@ async fn without_nats_only_policy_changes_fail() {
     }
     let while_gone = load.answered();
 
-    let back = Instant::now();
     replicas.nats.revive().await;
+    let back = Instant::now();
     replicas.hear_of_each_other().await;
     // The first accepted change takes effect on all replicas.
     while replicas.put(1, &replicas.policy(1).await, 3.5).await.status != 200 {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use policy::units::Millis;
 use serde_json::{Value, json};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, quick};
@@ -202,7 +203,12 @@ struct Load {
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
     const CLIENTS: usize = 16;
-    let fleet = Arc::new(Fleet::start(vec![quick(); 4], |_| {}).await);
+    // For a moment at the end of the slow starts, a worker that has started holds back one that has not.
+    let fleet = Fleet::start(vec![quick(); 4], |config| {
+        config.failure.slow_start = Millis::ZERO
+    })
+    .await;
+    let fleet = Arc::new(fleet);
     let keyed = change_policy(&fleet, json!({ "policy": "consistent_hash" }), json!({})).await;
     assert_eq!(keyed.status, 200);
     let asks = |address, stream: bool| async move {
