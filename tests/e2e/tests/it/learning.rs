@@ -418,11 +418,16 @@ async fn a_worker_slowed_fivefold_is_detected_and_loses_traffic() {
 #[tokio::test]
 async fn reported_load_of_other_routers_counts_until_it_is_stale() {
     let fleet = Fleet::start(vec![stuck_in_prefill(), quick()], |config| {
-        // A reading counts for 2.5 intervals.
+        // A reading counts for 2.5 intervals, and what waits is taken to be computed meanwhile: so that it is not soon.
         config.health.queue_interval = Some(Duration::from_secs(1));
+        for worker in &mut config.workers {
+            worker.cost = PrefillCost::linear(0.0, 2_000.0);
+        }
         config.learning.costs = false;
     })
     .await;
+    // An idle router reads seldom.
+    fleet.router.parts().state.idle.requested(Millis::ZERO);
     let busy = fleet.engines[0].addr();
     let mut others = Vec::new();
     for number in 0..4 {
