@@ -44,4 +44,5 @@ mod tenants;
 mod tls;
 mod traces;
 mod tunnel;
+mod unconfigured;
 mod uploads;

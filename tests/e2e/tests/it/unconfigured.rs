@@ -1,23 +1,14 @@
 //! A router configured only with URLs: what it does not know at first does not decide where conversations are placed.
-//! Costs are learned from the router's clock here, so the tests are a separate process, and run one after the other.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests and their helpers"
-)]
+//! Time is virtual: the router learns costs by its own clock, and a busy machine must not be in them.
 
 use std::collections::BTreeSet;
 
 use config::Config;
 use policy::cost::PrefillCost;
 use policy::ids::WorkerId;
-use policy::units::Millis;
 use sim_engine::EngineConfig;
 use tailroute_e2e::fleet::{CompletedTurn, Fleet, quick};
 use tailroute_e2e::talk::{Conversation, words};
-use tokio::sync::Mutex;
 
 /// Concurrent conversations, and turns per conversation.
 const LIVE: u64 = 40;
@@ -28,14 +19,10 @@ const FIRST: usize = 600;
 const WORKERS: usize = 4;
 /// Blocks of an engine's cache: a quarter of the active conversations, with some that have ended.
 const BLOCKS: u64 = 900;
-/// Time scale of the engines, and of the times over which the router counts and learns.
-const SPEED: f64 = 10.0;
-/// Held by the test that runs.
-static MACHINE: Mutex<()> = Mutex::const_new(());
 
 fn engine() -> EngineConfig {
     EngineConfig {
-        time_scale: SPEED,
+        time_scale: 1.0,
         prefill: PrefillCost::linear(0.06, 5.0),
         // Turns run one after another, so decoding would only slow the test.
         tpot_ms: 0.05,
@@ -51,8 +38,6 @@ fn engine() -> EngineConfig {
 /// Configures a router without knowledge beyond URLs. Hints would tell engines which conversations have ended.
 fn told_nothing(config: &mut Config) {
     config.hints.enabled = false;
-    config.routing.utilisation_window = Millis(config.routing.utilisation_window.0 / SPEED);
-    config.learning.fade = Millis(config.learning.fade.0 / SPEED);
     for worker in &mut config.workers {
         assert!(!worker.cost_is_known && !worker.capacity_is_known);
     }
@@ -75,6 +60,7 @@ async fn converse(fleet: &Fleet) -> [Given; WORKERS] {
         talk.assistant("Hello.");
         (talk, 0)
     };
+    tokio::time::pause();
     let mut live: Vec<_> = (0..LIVE).map(begin).collect();
     let (mut begun, mut given, mut drawn) = (LIVE, [Given::default(); WORKERS], 3u64);
     for turn in 0..ALL {
@@ -115,7 +101,6 @@ fn check(given: [Given; WORKERS]) {
 
 #[tokio::test]
 async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
-    let _alone = MACHINE.lock().await;
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
     let capacity = fleet.router.parts().state.knowledge.capacity(WorkerId(0));
     assert_eq!(
@@ -128,7 +113,6 @@ async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
 
 #[tokio::test]
 async fn conversations_are_shared_evenly_without_reported_cache_sizes() {
-    let _alone = MACHINE.lock().await;
     let silent = EngineConfig {
         tells_capacity: false,
         ..engine()
