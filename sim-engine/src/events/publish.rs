@@ -2,6 +2,8 @@
 //! DEALER requests a replay with `["", from]` and receives `["", topic, number, payload]…`, the last one numbered
 //! `ffffffffffffffff`.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,6 +16,8 @@ use crate::config::KvEventsConfig;
 
 /// Attempts to find consecutive free ports for all ranks.
 const ATTEMPTS: u32 = 20;
+/// Where they are looked for: below the ports that systems give to clients, whose next ports often belong to clients.
+const CONSECUTIVE: Range<u64> = 10_240..32_000;
 /// The number that ends a replay.
 const END: u64 = u64::MAX;
 
@@ -43,7 +47,7 @@ pub(crate) async fn start(
     let mut attempts = 0;
     loop {
         match start_all(config, logs).await {
-            // With port 0, one of the ports after the one that was chosen may be taken.
+            // With port 0, one of the chosen ports may be taken.
             Err(_) if attempts < ATTEMPTS && config.endpoint.ends_with(":0") => attempts += 1,
             done => return done,
         }
@@ -57,6 +61,7 @@ async fn start_all(
     let mut publishers: Vec<Publisher> = Vec::new();
     for (rank, log) in (0..).zip(logs) {
         let endpoint = match publishers.first() {
+            None if logs.len() > 1 => first_of_several(&config.endpoint),
             None => config.endpoint.clone(),
             Some(first) => later_port(&first.source.endpoint, rank),
         };
@@ -75,6 +80,16 @@ async fn start_all(
         }
     }
     Ok(publishers)
+}
+
+/// Chooses a port if the endpoint leaves it open.
+fn first_of_several(endpoint: &str) -> String {
+    let Some(host) = endpoint.strip_suffix(":0") else {
+        return endpoint.to_owned();
+    };
+    let chosen = RandomState::new().build_hasher().finish();
+    let ports = CONSECUTIVE.end - CONSECUTIVE.start;
+    format!("{host}:{}", CONSECUTIVE.start + chosen % ports)
 }
 
 fn later_port(endpoint: &str, rank: u32) -> String {
