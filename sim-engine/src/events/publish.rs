@@ -16,7 +16,7 @@ use crate::config::KvEventsConfig;
 
 /// Attempts to find consecutive free ports for all ranks.
 const ATTEMPTS: u32 = 20;
-/// Where they are looked for: below the ports that systems give to clients, whose next ports often belong to clients.
+/// Range of these ports. It lies below the ephemeral ports, many of which belong to clients on a busy machine.
 const CONSECUTIVE: Range<u64> = 10_240..32_000;
 /// The number that ends a replay.
 const END: u64 = u64::MAX;

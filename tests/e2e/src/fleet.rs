@@ -146,6 +146,20 @@ pub async fn at_rest(router: &Server) {
     }
 }
 
+/// Waits until exactly this number of requests is admitted. The request of a client that has left may be read late, and
+/// then holds a permit for a moment.
+///
+/// # Panics
+/// If a permit is lost or made up.
+pub async fn permits_are_back(router: &Server, permits: usize) {
+    let proxy = &router.parts().proxy;
+    until("no permit is lost, and none was made up", || {
+        let held: Vec<_> = std::iter::repeat_with(|| proxy.acquire()).take(permits).collect();
+        held.iter().all(Option::is_some) && proxy.acquire().is_none()
+    })
+    .await;
+}
+
 impl Fleet {
     /// Starts engines and a router, and waits until all of them are ready.
     ///

@@ -86,7 +86,7 @@ impl Keyring {
         all
     }
 
-    /// Resets the usage of this key. Returns what was left before and after; `None` if the key is unknown.
+    /// Resets the usage of a key. Returns its allowance before and after the reset, or `None` for an unknown key.
     pub fn reset(&self, name: &str, now: Millis) -> Option<[[Option<Left>; 2]; 2]> {
         let key = self.keys.values().find(|key| key.spec.name == name)?;
         let mut used = key.used.lock();

@@ -275,10 +275,10 @@ async fn a_forbidden_watch_keeps_the_known_workers() {
 async fn an_unreachable_server_removes_no_worker_and_is_reconnected() {
     let (api, engines, finding) = two(quick()).await;
     let address = api.leave().await;
-    // Bound without listening, so that nobody else gets the port.
-    let kept = TcpSocket::new_v4().unwrap();
-    kept.set_reuseaddr(true).unwrap();
-    kept.bind(address).unwrap();
+    // A bound socket that does not listen reserves the port.
+    let reserved = TcpSocket::new_v4().unwrap();
+    reserved.set_reuseaddr(true).unwrap();
+    reserved.bind(address).unwrap();
     let what = finding.until_failing().await;
     assert!(
         what.starts_with("the API server cannot be reached to watch"),
@@ -287,7 +287,7 @@ async fn an_unreachable_server_removes_no_worker_and_is_reconnected() {
     assert_eq!(finding.names(), ["a", "b"]);
     assert_eq!(finding.chat().await.status, 200);
     // Another server without the first one's history.
-    drop(kept);
+    drop(reserved);
     let api = Api::at(address).await;
     api.put(slice("b", engines[1].addr(), ready()));
     api.forget();

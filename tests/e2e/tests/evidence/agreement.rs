@@ -36,14 +36,14 @@ pub(crate) async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
     .await;
     if events.is_some() {
         all_live(&fleet).await;
-        subscribed(&fleet).await;
+        subscribed_and_cleared(&fleet).await;
     }
     fleet
 }
 
 /// Clears caches until a clear of every worker was received, other than by a replay, because a subscription takes
 /// effect only when the publisher has read it.
-pub(crate) async fn subscribed(fleet: &Fleet) {
+pub(crate) async fn subscribed_and_cleared(fleet: &Fleet) {
     let workers = fleet.router.parts().state.fleet.workers();
     let heard = || async {
         let page = fleet.metrics().await;

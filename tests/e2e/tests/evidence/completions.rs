@@ -33,7 +33,7 @@ async fn fleet(capacity_blocks: u64, events: Option<EventStyle>) -> Fleet {
     .await;
     if events.is_some() {
         all_live(&fleet).await;
-        agreement::subscribed(&fleet).await;
+        agreement::subscribed_and_cleared(&fleet).await;
     }
     fleet
 }

@@ -18,9 +18,12 @@ mod ranks;
 mod restart;
 
 use policy::ids::WorkerId;
+use serde_json::json;
+use tailroute_e2e::client::{CHAT, call};
 use tailroute_e2e::fleet::Fleet;
 use tailroute_e2e::metrics::Page;
-use tailroute_e2e::wait::until;
+use tailroute_e2e::talk::{chat, words};
+use tailroute_e2e::wait::{until, within};
 
 /// A deterministic random number generator.
 struct Dice(u64);
@@ -40,6 +43,25 @@ async fn all_live(fleet: &Fleet) {
             .all(|slot| parts.state.knowledge.stored(WorkerId(slot)).is_some())
     })
     .await;
+}
+
+/// Sends requests past the router until it has heard of one from each engine. A subscription takes effect when the
+/// publisher has read it.
+async fn subscribed(fleet: &Fleet) {
+    let knowledge = &fleet.router.parts().state.knowledge;
+    let mut seeds = 1000..;
+    for (slot, engine) in (0..).zip(&fleet.engines) {
+        let known = knowledge.stored(WorkerId(slot));
+        within(async {
+            while knowledge.stored(WorkerId(slot)) == known {
+                let prompt = words(seeds.next().unwrap(), 100);
+                let aside = chat(&[("user", &prompt)], json!({}));
+                let answer = call(engine.addr(), "POST", CHAT, &[], aside.to_string()).await;
+                assert_eq!(answer.status, 200);
+            }
+        })
+        .await;
+    }
 }
 
 /// Returns the shares of responses whose cached tokens were predicted exactly, and within a block.

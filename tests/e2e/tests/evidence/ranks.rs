@@ -7,7 +7,7 @@ use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, words};
 use tailroute_e2e::wait::until;
 
-use crate::agreement::subscribed;
+use crate::agreement::subscribed_and_cleared;
 use crate::{agreement, all_live, told};
 
 const RANKS: u32 = 3;
@@ -34,7 +34,7 @@ async fn ranked(style: EventStyle) -> Fleet {
     })
     .await;
     all_live(&fleet).await;
-    subscribed(&fleet).await;
+    subscribed_and_cleared(&fleet).await;
     fleet
 }
 

@@ -14,7 +14,7 @@ use tailroute_e2e::fleet::{Fleet, probe_often, quick, route};
 use tailroute_e2e::talk::{Conversation, chat, words};
 use tailroute_e2e::wait::{until, within};
 
-use crate::{agreement, all_live, told};
+use crate::{agreement, all_live, subscribed, told};
 
 /// Other routers kept the old state: <https://github.com/llm-d/llm-d-router/issues/2853>,
 /// <https://github.com/vllm-project/aibrix/issues/2287>.
@@ -22,7 +22,7 @@ use crate::{agreement, all_live, told};
 async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
     let fleet = Fleet::start(vec![publishing()], |_| {}).await;
     all_live(&fleet).await;
-    agreement::subscribed(&fleet).await;
+    agreement::subscribed_and_cleared(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
     let headers = [("x-session-id", "one")];
     for turn in 0..3 {
@@ -77,7 +77,7 @@ async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     fleet.engines[0].set_fault(Fault::default());
     until("it to be back", || parts.state.fleet.workers()[0].is_ready()).await;
     all_live(&fleet).await;
-    agreement::subscribed(&fleet).await;
+    agreement::subscribed_and_cleared(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
     for turn in 0..3 {
         fleet
@@ -286,22 +286,6 @@ fn held(fleet: &Fleet) -> u64 {
 async fn cleared(fleet: &Fleet) -> f64 {
     let page = fleet.metrics().await;
     page.sum("tailroute_kv_events_total", &[("kind", "cleared")])
-}
-
-/// Sends requests past the router until the events of one from each engine have come. A subscription takes effect when
-/// the publisher has read it.
-async fn subscribed(fleet: &Fleet) {
-    let knowledge = &fleet.router.parts().state.knowledge;
-    let mut seed = 1000;
-    for (slot, engine) in (0..).zip(&fleet.engines) {
-        let known = knowledge.stored(WorkerId(slot));
-        while knowledge.stored(WorkerId(slot)) == known {
-            let aside = chat(&[("user", &words(seed, 100))], json!({}));
-            let other = call(engine.addr(), "POST", CHAT, &[], aside.to_string()).await;
-            assert_eq!(other.status, 200);
-            seed += 1;
-        }
-    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, Answer, CHAT, code_of};
-use tailroute_e2e::fleet::{Fleet, probe_often, quick};
+use tailroute_e2e::fleet::{Fleet, permits_are_back, probe_often, quick};
 use tailroute_e2e::raw::{Wire, request};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::wait::{until, within};
@@ -213,14 +213,7 @@ async fn play(steps: Vec<Step>) {
         parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })
     .await;
-    // The request of a client that has left may be read only now, and holds its permit for a moment.
-    until("no permit is lost, and none was made up", || {
-        let permits: Vec<_> = std::iter::repeat_with(|| parts.proxy.acquire())
-            .take(MAX_IN_FLIGHT)
-            .collect();
-        permits.iter().all(Option::is_some) && parts.proxy.acquire().is_none()
-    })
-    .await;
+    permits_are_back(&fleet.router, MAX_IN_FLIGHT).await;
     for seed in 0..ENGINES as u64 {
         // On a busy machine, a request may exceed these short limits.
         within(async { while post(fleet.address(), seed, json!({})).await.status != 200 {} }).await;

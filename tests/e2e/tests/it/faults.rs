@@ -321,10 +321,10 @@ async fn a_silent_stream_times_out() {
 
 #[tokio::test]
 async fn without_a_worker_the_response_has_a_retry_after() {
-    // Bound, so that nobody else takes the port, but it does not listen.
-    let nobody = TcpSocket::new_v4().unwrap();
-    nobody.bind(([127, 0, 0, 1], 0).into()).unwrap();
-    let address = nobody.local_addr().unwrap();
+    // A bound socket that does not listen reserves the port.
+    let reserved = TcpSocket::new_v4().unwrap();
+    reserved.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = reserved.local_addr().unwrap();
     let router = Server::start(configured(&[address])).await.unwrap();
     for (method, path, body) in [
         ("POST", CHAT, "{}"),

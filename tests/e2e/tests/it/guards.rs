@@ -30,7 +30,7 @@ use proxy::path::arrival::Peer;
 use serde_json::json;
 use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
-use tailroute_e2e::fleet::{Fleet, probe_often, quick};
+use tailroute_e2e::fleet::{Fleet, permits_are_back, probe_often, quick};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::wait::{until, within};
 use tokio::net::TcpListener;
@@ -305,14 +305,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         (0.0..=TURN * turns as f64).contains(&paid),
         "{paid} for {turns} turns"
     );
-    // The request of a client that has left may be read only now, and holds its permit or trial for a moment.
-    until("no permit is lost, and none was made up", || {
-        let permits: Vec<_> = std::iter::repeat_with(|| parts.proxy.acquire())
-            .take(PLACES)
-            .collect();
-        permits.iter().all(Option::is_some) && parts.proxy.acquire().is_none()
-    })
-    .await;
+    permits_are_back(&fleet.router, PLACES).await;
     until("all are back", || {
         parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
     })

@@ -11,7 +11,7 @@ use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, quick, route};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
-use tailroute_e2e::wait::{PATIENCE, until, within};
+use tailroute_e2e::wait::{until, within};
 
 fn in_turn(config: &mut Config) {
     config.routing.policy = PolicyName::RoundRobin;
@@ -91,7 +91,6 @@ async fn a_hedge_without_a_second_worker_costs_no_budget() {
         in_turn(config);
         config.failure.hedge_after = Some(AFTER);
         config.health.interval = Duration::from_secs(3600);
-        config.health.timeout = PATIENCE;
     })
     .await;
     let (parts, before) = (std::sync::Arc::clone(router.parts()), left(&router));

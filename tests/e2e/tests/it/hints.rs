@@ -10,9 +10,9 @@ use sim_engine::{EngineConfig, Fault, Order};
 use tailroute_e2e::client::CHAT;
 use tailroute_e2e::fleet::{COST, Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
-use tailroute_e2e::wait::{PATIENCE, within};
+use tailroute_e2e::wait::within;
 
-/// Waits until this number of hints has been delivered. One that times out is lost, hence the long timeouts here.
+/// Waits until this number of hints has been delivered.
 async fn delivered(fleet: &Fleet, kind: &str, count: f64) {
     let labels = [("kind", kind), ("delivered", "true")];
     within(async {
@@ -28,7 +28,6 @@ async fn an_ended_conversation_may_be_evicted_first_completely() {
     for in_request in [true, false] {
         let fleet = Fleet::start(vec![quick()], |config| {
             config.hints.in_request = in_request;
-            config.health.timeout = PATIENCE;
         })
         .await;
         let engine = &fleet.engines[0];
@@ -65,7 +64,6 @@ async fn shared_beginning(capture: Option<Capture>) {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.hints.in_request = false;
         config.hints.protect_from = NonZeroU32::new(3);
-        config.health.timeout = PATIENCE;
         config.capture = capture;
     })
     .await;
@@ -90,7 +88,6 @@ async fn hints_are_sent_in_sequence_with_epochs_and_a_time_to_live() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.routing.policy = PolicyName::RoundRobin;
         config.hints.ttl = Millis(5000.0);
-        config.health.timeout = PATIENCE;
     })
     .await;
     let mut talk = Conversation::new(&words(1, 300));

@@ -10,7 +10,7 @@ use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client;
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{ask, words};
-use tailroute_e2e::wait::{PATIENCE, until};
+use tailroute_e2e::wait::until;
 
 /// An engine that reports prefill times: a fifth of the configuration's default per token.
 fn telling() -> EngineConfig {
@@ -28,7 +28,6 @@ fn telling() -> EngineConfig {
 async fn fleet(engines: usize) -> Fleet {
     Fleet::start(vec![telling(); engines], |config| {
         config.health.interval = Duration::from_secs(86_400);
-        config.health.timeout = PATIENCE;
         config.health.queue_interval = None;
     })
     .await

@@ -16,7 +16,7 @@ use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, Answer, Whole};
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::ask;
-use tailroute_e2e::wait::{PATIENCE, within};
+use tailroute_e2e::wait::within;
 
 use self::By::{Faulty, Other, Router};
 use self::End::{Cut, CutSaying, Whole as Ended};
@@ -289,7 +289,6 @@ async fn fleet() -> Fleet {
         config.failure.breaker_failures = 1;
         config.failure.breaker_share = 0.01;
         config.health.interval = Duration::from_secs(60);
-        config.health.timeout = PATIENCE;
     })
     .await
 }

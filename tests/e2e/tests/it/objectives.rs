@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tailroute_e2e::client;
 use tailroute_e2e::fleet::{Fleet, quick};
 use tailroute_e2e::talk::{Conversation, ask, words};
-use tailroute_e2e::wait::{PATIENCE, until};
+use tailroute_e2e::wait::until;
 
 /// Requests with their own objective: <https://github.com/ai-dynamo/dynamo/issues/2697>. They state the time of their
 /// first token, not the weights to achieve it.
@@ -53,7 +53,6 @@ async fn explained(fleet: &Fleet) -> Value {
 async fn the_state_of_the_control_loop_shows_its_inputs() {
     let fleet = Fleet::start(vec![quick(); 2], |config| {
         config.objective.ttft = Millis(10_000.0);
-        config.health.timeout = PATIENCE;
     })
     .await;
     let mut talk = Conversation::new(&words(1, 300));
@@ -92,7 +91,7 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
 
 #[tokio::test]
 async fn a_changed_objective_is_sent_again() {
-    let fleet = Fleet::start(vec![quick()], |config| config.health.timeout = PATIENCE).await;
+    let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let worker = Arc::clone(&fleet.router.parts().state.fleet.workers()[0]);
     let engine = &fleet.engines[0];
     let first = engine.stats().objective.unwrap();

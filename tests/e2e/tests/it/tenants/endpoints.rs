@@ -7,7 +7,7 @@ use tailroute_e2e::client::{self, CHAT, Fields, Whole};
 use tailroute_e2e::fleet::route;
 use tailroute_e2e::raw::{Wire, exchange, request};
 use tailroute_e2e::upstream::Upstream;
-use tailroute_e2e::wait::{PATIENCE, until, within};
+use tailroute_e2e::wait::{until, within};
 
 use super::{is_salt, two_tenants};
 use crate::admission::bearer;
@@ -318,7 +318,6 @@ async fn inputs_that_sglang_caches_without_a_salt_are_rejected_unless_allowed() 
         let router = route(&[upstream.address], |config| {
             two_tenants(config);
             config.admission.unsalted_embeddings = allowed;
-            config.health.timeout = PATIENCE;
         })
         .await;
         let mut stage = Stage { upstream, router };
