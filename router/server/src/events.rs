@@ -25,8 +25,9 @@ pub(super) struct Watched {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
+    /// For the rest of a head, from its first byte.
     pub(super) head: Duration,
-    /// For an idle HTTP/2 connection. hyper handles idle HTTP/1 connections.
+    /// Between requests, and before the first one.
     pub(super) idle: Duration,
     /// For further requests on an HTTP/1 connection that is about to end without having announced it.
     pub(super) unused: Duration,
@@ -45,12 +46,8 @@ pub(super) struct Events {
 /// What the timer of [`Events::look`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Whether a first request has come. hyper's own timer starts only once the HTTP version is known.
-    First,
-    /// HTTP/1: nothing.
+    /// Whether the connection is idle, or a head is late.
     Served,
-    /// HTTP/2: whether the connection is idle, or still in the header block of the last check.
-    Http2 { block: Option<u64> },
     /// The router drains, and the connection has not announced its end.
     Leaving { was_sending: bool },
     /// The connection has announced its end.
@@ -61,6 +58,7 @@ enum Woken {
     Phase,
     ClientClosed,
     Evicted,
+    HeadBegins,
     Look,
 }
 
@@ -68,6 +66,8 @@ enum Woken {
 pub(super) enum Event {
     /// The time for a request's head has passed.
     HeadIsDue,
+    /// The connection has been idle for too long, and its protocol cannot announce the end.
+    Idle,
     /// The connection should end, and can do so without losing a request.
     MayEnd,
     /// The connection has announced its end and has no open request.
@@ -88,8 +88,8 @@ impl Events {
             watched,
             times,
             seen: Phase::Serving,
-            stage: Stage::First,
-            look: Box::pin(tokio::time::sleep(times.head)),
+            stage: Stage::Served,
+            look: Box::pin(tokio::time::sleep(times.idle)),
             client_closed: false,
         }
     }
@@ -106,6 +106,8 @@ impl Events {
                     is_abandoned.then_some(Event::ClientLeft)
                 }
                 Woken::Evicted => Some(Event::Evicted),
+                Woken::HeadBegins if self.stage == Stage::Served => self.looked(),
+                Woken::HeadBegins => None,
                 Woken::Look => self.looked(),
             };
             if let Some(event) = event {
@@ -131,7 +133,8 @@ impl Events {
             }
             () = socket.closed_by_client(), if !self.client_closed => Woken::ClientClosed,
             () = progress.evicted() => Woken::Evicted,
-            () = self.look.as_mut(), if self.stage != Stage::Served => Woken::Look,
+            () = progress.head_begins() => Woken::HeadBegins,
+            () = self.look.as_mut() => Woken::Look,
             never = answers.watch() => match never {},
         }
     }
@@ -151,20 +154,8 @@ impl Events {
     }
 
     fn looked(&mut self) -> Option<Event> {
-        let progress = &self.watched.progress;
-        let idle_for = progress.idle_for();
         match self.stage {
-            Stage::Served => {}
-            Stage::First if !progress.any_request() => return Some(Event::HeadIsDue),
-            Stage::First if progress.is_http2() => self.look_at_http2(idle_for),
-            Stage::First => self.stage = Stage::Served,
-            Stage::Http2 { block } if block.is_some() && block == progress.open_header_block() => {
-                return Some(Event::HeadIsDue);
-            }
-            Stage::Http2 { .. } if idle_for.is_some_and(|idle| idle >= self.times.idle) => {
-                return Some(self.may_end());
-            }
-            Stage::Http2 { .. } => self.look_at_http2(idle_for),
+            Stage::Served => return self.look_at_idleness(),
             Stage::Leaving { was_sending } => {
                 let is_sending = self.watched.answers.are_any();
                 if !self.watched.progress.was_used() && !is_sending && !was_sending {
@@ -173,18 +164,37 @@ impl Events {
                 let was_sending = is_sending;
                 self.look_after(self.times.unused, Stage::Leaving { was_sending });
             }
-            Stage::Told if idle_for.is_some_and(|idle| idle >= LAST_LOOK) => return Some(Event::Ended),
-            Stage::Told => self.look_after(LAST_LOOK, Stage::Told),
+            Stage::Told => {
+                let idle_for = self.watched.progress.idle_for();
+                if idle_for.is_some_and(|idle| idle >= LAST_LOOK) {
+                    return Some(Event::Ended);
+                }
+                self.look_after(LAST_LOOK, Stage::Told);
+            }
         }
         None
     }
 
-    /// Schedules the next HTTP/2 check. A header block has the time limit of a head.
-    fn look_at_http2(&mut self, idle_for: Option<Duration>) {
-        let block = self.watched.progress.open_header_block();
-        let idle_for = idle_for.unwrap_or_default();
-        let after = self.times.head.min(self.times.idle.saturating_sub(idle_for));
-        self.look_after(after, Stage::Http2 { block });
+    /// Ends a connection whose head is late, or that is idle. Schedules the next check otherwise.
+    fn look_at_idleness(&mut self) -> Option<Event> {
+        let (progress, Times { head, idle, .. }) = (&self.watched.progress, self.times);
+        let head_open_for = progress.head_open_for().unwrap_or_default();
+        let idle_for = progress.idle_for().unwrap_or_default();
+        if head_open_for >= head {
+            return Some(Event::HeadIsDue);
+        }
+        let after = if progress.has_open_head() {
+            head - head_open_for
+        } else if idle_for < idle {
+            idle - idle_for
+        } else if progress.is_http2() {
+            // GOAWAY loses no request.
+            return Some(self.may_end());
+        } else {
+            return Some(Event::Idle);
+        };
+        self.look_after(after, Stage::Served);
+        None
     }
 
     fn may_end(&mut self) -> Event {

@@ -74,19 +74,24 @@ pub(super) async fn open(
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
     let limit = proxy.state.live().limits.first_byte_timeout;
-    let until = Instant::now() + limit;
-    let until = deadline.head().map_or(until, |head| head.min(until));
+    let sent = Instant::now();
+    let until = sent + limit;
+    let own = deadline.head().filter(|own| *own <= until);
     let answered = async { upstream::vetted(proxy.state.client.request(asked).await?) };
-    let mut response = match timeout_at(until, answered).await {
+    let mut response = match timeout_at(own.unwrap_or(until), answered).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             warn!(worker = worker.name(), %error, "no tunnel");
             return Err(ApiError::WorkerFailed);
         }
-        Err(_) => return Err(ApiError::WorkerTimeout(limit)),
+        Err(_) if own.is_some() => return Err(deadline.exceeded()),
+        Err(_) => {
+            warn!(worker = worker.name(), "the worker did not answer the upgrade");
+            return Err(ApiError::WorkerTimeout(limit));
+        }
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(pass::answered(context, response, in_flight, permit));
+        return Ok(pass::answered(context, response, in_flight, permit, sent));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);
