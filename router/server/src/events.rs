@@ -207,3 +207,99 @@ impl Events {
         self.look = Box::pin(tokio::time::sleep(time));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const TIMES: Times = Times {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+        unused: Duration::from_secs(1),
+    };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Returns the event that ends a connection on which this happens, and after how many seconds.
+    async fn ends(happens: impl AsyncFnOnce(&Arc<Progress>)) -> Option<(Event, u64)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let progress = Arc::new(Progress::default());
+        let (_phase, phase) = watch::channel(Phase::Serving);
+        let watched = Watched {
+            socket: Arc::new(Socket::plain(listener.accept().await.unwrap().0)),
+            answers: Arc::new(Answers::new(seconds(120))),
+            progress: Arc::clone(&progress),
+            phase,
+        };
+        let (mut events, began) = (Events::new(watched, TIMES), Instant::now());
+        let happening = async {
+            happens(&progress).await;
+            sleep(seconds(1_000)).await;
+        };
+        tokio::select! {
+            event = events.next() => Some((event, began.elapsed().as_secs())),
+            () = happening => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_ends_after_the_idle_time() {
+        assert_eq!(ends(async |_| {}).await, Some((Event::Idle, 75)));
+        let requests = async |progress: &Arc<Progress>| {
+            for _ in 0..3 {
+                sleep(seconds(70)).await;
+                drop(progress.request_began());
+            }
+            let open = progress.request_began();
+            sleep(seconds(200)).await;
+            drop(open);
+        };
+        assert_eq!(ends(requests).await, Some((Event::Idle, 410 + 75)));
+        let announces = async |progress: &Arc<Progress>| progress.speaks_http2();
+        assert_eq!(ends(announces).await, Some((Event::MayEnd, 75)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_is_late_some_time_after_its_first_byte() {
+        let late = async |progress: &Arc<Progress>| {
+            sleep(seconds(60)).await;
+            progress.reads_head(Some(0));
+            sleep(seconds(9)).await;
+            progress.reads_head(Some(0));
+        };
+        assert_eq!(ends(late).await, Some((Event::HeadIsDue, 70)));
+        let in_time = async |progress: &Arc<Progress>| {
+            progress.reads_head(Some(0));
+            sleep(seconds(9)).await;
+            progress.reads_head(None);
+            drop(progress.request_began());
+        };
+        assert_eq!(ends(in_time).await, Some((Event::Idle, 9 + 75)));
+        let beside_a_stream = async |progress: &Arc<Progress>| {
+            progress.speaks_http2();
+            let _open = progress.request_began();
+            sleep(seconds(20)).await;
+            progress.reads_head(Some(1));
+            sleep(seconds(100)).await;
+        };
+        assert_eq!(ends(beside_a_stream).await, Some((Event::HeadIsDue, 30)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipelined_head_has_its_time_after_the_earlier_response() {
+        let pipelined = async |progress: &Arc<Progress>| {
+            let open = progress.request_began();
+            progress.reads_head(Some(1));
+            sleep(seconds(35)).await;
+            drop(open);
+        };
+        let ended = ends(pipelined).await;
+        assert!(matches!(ended, Some((Event::HeadIsDue, 45..=55))), "{ended:?}");
+    }
+}

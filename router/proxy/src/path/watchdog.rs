@@ -103,6 +103,11 @@ impl Waits {
         }
     }
 
+    /// Returns when to check next. A token that passes in between may bring the end forward, but not to before this time.
+    fn check_at(&self, now: Instant) -> Instant {
+        self.due().0.min(now + self.idle)
+    }
+
     /// Returns when the response must end unless it makes progress, and why.
     fn due(&self) -> (Instant, Overrun) {
         let silent = self.last + self.idle;
@@ -133,7 +138,7 @@ impl Watchdog {
             last: sent,
         };
         Self {
-            timer: Box::pin(tokio::time::sleep_until(waits.due().0)),
+            timer: Box::pin(tokio::time::sleep_until(waits.check_at(sent))),
             waits,
             bell: RareWaker::default(),
             cut: Box::pin(proxy.when_cut_off()),
@@ -153,11 +158,11 @@ impl Watchdog {
         let waker = self.bell.waker().clone();
         let cx = &mut Context::from_waker(&waker);
         while self.timer.as_mut().poll(cx).is_ready() {
-            let (at, overrun) = self.waits.due();
-            if at <= Instant::now() {
+            let (now, (at, overrun)) = (Instant::now(), self.waits.due());
+            if at <= now {
                 return Poll::Ready(overrun);
             }
-            self.timer.as_mut().reset(at);
+            self.timer.as_mut().reset(self.waits.check_at(now));
         }
         self.cut.as_mut().poll(cx).map(|()| Overrun::Cut)
     }
@@ -168,6 +173,75 @@ impl Watchdog {
             Overrun::NotBegun(limit) | Overrun::Silent(limit) => ApiError::WorkerTimeout(limit),
             Overrun::Late => self.waits.deadline.exceeded(),
             Overrun::Cut => ApiError::Draining,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+
+    const FIRST: u64 = 600;
+    const IDLE: u64 = 120;
+
+    /// Returns after how many seconds a response with these steps must end, and why. `total`: its deadline.
+    fn ends(steps: &[(u64, Step)], total: Option<u64>) -> (u64, Overrun) {
+        let sent = Instant::now();
+        let mut headers = HeaderMap::new();
+        if let Some(total) = total {
+            headers.insert("x-request-timeout-ms", (total * 1000).into());
+        }
+        let mut waits = Waits {
+            first: Duration::from_secs(FIRST),
+            idle: Duration::from_secs(IDLE),
+            deadline: Deadline::of(&headers, &config::Failure::default(), sent),
+            sent,
+            has_begun: false,
+            last: sent,
+        };
+        for (at, step) in steps {
+            waits.saw(*step, sent + Duration::from_secs(*at));
+        }
+        let (at, overrun) = waits.due();
+        ((at - sent).as_secs(), overrun)
+    }
+
+    #[test]
+    fn the_limit_depends_on_what_is_waited_for() {
+        use Step::{Event, Nothing, Token};
+        let not_begun = Overrun::NotBegun(Duration::from_secs(FIRST));
+        let silent = Overrun::Silent(Duration::from_secs(IDLE));
+        for (what, steps, total, expected) in [
+            ("no event", &[][..], None, (600, not_begun)),
+            ("comments only", &[(5, Nothing), (590, Nothing)], None, (600, not_begun)),
+            ("the role, then nothing", &[(1, Event), (2, Nothing)], None, (600, not_begun)),
+            ("events without a token", &[(1, Event), (590, Event)], None, (710, silent)),
+            ("one token", &[(500, Token)], None, (620, silent)),
+            ("comments after a token", &[(1, Token), (60, Nothing)], None, (180, silent)),
+            ("a deadline before the first token", &[], Some(30), (30, Overrun::Late)),
+            ("a deadline between tokens", &[(1, Token)], Some(30), (30, Overrun::Late)),
+            ("a deadline beyond", &[(1, Token)], Some(1000), (121, silent)),
+        ] {
+            assert_eq!(ends(steps, total), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_late_first_token_counts_against_a_worker_that_makes_no_progress() {
+        let limit = Duration::from_secs(1);
+        for (overrun, busy, stuck) in [
+            (Overrun::NotBegun(limit), false, true),
+            (Overrun::Silent(limit), true, true),
+            (Overrun::Late, false, false),
+            (Overrun::Cut, false, false),
+        ] {
+            assert_eq!(
+                [true, false].map(|is_busy| overrun.is_the_workers(is_busy)),
+                [busy, stuck],
+                "{overrun:?}"
+            );
         }
     }
 }

@@ -31,6 +31,7 @@ mod hints;
 mod hostile_workers;
 mod idleness;
 mod learning;
+mod limits;
 mod matrix;
 mod names;
 mod objectives;
