@@ -245,7 +245,11 @@ mod tests {
         let (config, fleet) = (config(), Fleet::new(Vec::new()));
         join(&fleet, &config, "a", 0.0).unwrap();
         let worker = fleet.find("a").unwrap();
-        assert_eq!(worker.silent_for(Millis(9_000.0)), Millis::ZERO, "it has no request");
+        assert_eq!(
+            worker.silent_for(Millis(9_000.0)),
+            Millis::ZERO,
+            "it has no request"
+        );
         worker.sent(Millis(9_500.0), None);
         assert_eq!(worker.silent_for(Millis(12_000.0)), Millis(3_000.0));
         worker.count_bytes(1);

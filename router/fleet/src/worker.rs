@@ -146,10 +146,7 @@ impl Worker {
             models: ArcSwapOption::empty(),
             late: AtomicBool::new(false),
             bytes_seen: AtomicU64::new(0),
-            progress: Mutex::new(Progress {
-                bytes: 0,
-                at: joined,
-            }),
+            progress: Mutex::new(Progress { bytes: 0, at: joined }),
             unreachable: LogRateLimit::default(),
             tells_cached: AtomicBool::new(false),
             shares_inputs: AtomicBool::new(true),

@@ -26,14 +26,19 @@ const DATA: &[u8] = b"data";
 impl FirstEvent {
     /// Returns a reader of the response with this head.
     pub fn of(head: &HeaderMap) -> Self {
-        let kind = head.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
-        let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
-        Self {
-            place: match is_stream && !head.contains_key(CONTENT_ENCODING) {
-                true => Place::Field(0),
-                false => Place::Begun,
-            },
-        }
+        let kind = head.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        Self::new(kind, head.contains_key(CONTENT_ENCODING))
+    }
+
+    /// Returns a reader of a response with this content type.
+    pub fn new(content_type: Option<&str>, encoded: bool) -> Self {
+        let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let place = if is_stream && !encoded {
+            Place::Field(0)
+        } else {
+            Place::Begun
+        };
+        Self { place }
     }
 
     /// Reads the next bytes. Returns how far the response is.
@@ -64,7 +69,11 @@ mod tests {
 
     fn of(fields: &[(http::HeaderName, &'static str)]) -> FirstEvent {
         let fields = fields.iter().cloned();
-        FirstEvent::of(&fields.map(|(name, value)| (name, HeaderValue::from_static(value))).collect())
+        FirstEvent::of(
+            &fields
+                .map(|(name, value)| (name, HeaderValue::from_static(value)))
+                .collect(),
+        )
     }
 
     #[test]

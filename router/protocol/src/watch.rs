@@ -8,6 +8,7 @@ use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 
 use super::family::Family;
+use super::first_event::FirstEvent;
 use super::reply::Piece;
 use super::routes::Endpoint;
 use tailroute_http::unread::Unread;
@@ -112,6 +113,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
+    /// For a response that is not read.
+    first_event: FirstEvent,
     /// Share of the memory for buffers of all responses.
     room: Option<Unread>,
     stencil: Stencil,
@@ -158,6 +161,7 @@ impl Watch {
         };
         Self {
             form,
+            first_event: FirstEvent::new(content_type, encoded),
             room: None,
             stencil: Stencil::default(),
             endpoint,
@@ -257,7 +261,7 @@ impl Watch {
             reply(Piece::Unrepeated);
         }
         if !self.is_stream() {
-            self.first_token |= !chunk.is_empty() && !is_blank;
+            self.first_token |= self.first_event.push(chunk) == Step::Token && !is_blank;
             self.passed.unread += chunk.len() as u64;
         }
         match self.first_token {

@@ -301,7 +301,11 @@ mod tests {
         assert!(progress.head_begins().now_or_never().is_some());
         after(3).await;
         progress.reads_head(Some(0));
-        assert_eq!(progress.head_open_for(), seconds(3), "more bytes do not extend it");
+        assert_eq!(
+            progress.head_open_for(),
+            seconds(3),
+            "more bytes do not extend it"
+        );
         assert!(progress.head_begins().now_or_never().is_none());
         progress.reads_head(None);
         let request = progress.request_began();
@@ -316,7 +320,11 @@ mod tests {
         progress.speaks_http2();
         let _request = progress.request_began();
         after(4).await;
-        assert_eq!(progress.head_open_for(), seconds(4), "a header block beside a stream");
+        assert_eq!(
+            progress.head_open_for(),
+            seconds(4),
+            "a header block beside a stream"
+        );
     }
 
     #[tokio::test]

@@ -63,7 +63,10 @@ fn note_lateness(worker: &Worker, was_late: bool) {
             "its probes are late while it has requests: it gets new ones only where no other worker remains"
         ),
         (true, false) if worker.is_well() => {
-            info!(worker = worker.name(), "its probes are answered in time, or its requests make progress");
+            info!(
+                worker = worker.name(),
+                "its probes are answered in time, or its requests make progress"
+            );
         }
         _ => {}
     }

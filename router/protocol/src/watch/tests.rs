@@ -399,7 +399,10 @@ fn only_events_and_tokens_bring_a_response_forward() {
             Endpoint::Messages,
             stream,
             &[
-                ("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n", Event),
+                (
+                    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n",
+                    Event,
+                ),
                 ("event: ping\ndata: {\"type\": \"ping\"}\n\n", Nothing),
                 (
                     "data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n",
@@ -411,16 +414,35 @@ fn only_events_and_tokens_bring_a_response_forward() {
             Endpoint::Responses,
             stream,
             &[
-                ("data: {\"type\":\"response.created\",\"response\":{\"id\":\"a\"}}\n\n", Event),
-                ("data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n", Token),
+                (
+                    "data: {\"type\":\"response.created\",\"response\":{\"id\":\"a\"}}\n\n",
+                    Event,
+                ),
+                (
+                    "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n",
+                    Token,
+                ),
             ],
         ),
-        (Endpoint::Chat, json, &[("", Nothing), (" \n", Nothing), ("{", Token), (" ", Token)]),
+        (
+            Endpoint::Chat,
+            json,
+            &[("", Nothing), (" \n", Nothing), ("{", Token), (" ", Token)],
+        ),
         (Endpoint::Chat, "text/plain", &[("", Nothing), (" ", Token)]),
+        (
+            Endpoint::Speech,
+            stream,
+            &[(": ping\n\n", Nothing), ("data: {}\n\n", Token)],
+        ),
     ] {
         let mut watch = Watch::new(endpoint, Some(kind), false);
         for (piece, expected) in pieces {
-            assert_eq!(watch.push(piece.as_bytes(), |_| {}), *expected, "{endpoint:?} {piece}");
+            assert_eq!(
+                watch.push(piece.as_bytes(), |_| {}),
+                *expected,
+                "{endpoint:?} {piece}"
+            );
         }
     }
 }

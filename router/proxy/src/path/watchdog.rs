@@ -215,13 +215,43 @@ mod tests {
         let silent = Overrun::Silent(Duration::from_secs(IDLE));
         for (what, steps, total, expected) in [
             ("no event", &[][..], None, (600, not_begun)),
-            ("comments only", &[(5, Nothing), (590, Nothing)], None, (600, not_begun)),
-            ("the role, then nothing", &[(1, Event), (2, Nothing)], None, (600, not_begun)),
-            ("events without a token", &[(1, Event), (590, Event)], None, (710, silent)),
+            (
+                "comments only",
+                &[(5, Nothing), (590, Nothing)],
+                None,
+                (600, not_begun),
+            ),
+            (
+                "the role, then nothing",
+                &[(1, Event), (2, Nothing)],
+                None,
+                (600, not_begun),
+            ),
+            (
+                "events without a token",
+                &[(1, Event), (590, Event)],
+                None,
+                (710, silent),
+            ),
             ("one token", &[(500, Token)], None, (620, silent)),
-            ("comments after a token", &[(1, Token), (60, Nothing)], None, (180, silent)),
-            ("a deadline before the first token", &[], Some(30), (30, Overrun::Late)),
-            ("a deadline between tokens", &[(1, Token)], Some(30), (30, Overrun::Late)),
+            (
+                "comments after a token",
+                &[(1, Token), (60, Nothing)],
+                None,
+                (180, silent),
+            ),
+            (
+                "a deadline before the first token",
+                &[],
+                Some(30),
+                (30, Overrun::Late),
+            ),
+            (
+                "a deadline between tokens",
+                &[(1, Token)],
+                Some(30),
+                (30, Overrun::Late),
+            ),
             ("a deadline beyond", &[(1, Token)], Some(1000), (121, silent)),
         ] {
             assert_eq!(ends(steps, total), expected, "{what}");

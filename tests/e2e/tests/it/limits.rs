@@ -168,7 +168,10 @@ async fn half_a_head_times_out_on_a_connection_that_may_be_idle_for_longer() {
     assert_eq!(wire.answer().await.expect("an answer").status, 200);
     wire.write(b"POST / HTTP/1.1\r\nhost: ").await;
     let late = wire.answer().await.expect("an answer");
-    assert_eq!((late.status, late.error_code().as_str()), (408, "request_timeout"));
+    assert_eq!(
+        (late.status, late.error_code().as_str()),
+        (408, "request_timeout")
+    );
     assert!(wire.closes().await);
     fleet.at_rest().await;
 }
@@ -189,11 +192,17 @@ async fn late_probes_pass_a_worker_over_but_never_the_last_one() {
     late(0);
     for turn in 0..6 {
         let answer = fleet.chat(&[], &ask(&turn.to_string(), json!({}))).await;
-        assert_eq!((answer.status.as_u16(), answer.worker().as_str()), (200, workers[1].name()));
+        assert_eq!(
+            (answer.status.as_u16(), answer.worker().as_str()),
+            (200, workers[1].name())
+        );
     }
     late(1);
     for turn in 6..9 {
-        assert_eq!(fleet.chat(&[], &ask(&turn.to_string(), json!({}))).await.status, 200);
+        assert_eq!(
+            fleet.chat(&[], &ask(&turn.to_string(), json!({}))).await.status,
+            200
+        );
     }
     parts.state.note_health(&workers[0], Probe::Busy);
     assert!(!workers[0].is_late() && workers[1].is_late());

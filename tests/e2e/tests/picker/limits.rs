@@ -51,8 +51,15 @@ async fn ends(gateway: &Gateway, (case, path, code, says): (&str, &str, &str, &s
     }
     let (status, _, error) = stream.immediate().await;
     let error = error["error"].clone();
-    assert_eq!((status, error["code"].as_str()), (504, Some(code)), "{case} {path}");
-    assert!(error["message"].as_str().unwrap().contains(says), "{case} {path} {error}");
+    assert_eq!(
+        (status, error["code"].as_str()),
+        (504, Some(code)),
+        "{case} {path}"
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains(says),
+        "{case} {path} {error}"
+    );
     stream
 }
 

@@ -90,7 +90,11 @@ impl Flight {
 
     /// Excuses the worker from a first token that is late while other requests make progress: it is busy.
     pub fn spare_if_busy(&mut self, overrun: Overrun) {
-        if !overrun.is_the_workers(self.proxy.state.is_answering(self.worker(), self.noted.bytes_before)) {
+        if !overrun.is_the_workers(
+            self.proxy
+                .state
+                .is_answering(self.worker(), self.noted.bytes_before),
+        ) {
             self.spare();
         }
     }

@@ -89,7 +89,8 @@ pub(crate) async fn pass(
             return Err(ApiError::RequestTimeout(*limit));
         }
         let is_busy = || proxy.state.is_answering(&worker, bytes_before);
-        if ended.is_the_workers(is_busy) && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed() {
+        if ended.is_the_workers(is_busy) && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed()
+        {
             proxy.state.breaker_opened(&worker);
         }
         state.tried.push(worker.id);
