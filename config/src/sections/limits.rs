@@ -27,10 +27,16 @@ pub struct Limits {
     /// mirror is used until the stream is followed again.
     #[schemars(with = "u64", range(min = 65_536, max = 1_073_741_824))]
     pub max_kv_message_bytes: NonZeroUsize,
-    /// Seconds that a client may take to send a request's head.
+    /// Seconds that a client may take to send a request's head, from its first byte; a slower one is answered 408. Also
+    /// bounds a TLS handshake.
     #[serde(rename = "header_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub header_timeout: Duration,
+    /// Seconds that a client connection may be open without a request before it is closed. Longer than clients keep
+    /// idle connections, so that they do not send a request into the close: aiohttp 15 s, Node.js and httpx 5 s.
+    #[serde(rename = "client_idle_timeout_s", with = "seconds")]
+    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    pub client_idle_timeout: Duration,
     /// Seconds that a client may take to send a request's body; a slower one is answered 408.
     #[serde(rename = "body_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
@@ -39,12 +45,14 @@ pub struct Limits {
     #[serde(rename = "connect_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub connect_timeout: Duration,
-    /// Seconds in total until a worker's response head must have arrived; then 504.
+    /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a response
+    /// without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and pings in a
+    /// stream do not extend it.
     #[serde(rename = "first_byte_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub first_byte_timeout: Duration,
-    /// Seconds that a stream may be silent, or its client not take available data, before it is cut; and that an HTTP/2
-    /// connection may have no stream before it is closed.
+    /// Seconds that a response may be silent after its first token, or its client not take available data, before it is
+    /// cut.
     #[serde(rename = "idle_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub idle_timeout: Duration,
@@ -77,6 +85,7 @@ impl Default for Limits {
             max_header_bytes: at_least_one(64 << 10),
             max_kv_message_bytes: at_least_one(64 << 20),
             header_timeout: Duration::from_secs(10),
+            client_idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(2),
             first_byte_timeout: Duration::from_secs(600),

@@ -1,7 +1,8 @@
 //! Health of a worker, judged over several probes.
 //!
-//! A new worker is healthy after its first success. A late probe while the worker has requests counts half: engines
-//! answer probes from the thread that builds batches.
+//! A new worker is healthy after its first success. Engines answer probes from the thread that builds batches, so a late
+//! probe while the worker has requests counts half, and does not take it out: a worker whose probes are [late](
+//! Health::is_late) is passed over while others remain ([`rotation`](crate::rotation)).
 
 use std::num::NonZeroU32;
 
@@ -12,6 +13,8 @@ use policy::units::Millis;
 pub enum Probe {
     /// The worker is healthy.
     Well,
+    /// No response in time, but responses to requests arrive.
+    Busy,
     /// No response in time while the worker has requests.
     Late,
     /// Refused, failed, or no response from an idle worker.
@@ -36,6 +39,7 @@ pub struct Health {
     ready: Option<bool>,
     /// Consecutive observations that contradict `ready`, in halves.
     streak: u32,
+    late: bool,
 }
 
 impl Health {
@@ -46,12 +50,18 @@ impl Health {
             healthy_after: healthy_after.get(),
             ready: None,
             streak: 0,
+            late: false,
         }
     }
 
     /// Returns whether the worker is healthy.
     pub fn is_ready(&self) -> bool {
         self.ready == Some(true)
+    }
+
+    /// Returns whether a healthy worker's probes are late.
+    pub fn is_late(&self) -> bool {
+        self.late && self.is_ready()
     }
 
     /// Records an observation. Returns the new readiness if it changed.
@@ -61,7 +71,8 @@ impl Health {
         let (weight, needed) = match (self.ready, probe) {
             (None, Probe::Well) => (2, 2),
             (None, _) => (0, 2),
-            (Some(true), Probe::Well) | (Some(false), Probe::Late | Probe::Bad) => (0, 2),
+            (Some(true), Probe::Well | Probe::Busy) => (0, 2),
+            (Some(false), Probe::Busy | Probe::Late | Probe::Bad) => (0, 2),
             (Some(true), Probe::Late) => (1, self.unhealthy_after.saturating_mul(2)),
             (Some(true), Probe::Bad) => (2, self.unhealthy_after.saturating_mul(2)),
             (Some(false), Probe::Well) => (2, self.healthy_after.saturating_mul(2)),
@@ -72,6 +83,11 @@ impl Health {
             0
         };
         if self.streak < needed {
+            self.late &= weight > 0;
+            return None;
+        }
+        self.late = probe == Probe::Late;
+        if self.late {
             return None;
         }
         self.streak = 0;
@@ -118,14 +134,30 @@ mod tests {
 
     /// Regression, <https://github.com/sgl-project/sglang/pull/9198>: one late probe took a busy worker out.
     #[test]
-    fn a_busy_worker_that_is_late_is_given_twice_the_time() {
+    fn late_probes_do_not_take_a_busy_worker_out() {
         let mut health = health(3, 1);
         health.observe(Probe::Well);
         for _ in 0..5 {
             assert_eq!(health.observe(Probe::Late), None);
+            assert!(!health.is_late());
         }
-        assert_eq!(health.observe(Probe::Late), Some(false));
-        assert_eq!(health.observe(Probe::Late), None);
+        for _ in 0..100 {
+            assert_eq!(health.observe(Probe::Late), None);
+            assert!(health.is_late() && health.is_ready());
+        }
+        for alive in [Probe::Well, Probe::Busy] {
+            assert_eq!(health.observe(alive), None);
+            assert!(!health.is_late());
+            for _ in 0..6 {
+                health.observe(Probe::Late);
+            }
+            assert!(health.is_late());
+        }
+        assert_eq!(health.observe(Probe::Bad), Some(false), "the next one decides");
+        assert!(!health.is_late());
+        for probe in [Probe::Late, Probe::Busy] {
+            assert_eq!(health.observe(probe), None);
+        }
         assert_eq!(health.observe(Probe::Well), Some(true));
         for probe in [Probe::Late, Probe::Late, Probe::Bad] {
             assert_eq!(health.observe(probe), None);

@@ -241,6 +241,25 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_is_silent_since_its_last_response_bytes_while_it_has_requests() {
+        let (config, fleet) = (config(), Fleet::new(Vec::new()));
+        join(&fleet, &config, "a", 0.0).unwrap();
+        let worker = fleet.find("a").unwrap();
+        assert_eq!(
+            worker.silent_for(Millis(9_000.0)),
+            Millis::ZERO,
+            "it has no request"
+        );
+        worker.sent(Millis(9_500.0), None);
+        assert_eq!(worker.silent_for(Millis(12_000.0)), Millis(3_000.0));
+        worker.count_bytes(1);
+        assert_eq!(worker.silent_for(Millis(13_000.0)), Millis::ZERO);
+        assert_eq!(worker.silent_for(Millis(20_000.0)), Millis(7_000.0));
+        worker.ended(Millis(20_000.0), None);
+        assert_eq!(worker.silent_for(Millis(21_000.0)), Millis::ZERO);
+    }
+
+    #[test]
     fn a_fleet_has_so_many_slots_and_no_more() {
         let (config, fleet) = (config(), Fleet::new(Vec::new()));
         let worker = Arc::new(Worker::new(

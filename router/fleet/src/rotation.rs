@@ -1,8 +1,9 @@
 //! Selects the workers that may be given turns among the healthy ones, by breakers and slow starts, and bounds both.
 //!
-//! If many breakers open at once, the remaining workers get all the load and fail in turn. So open breakers withhold
-//! turns from at most a share of the eligible workers, the worst first, and never from the last one. This is evaluated
-//! among the workers that serve the model: a bound over the whole fleet could withhold a model's only two workers.
+//! If many breakers open at once, the remaining workers get all the load and fail in turn. So open breakers and late
+//! probes withhold turns from at most a share of the eligible workers, the worst first, and never from the last one. This
+//! is evaluated among the workers that serve the model: a bound over the whole fleet could withhold a model's only two
+//! workers.
 //!
 //! A restarted worker is cold and idle, so that every policy prefers it. For a while its requests in flight are capped
 //! at a growing share, from none to all, of those of the busiest other worker, and at least one. Unlike an added cost,
@@ -21,6 +22,8 @@ pub struct Condition {
     pub failing: f64,
     /// Progress of its slow start, from 0 to 1.
     pub started: f64,
+    /// Whether its probes are late.
+    pub late: bool,
 }
 
 impl Condition {
@@ -29,24 +32,35 @@ impl Condition {
         breaker: BreakerState::Closed,
         failing: 0.0,
         started: 1.0,
+        late: false,
     };
+
+    fn is_open(&self) -> bool {
+        self.breaker == BreakerState::Open
+    }
 }
 
-/// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers
-/// withhold at most `max_share` of the ready workers and never all. Returns how many open breakers were overridden.
+/// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers and late
+/// probes withhold at most `max_share` of the ready workers and never all. Returns how many open breakers were
+/// overridden.
 pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64) -> usize {
     debug_assert_eq!(views.len(), conditions.len());
     let ready = views.iter().filter(|view| view.ready).count();
     let mut failing: Vec<usize> = (0..views.len())
-        .filter(|&at| views[at].ready && conditions[at].breaker == BreakerState::Open)
+        .filter(|&at| views[at].ready && (conditions[at].is_open() || conditions[at].late))
         .collect();
     let most = ((max_share * ready as f64) as usize).min(ready.saturating_sub(1));
-    failing.sort_by(|&a, &b| conditions[b].failing.total_cmp(&conditions[a].failing));
+    failing.sort_by(|&a, &b| {
+        let (a, b) = (&conditions[a], &conditions[b]);
+        let by_failures = || b.failing.total_cmp(&a.failing);
+        b.is_open().cmp(&a.is_open()).then_with(by_failures)
+    });
     for &at in failing.iter().take(most) {
         views[at].ready = false;
     }
     hold_back(views, conditions);
-    failing.len().saturating_sub(most)
+    let overridden = failing.iter().skip(most);
+    overridden.filter(|&&at| conditions[at].is_open()).count()
 }
 
 fn hold_back(views: &mut [WorkerView], conditions: &[Condition]) {

@@ -67,7 +67,12 @@ pub struct Worker {
     is_watched: AtomicBool,
     dialect: RwLock<Arc<dyn Dialect>>,
     models: ArcSwapOption<Vec<serde_json::Value>>,
+    /// Whether its probes are late.
+    late: AtomicBool,
     bytes_seen: AtomicU64,
+    progress: Mutex<Progress>,
+    /// Rate limit for the warning about failed connections.
+    pub unreachable: LogRateLimit,
     tells_cached: AtomicBool,
     shares_inputs: AtomicBool,
     slowdown: ArcSwapOption<Slowdown>,
@@ -80,6 +85,15 @@ pub struct Slowdown {
     pub own: Option<Slow>,
     /// Share of its queue that slow workers cause.
     pub queue_share: f64,
+}
+
+/// The last observed progress of a worker's responses.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// The count of response bytes.
+    bytes: u64,
+    /// When it last grew, or the worker had no request.
+    at: Millis,
 }
 
 impl Worker {
@@ -130,7 +144,10 @@ impl Worker {
             is_watched: AtomicBool::new(false),
             dialect: RwLock::new(dialect::before_probe(&spec)),
             models: ArcSwapOption::empty(),
+            late: AtomicBool::new(false),
             bytes_seen: AtomicU64::new(0),
+            progress: Mutex::new(Progress { bytes: 0, at: joined }),
+            unreachable: LogRateLimit::default(),
             tells_cached: AtomicBool::new(false),
             shares_inputs: AtomicBool::new(true),
             slowdown: ArcSwapOption::empty(),
@@ -240,6 +257,7 @@ impl Worker {
             self.starts_anew(now);
         }
         self.well.store(health.is_ready(), Ordering::Release);
+        self.late.store(health.is_late(), Ordering::Relaxed);
         if changed == Some(false) {
             // It may return with other settings.
             self.tells_cached.store(false, Ordering::Relaxed);
@@ -282,7 +300,25 @@ impl Worker {
         self.tells_cached.load(Ordering::Relaxed)
     }
 
-    /// Returns the response bytes received: a worker that sends is alive, whatever its probes say.
+    /// Returns whether its probes are late: it is passed over while other workers remain.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Returns for how long it has had requests and sent nothing. Progress is noticed when this is called, as each probe
+    /// does.
+    pub fn silent_for(&self, now: Millis) -> Millis {
+        let (bytes, is_idle) = (self.bytes_seen(), self.with_load(|load| load.in_flight == 0));
+        let mut progress = self.progress.lock();
+        if is_idle || progress.bytes != bytes {
+            *progress = Progress { bytes, at: now };
+        }
+        now - progress.at
+    }
+
+    /// Returns the bytes of responses received, without streams' events before the first token: a worker that sends is
+    /// alive, whatever its probes say.
     #[must_use]
     pub fn bytes_seen(&self) -> u64 {
         self.bytes_seen.load(Ordering::Relaxed)

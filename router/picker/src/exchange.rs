@@ -3,9 +3,13 @@
 //! The gateway's configuration (`processing_mode`), sent in its first message, determines how bodies come. With
 //! `FULL_DUPLEX_STREAMED` the head is answered after the body, and both are sent together; with `BUFFERED` it is
 //! answered at once, and the answer to the body names the worker. The gateway may close or reset its stream at any
-//! time: this drops the future, which ends the request's accounting.
+//! time: this drops the future, which ends the request's accounting. After the pick, the response has the limits of the
+//! data port ([`Watchdog`]); when one passes, the gateway gets an immediate response.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -34,6 +38,7 @@ use proxy::path::among::Among;
 use proxy::path::arrival::Arrival;
 use proxy::path::context::{RequestContext, RequestTimer};
 use proxy::path::deadline::Deadline;
+use proxy::path::watchdog::{Overrun, Watchdog};
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
@@ -122,6 +127,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
             endpoint: admit::endpoint(&route),
             started: proxy.state.clock.now(),
         },
+        deadline: Deadline::of(&parts.headers, &proxy.state.config.failure, Instant::now()),
         among: head::among(&first),
         has_body: !head.end_of_stream,
         given,
@@ -132,9 +138,9 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     asked.trace.asked(&parts.method, asked.timer.endpoint);
     let talking = async {
         match talk.ask(&mut inbox, parts, route, &asked).await {
-            Ok(served) => {
+            Ok((served, watchdog)) => {
                 proxy.state.metrics.picked("picked");
-                talk.until_it_ends(&mut inbox, served, &asked).await
+                talk.until_it_ends(&mut inbox, served, watchdog, &asked).await
             }
             Err(no) => talk.no(no, &asked).await,
         }
@@ -146,6 +152,7 @@ struct Asked {
     caller: Result<Caller, ApiError>,
     family: Family,
     timer: RequestTimer,
+    deadline: Deadline,
     among: Among,
     has_body: bool,
     /// The headers as sent by the gateway.
@@ -222,9 +229,8 @@ impl Exchange<'_> {
         mut parts: Parts,
         route: Result<Route, ApiError>,
         asked: &Asked,
-    ) -> Result<Served, No> {
-        let proxy = self.proxy;
-        let deadline = Deadline::of(&parts.headers, &proxy.state.config.failure, Instant::now());
+    ) -> Result<(Served, Watchdog), No> {
+        let (proxy, deadline) = (self.proxy, asked.deadline);
         let context = RequestContext {
             proxy,
             caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
@@ -254,13 +260,20 @@ impl Exchange<'_> {
             () = deadline.head_passed() => return Err(deadline.exceeded().into()),
             () = proxy.when_cut_off() => return Err(ApiError::Draining.into()),
         };
+        let mut watchdog = Watchdog::new(proxy, deadline, Instant::now());
         let changes = answers::changes(&asked.given, &picked.headers);
-        if is_read {
-            self.name(picked, changes, &body, room, by_trailers).await
-        } else {
+        let naming = async {
+            if is_read {
+                return self.name(picked, changes, &body, room, by_trailers).await;
+            }
             let told = answers::picked(AnswerPart::RequestHeaders, &picked.endpoints, changes, None);
             self.send(told).await?;
             Ok(picked.served)
+        };
+        match within(&mut watchdog, naming).await {
+            Ok(served) => Ok((served?, watchdog)),
+            // The gateway does not read what it is sent.
+            Err(_) => Err(No::Gone),
         }
     }
 
@@ -326,27 +339,58 @@ impl Exchange<'_> {
         &self,
         inbox: &mut Inbox,
         mut served: Served,
+        mut watchdog: Watchdog,
         asked: &Asked,
     ) -> Result<(), Status> {
-        let mut has_head = false;
-        while let Some(message) = inbox.next().await? {
-            has_head |= matches!(message.request, Some(RequestPart::ResponseHeaders(_)));
+        loop {
+            let next = if served.is_watched() {
+                within(&mut watchdog, inbox.next()).await
+            } else {
+                Ok(inbox.next().await)
+            };
+            let message = match next {
+                Ok(message) => message?,
+                Err(overrun) => {
+                    self.overran(overrun, &watchdog, served, asked);
+                    return Ok(());
+                }
+            };
+            let Some(message) = message else {
+                return Ok(());
+            };
             if let Some(RequestPart::RequestBody(piece)) = &message.request
                 && let Err(error) = served.asks(&piece.body)
             {
                 return self.no(error.into(), asked).await;
             }
-            if let Some(told) = self.passes(message, &mut served, asked)?
-                && self.out.send((told, inbox.take_room())).await.is_err()
-            {
-                return Ok(());
+            let Some(told) = self.passes(message, &mut served, &mut watchdog, asked)? else {
+                continue;
+            };
+            match within(&mut watchdog, self.out.send((told, inbox.take_room()))).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Ok(()),
+                Err(overrun) => {
+                    self.overran(overrun, &watchdog, served, asked);
+                    return Ok(());
+                }
             }
         }
-        if has_head && self.modes.response == BodyMode::None {
-            // Assumed complete: the gateway closes its stream in the same way when its client has disconnected.
-            served.ended(true);
+    }
+
+    /// Ends a request that a limit ends. The gateway answers its client with the error, or cuts the response.
+    fn overran(&self, overrun: Overrun, watchdog: &Watchdog, mut served: Served, asked: &Asked) {
+        let error = watchdog.told(overrun);
+        if !served.has_head() {
+            asked
+                .trace
+                .answered(error.status(), Some(&HeaderValue::from_static(error.code())));
         }
-        Ok(())
+        served.overran(overrun);
+        let refused = answers::refused(&error, asked.family, &asked.limits(self.proxy));
+        // A gateway that does not read is not waited for.
+        if self.out.try_send((refused, None)).is_err() {
+            debug!(%error, "the gateway does not read its messages");
+        }
     }
 
     /// Observes a part of the request or its response. Returns the answer to it.
@@ -354,6 +398,7 @@ impl Exchange<'_> {
         &self,
         message: ProcessingRequest,
         served: &mut Served,
+        watchdog: &mut Watchdog,
         asked: &Asked,
     ) -> Result<Option<ProcessingResponse>, Status> {
         let by = head::served(&message);
@@ -377,11 +422,14 @@ impl Exchange<'_> {
                 asked.trace.answered(status, None);
                 if head.end_of_stream {
                     served.ended(false);
+                } else if self.modes.response == BodyMode::None {
+                    // Assumed complete: the gateway shows no more of it.
+                    served.ended(true);
                 }
                 answers::answered(&head::routers_own(&head), &marks)
             }
             Some(RequestPart::ResponseBody(piece)) => {
-                served.body(&piece.body);
+                watchdog.saw(served.body(&piece.body));
                 if piece.end_of_stream {
                     served.ended(false);
                 }
@@ -394,6 +442,16 @@ impl Exchange<'_> {
         };
         Ok(Some(told))
     }
+}
+
+/// Completes with the work, or with the limit that passes first.
+async fn within<T>(watchdog: &mut Watchdog, work: impl Future<Output = T>) -> Result<T, Overrun> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => watchdog.poll(cx).map(Err),
+    })
+    .await
 }
 
 fn goes_on(

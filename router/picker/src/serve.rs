@@ -1,13 +1,13 @@
 //! The endpoint picker's port: HTTP/2 connections of gateways, with a stream of messages per request.
 //!
-//! Connections, streams per connection, message sizes and pending output per stream are bounded. A stream is handled by
-//! a task of hyper's, and ends with it. At the connection limit, a connection without streams is closed for a new one.
+//! Connections, streams per connection, message sizes and pending output per stream are bounded. Each request has a task,
+//! which ends with the gateway's stream, so that its limits hold while the gateway reads nothing. At the connection limit, a connection without streams is closed for a new one.
 
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use config::EndpointPicker;
@@ -19,8 +19,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tonic::{Status, Streaming};
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
 use super::exchange::{Going, talk};
@@ -211,13 +212,11 @@ impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Process
     }
 }
 
-type ExchangeFuture = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
-
-/// The response stream of one request. The exchange advances as it is polled, and ends when it is dropped.
+/// The response stream of one request. Dropping it ends the exchange.
 struct Conversation {
-    talking: Option<ExchangeFuture>,
+    /// The exchange, until its end was read.
+    talking: JoinSet<Result<(), Status>>,
     told: mpsc::Receiver<Going>,
-    failed: Option<Status>,
     _open: Open,
     _under_way: Arc<OpenRequest>,
 }
@@ -225,14 +224,11 @@ struct Conversation {
 impl Conversation {
     fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
+        let mut talking = JoinSet::new();
+        talking.spawn(talk(Arc::clone(proxy), Inbox::new(proxy, incoming), out));
         Self {
-            talking: Some(Box::pin(talk(
-                Arc::clone(proxy),
-                Inbox::new(proxy, incoming),
-                out,
-            ))),
+            talking,
             told,
-            failed: None,
             _open: proxy.state.metrics.picker_opened(),
             _under_way: under_way,
         }
@@ -244,24 +240,17 @@ impl Stream for Conversation {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
-        loop {
-            // Pending output is sent before the exchange advances.
-            if let Poll::Ready(Some((told, _))) = this.told.poll_recv(cx) {
-                return Poll::Ready(Some(Ok(told)));
-            }
-            let Some(talking) = &mut this.talking else {
-                return Poll::Ready(this.failed.take().map(Err));
-            };
-            match talking.as_mut().poll(cx) {
-                Poll::Ready(ended) => {
-                    this.talking = None;
-                    this.failed = ended.err();
-                }
-                Poll::Pending => match this.told.poll_recv(cx) {
-                    Poll::Ready(Some((told, _))) => return Poll::Ready(Some(Ok(told))),
-                    _ => return Poll::Pending,
-                },
-            }
+        if let Some((told, _)) = ready!(this.told.poll_recv(cx)) {
+            return Poll::Ready(Some(Ok(told)));
         }
+        // The exchange is over, and all of its messages are sent.
+        Poll::Ready(match ready!(this.talking.poll_join_next(cx)) {
+            Some(Ok(Ok(()))) | None => None,
+            Some(Ok(Err(status))) => Some(Err(status)),
+            Some(Err(error)) => {
+                error!(%error, "the exchange with a gateway failed");
+                Some(Err(Status::internal("the request failed; the log says why")))
+            }
+        })
     }
 }

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
+use protocol::first_event::FirstEvent;
 use protocol::headers;
-use protocol::watch::Watch;
+use protocol::routes::Route;
+use protocol::watch::{Step, Watch};
 use proxy::decisions;
 use proxy::path::among::Among;
 use proxy::path::context::RequestTimer;
@@ -27,6 +29,7 @@ use proxy::path::retry;
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
+use proxy::path::watchdog::Overrun;
 use proxy::{Proxy, RequestPermit};
 
 pub(super) enum Served {
@@ -46,7 +49,7 @@ impl Served {
     ) -> HeaderMap {
         match self {
             Self::Turn(turn) => turn.head(status, head, by, comes_whole),
-            Self::Other(other) => other.head(status, by),
+            Self::Other(other) => other.head(status, head, by),
         }
     }
 
@@ -58,24 +61,54 @@ impl Served {
         }
     }
 
-    pub(super) fn body(&mut self, piece: &Bytes) {
-        if let Self::Turn(turn) = self
-            && let Some(observer) = &mut turn.observer
-        {
-            observer.passed(piece);
+    /// Observes a piece of the response. Returns how far it brought it.
+    pub(super) fn body(&mut self, piece: &Bytes) -> Step {
+        match self {
+            Self::Turn(turn) => turn
+                .observer
+                .as_mut()
+                .map_or(Step::Token, |observer| observer.passed(piece)),
+            Self::Other(other) => other.passed(piece),
+        }
+    }
+
+    /// Returns whether the head of the response has come.
+    pub(super) fn has_head(&self) -> bool {
+        match self {
+            Self::Turn(turn) => turn.attempt.is_none(),
+            Self::Other(other) => other.is_answered,
+        }
+    }
+
+    /// Returns whether the response has limits: it is not complete, and no tunnel.
+    pub(super) fn is_watched(&self) -> bool {
+        match self {
+            Self::Turn(turn) => {
+                let is_open = |observer: &Observer| observer.flight().is_some();
+                turn.attempt.is_some() || turn.observer.as_ref().is_some_and(is_open)
+            }
+            Self::Other(other) => other.in_flight.is_some() && !other.is_tunnel,
+        }
+    }
+
+    /// Ends a response that exceeded a limit.
+    pub(super) fn overran(&mut self, overrun: Overrun) {
+        match self {
+            Self::Turn(turn) => turn.overran(overrun),
+            Self::Other(other) => other.overran(overrun),
         }
     }
 
     /// Ends the response. `unseen` if only its head was observed.
     pub(super) fn ended(&mut self, unseen: bool) {
-        if let Self::Turn(turn) = self
-            && let Some(observer) = &mut turn.observer
-        {
-            if unseen {
-                observer.ended_unseen();
-            } else {
-                observer.ended();
-            }
+        match self {
+            Self::Turn(turn) => match &mut turn.observer {
+                Some(observer) if unseen => observer.ended_unseen(),
+                Some(observer) => observer.ended(),
+                None => {}
+            },
+            Self::Other(other) if other.is_tunnel => {}
+            Self::Other(other) => other.end(),
         }
     }
 }
@@ -201,6 +234,33 @@ impl Carried {
     }
 }
 
+impl Carried {
+    fn overran(&mut self, overrun: Overrun) {
+        if let Some(observer) = &mut self.observer {
+            observer.overran(overrun, |flight| note_overrun(flight.worker(), overrun));
+        }
+        let Some(Attempt { mut flight, span }) = self.attempt.take() else {
+            return;
+        };
+        note_overrun(flight.worker(), overrun);
+        flight.spare_if_busy(overrun);
+        let outcome = match overrun.outcome() {
+            Outcome::Broken => Outcome::WorkerError,
+            other => other,
+        };
+        if let Some(permit) = self.permit.as_mut().filter(|_| outcome == Outcome::WorkerError) {
+            // No worker answered, so the key is not charged.
+            permit.charge.give_back();
+        }
+        span.end(outcome.as_str(), None);
+        flight.end(outcome);
+    }
+}
+
+fn note_overrun(worker: &Worker, overrun: Overrun) {
+    warn!(worker = worker.name(), error = %overrun.cause(), "the response was cut off");
+}
+
 impl Drop for Carried {
     fn drop(&mut self) {
         // Dropped before the permit: the next request must see the worker without this turn.
@@ -215,10 +275,16 @@ impl Drop for Carried {
 /// Any other request that a gateway proxies.
 pub(super) struct Relayed {
     proxy: Arc<Proxy>,
+    /// Until the response ends.
     in_flight: Option<InFlight>,
-    _permit: RequestPermit,
+    permit: Option<RequestPermit>,
     timer: RequestTimer,
     is_answered: bool,
+    /// The gateway carries a WebSocket, of which it shows nothing.
+    is_tunnel: bool,
+    first: FirstEvent,
+    /// The worker's count of response bytes when it was picked.
+    bytes_before: u64,
     inspector: Inspector,
 }
 
@@ -232,19 +298,25 @@ impl Relayed {
     ) -> Self {
         Self {
             proxy: Arc::clone(proxy),
+            bytes_before: in_flight.worker().bytes_seen(),
             in_flight: Some(in_flight),
-            _permit: permit,
+            permit: Some(permit),
             timer,
             is_answered: false,
+            is_tunnel: false,
+            first: FirstEvent::of(&HeaderMap::new()),
             inspector,
         }
     }
 
-    fn head(&mut self, status: StatusCode, by: Option<SocketAddr>) -> HeaderMap {
+    fn head(&mut self, status: StatusCode, head: &HeaderMap, by: Option<SocketAddr>) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if std::mem::replace(&mut self.is_answered, true) {
             return marks;
         }
+        self.is_tunnel = status == StatusCode::SWITCHING_PROTOCOLS
+            || (self.timer.endpoint == Route::Tunnel.endpoint() && status.is_success());
+        self.first = FirstEvent::of(head);
         if let Some(picked) = self.in_flight.take() {
             self.in_flight = match note_served(&self.proxy, picked.worker(), by) {
                 None => Some(picked),
@@ -263,6 +335,36 @@ impl Relayed {
         pass::settled(&self.proxy, status, in_flight, self.timer);
         mark(&mut marks, in_flight.worker(), None);
         marks
+    }
+}
+
+impl Relayed {
+    fn passed(&mut self, piece: &[u8]) -> Step {
+        let step = self.first.push(piece);
+        if let Some(in_flight) = self.in_flight.as_ref().filter(|_| step == Step::Token) {
+            in_flight.worker().count_bytes(piece.len());
+        }
+        step
+    }
+
+    fn end(&mut self) {
+        self.in_flight = None;
+        self.permit = None;
+    }
+
+    fn overran(&mut self, overrun: Overrun) {
+        if let Some(in_flight) = &mut self.in_flight {
+            let worker = Arc::clone(in_flight.worker());
+            note_overrun(&worker, overrun);
+            let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
+            if overrun.is_the_workers(is_busy) && in_flight.failed() {
+                self.proxy.state.breaker_opened(&worker);
+            }
+        }
+        if !std::mem::replace(&mut self.is_answered, true) {
+            self.timer.record(&self.proxy, "router_error");
+        }
+        self.end();
     }
 }
 

@@ -7,6 +7,7 @@ pub mod claim;
 pub mod error;
 pub mod family;
 pub mod fingerprint;
+pub mod first_event;
 pub mod headers;
 pub mod json;
 pub mod mend;

@@ -8,6 +8,7 @@ use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 
 use super::family::Family;
+use super::first_event::FirstEvent;
 use super::reply::Piece;
 use super::routes::Endpoint;
 use tailroute_http::unread::Unread;
@@ -97,10 +98,23 @@ impl Seen {
     }
 }
 
+/// How far a piece of a response brought it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// No event: part of one, a comment, a ping, or white space before a whole response.
+    Nothing,
+    /// An event, but no token so far.
+    Event,
+    /// A token, or a byte of a response without tokens, has passed.
+    Token,
+}
+
 /// Observes one response.
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
+    /// For a response that is not read.
+    first_event: FirstEvent,
     /// Share of the memory for buffers of all responses.
     room: Option<Unread>,
     stencil: Stencil,
@@ -111,6 +125,8 @@ pub struct Watch {
     text: String,
     /// Whether a token has passed.
     pub first_token: bool,
+    /// Number of stream events before the first token, without pings.
+    early_events: u64,
     /// Number of stream events with tokens.
     pub token_events: u64,
     /// Amounts that have passed.
@@ -145,12 +161,14 @@ impl Watch {
         };
         Self {
             form,
+            first_event: FirstEvent::new(content_type, encoded),
             room: None,
             stencil: Stencil::default(),
             endpoint,
             answer: None,
             text: String::new(),
             first_token: false,
+            early_events: 0,
             token_events: 0,
             passed: Passed::default(),
             complete: false,
@@ -210,8 +228,11 @@ impl Watch {
     }
 
     /// Reads the next chunk and passes the first choice's pieces to `reply`.
-    pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) {
+    pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) -> Step {
+        let early_events = self.early_events;
         self.passed.all += chunk.len() as u64;
+        // Some servers send white space while a whole response is computed.
+        let is_blank = matches!(self.form, Form::Whole(_)) && chunk.trim_ascii_start().is_empty();
         match &mut self.form {
             Form::Stream(lines) => {
                 let (mut lines, mut said) = (std::mem::take(lines), Passed::default());
@@ -240,8 +261,13 @@ impl Watch {
             reply(Piece::Unrepeated);
         }
         if !self.is_stream() {
-            self.first_token |= !chunk.is_empty();
+            self.first_token |= self.first_event.push(chunk) == Step::Token && !is_blank;
             self.passed.unread += chunk.len() as u64;
+        }
+        match self.first_token {
+            true => Step::Token,
+            false if self.early_events > early_events => Step::Event,
+            false => Step::Nothing,
         }
     }
 
@@ -276,7 +302,12 @@ impl Watch {
     fn line(&mut self, line: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
         match sse::data(line) {
             Some(b"[DONE]") => self.complete = true,
-            Some(payload) => self.event(payload, reply),
+            Some(payload) => {
+                if !self.first_token && !is_ping(payload) {
+                    self.early_events += 1;
+                }
+                self.event(payload, reply);
+            }
             None => {}
         }
     }
@@ -341,6 +372,12 @@ impl Watch {
         };
         says(choice, reply)
     }
+}
+
+/// Returns whether an event's data only keeps the connection alive: Anthropic's `ping`, or no data.
+fn is_ping(payload: &[u8]) -> bool {
+    let is_short = payload.len() <= 64;
+    is_short && (payload.trim_ascii().is_empty() || payload.windows(6).any(|six| six == b"\"ping\""))
 }
 
 /// Emits the pieces of a choice. Returns whether it has tokens.

@@ -41,7 +41,7 @@ pub mod tunnel;
 pub mod turn;
 mod upgrade;
 pub mod wait;
-mod watchdog;
+pub mod watchdog;
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -109,9 +109,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         };
         let (complete, has_more) = checked.framing.requests();
         checked.progress.read_requests(complete, has_more);
-        if let Some((begun, is_open)) = checked.framing.header_blocks() {
-            checked.progress.speaks_http2(begun, is_open);
+        if checked.framing.is_http2() {
+            checked.progress.speaks_http2();
         }
+        checked.progress.reads_head(checked.framing.open_head());
         buf.set_filled(before + passed);
         match checked.refused {
             // Returning no bytes would signal the end of the connection.

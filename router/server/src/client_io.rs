@@ -115,12 +115,7 @@ impl AsyncRead for ClientIo {
         if io.ahead.take_into(buf) {
             return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        ready!(io.stream.poll_read(cx, buf))?;
-        if buf.filled().len() > before {
-            io.progress.received();
-        }
-        Poll::Ready(Ok(()))
+        io.stream.poll_read(cx, buf)
     }
 }
 
@@ -139,9 +134,7 @@ impl AsyncWrite for ClientIo {
         let written = io.stream.poll_write(cx, bufs);
         let asked: usize = bufs.iter().map(|buf| buf.len()).sum();
         io.wrote(matches!(written, Poll::Ready(Ok(count)) if count == asked));
-        let count = ready!(io.in_time(cx, written))?;
-        io.progress.answered();
-        Poll::Ready(Ok(count))
+        io.in_time(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -70,8 +70,8 @@ impl Connector {
         let mut server = Builder::new(TokioExecutor::new());
         server
             .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(limits.header_timeout)
+            // A connection's own timers ([`Events`]) distinguish a slow head from no head.
+            .header_read_timeout(None)
             // Copying a chunk's size, a token and a line break together costs less than a vectored write.
             .writev(false)
             .max_buf_size(max_head.saturating_add(READ_BYTES));
@@ -124,7 +124,7 @@ impl Connector {
         let closing = async {
             match progress.refusal() {
                 Some(error) => client_io::say(&stream, error).await,
-                None if ended == Ended::TimedOut && progress.has_partial_request() => {
+                None if ended == Ended::TimedOut && !progress.is_http2() => {
                     let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
                     client_io::say(&stream, &error).await;
                 }
@@ -142,7 +142,7 @@ impl Connector {
         let live = self.state.live();
         Times {
             head: self.state.config.limits.header_timeout,
-            idle: live.limits.idle_timeout,
+            idle: live.limits.client_idle_timeout,
             // Clients that learn of the shutdown from elsewhere within the drain delay may still use this connection.
             unused: IDLE_GRACE.max(live.limits.drain_delay),
         }
@@ -161,11 +161,10 @@ impl Connector {
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let times = self.times();
-        let idle = times.idle;
+        let (times, patience) = (self.times(), self.state.live().limits.idle_timeout);
         let progress = permit.progress();
         let permit: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(permit);
-        let answers = Arc::new(Answers::new(idle));
+        let answers = Arc::new(Answers::new(patience));
         let outgoing = Arc::new(Outgoing::default());
         let ahead = Arc::new(ReadAhead::default());
         let socket = ClientIo::new(
@@ -174,7 +173,7 @@ impl Connector {
             Arc::clone(&ahead),
             Arc::clone(progress),
             permit,
-            idle,
+            patience,
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
         let express = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
@@ -222,9 +221,9 @@ fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut 
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Normally, or broken by the client.
+    /// Normally, idle for too long, or broken by the client.
     Served,
-    /// No complete head came in time.
+    /// A head that has begun was not complete in time.
     TimedOut,
     /// It is closed at once: the client has disconnected, or its resources are needed.
     Dropped,
@@ -261,8 +260,13 @@ where
             })
         });
         match serving.await {
-            Happened::Over(over) if is_timeout(&over) => return Ended::TimedOut,
-            Happened::Over(_) => return Ended::Served,
+            Happened::Over(over) => {
+                if let Err(error) = over {
+                    debug!(%error, "connection ended");
+                }
+                return Ended::Served;
+            }
+            Happened::Besides(Event::Idle) => return Ended::Served,
             Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
             Happened::Besides(
                 Event::Ended | Event::Evicted | Event::ClientLeft | Event::PipelinesTooMuch,
@@ -299,12 +303,4 @@ async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
             None
         }
     }
-}
-
-fn is_timeout(ended: &Result<(), BodyError>) -> bool {
-    let Err(error) = ended else { return false };
-    debug!(%error, "connection ended");
-    error
-        .downcast_ref::<hyper::Error>()
-        .is_some_and(hyper::Error::is_timeout)
 }

@@ -25,8 +25,9 @@ pub(super) struct Watched {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
+    /// For the rest of a head, from its first byte.
     pub(super) head: Duration,
-    /// For an idle HTTP/2 connection. hyper handles idle HTTP/1 connections.
+    /// Between requests, and before the first one.
     pub(super) idle: Duration,
     /// For further requests on an HTTP/1 connection that is about to end without having announced it.
     pub(super) unused: Duration,
@@ -45,12 +46,8 @@ pub(super) struct Events {
 /// What the timer of [`Events::look`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Whether a first request has come. hyper's own timer starts only once the HTTP version is known.
-    First,
-    /// HTTP/1: nothing.
+    /// Whether the connection is idle, or a head is late.
     Served,
-    /// HTTP/2: whether the connection is idle, or still in the header block of the last check.
-    Http2 { block: Option<u64> },
     /// The router drains, and the connection has not announced its end.
     Leaving { was_sending: bool },
     /// The connection has announced its end.
@@ -61,6 +58,7 @@ enum Woken {
     Phase,
     ClientClosed,
     Evicted,
+    HeadBegins,
     Look,
 }
 
@@ -68,6 +66,8 @@ enum Woken {
 pub(super) enum Event {
     /// The time for a request's head has passed.
     HeadIsDue,
+    /// The connection has been idle for too long, and its protocol cannot announce the end.
+    Idle,
     /// The connection should end, and can do so without losing a request.
     MayEnd,
     /// The connection has announced its end and has no open request.
@@ -88,8 +88,8 @@ impl Events {
             watched,
             times,
             seen: Phase::Serving,
-            stage: Stage::First,
-            look: Box::pin(tokio::time::sleep(times.head)),
+            stage: Stage::Served,
+            look: Box::pin(tokio::time::sleep(times.idle)),
             client_closed: false,
         }
     }
@@ -106,6 +106,8 @@ impl Events {
                     is_abandoned.then_some(Event::ClientLeft)
                 }
                 Woken::Evicted => Some(Event::Evicted),
+                Woken::HeadBegins if self.stage == Stage::Served => self.looked(),
+                Woken::HeadBegins => None,
                 Woken::Look => self.looked(),
             };
             if let Some(event) = event {
@@ -131,7 +133,8 @@ impl Events {
             }
             () = socket.closed_by_client(), if !self.client_closed => Woken::ClientClosed,
             () = progress.evicted() => Woken::Evicted,
-            () = self.look.as_mut(), if self.stage != Stage::Served => Woken::Look,
+            () = progress.head_begins() => Woken::HeadBegins,
+            () = self.look.as_mut() => Woken::Look,
             never = answers.watch() => match never {},
         }
     }
@@ -151,20 +154,8 @@ impl Events {
     }
 
     fn looked(&mut self) -> Option<Event> {
-        let progress = &self.watched.progress;
-        let idle_for = progress.idle_for();
         match self.stage {
-            Stage::Served => {}
-            Stage::First if !progress.any_request() => return Some(Event::HeadIsDue),
-            Stage::First if progress.is_http2() => self.look_at_http2(idle_for),
-            Stage::First => self.stage = Stage::Served,
-            Stage::Http2 { block } if block.is_some() && block == progress.open_header_block() => {
-                return Some(Event::HeadIsDue);
-            }
-            Stage::Http2 { .. } if idle_for.is_some_and(|idle| idle >= self.times.idle) => {
-                return Some(self.may_end());
-            }
-            Stage::Http2 { .. } => self.look_at_http2(idle_for),
+            Stage::Served => return self.look_at_idleness(),
             Stage::Leaving { was_sending } => {
                 let is_sending = self.watched.answers.are_any();
                 if !self.watched.progress.was_used() && !is_sending && !was_sending {
@@ -173,18 +164,37 @@ impl Events {
                 let was_sending = is_sending;
                 self.look_after(self.times.unused, Stage::Leaving { was_sending });
             }
-            Stage::Told if idle_for.is_some_and(|idle| idle >= LAST_LOOK) => return Some(Event::Ended),
-            Stage::Told => self.look_after(LAST_LOOK, Stage::Told),
+            Stage::Told => {
+                let idle_for = self.watched.progress.idle_for();
+                if idle_for.is_some_and(|idle| idle >= LAST_LOOK) {
+                    return Some(Event::Ended);
+                }
+                self.look_after(LAST_LOOK, Stage::Told);
+            }
         }
         None
     }
 
-    /// Schedules the next HTTP/2 check. A header block has the time limit of a head.
-    fn look_at_http2(&mut self, idle_for: Option<Duration>) {
-        let block = self.watched.progress.open_header_block();
-        let idle_for = idle_for.unwrap_or_default();
-        let after = self.times.head.min(self.times.idle.saturating_sub(idle_for));
-        self.look_after(after, Stage::Http2 { block });
+    /// Ends a connection whose head is late, or that is idle. Schedules the next check otherwise.
+    fn look_at_idleness(&mut self) -> Option<Event> {
+        let (progress, Times { head, idle, .. }) = (&self.watched.progress, self.times);
+        let head_open_for = progress.head_open_for().unwrap_or_default();
+        let idle_for = progress.idle_for().unwrap_or_default();
+        if head_open_for >= head {
+            return Some(Event::HeadIsDue);
+        }
+        let after = if progress.has_open_head() {
+            head - head_open_for
+        } else if idle_for < idle {
+            idle - idle_for
+        } else if progress.is_http2() {
+            // GOAWAY loses no request.
+            return Some(self.may_end());
+        } else {
+            return Some(Event::Idle);
+        };
+        self.look_after(after, Stage::Served);
+        None
     }
 
     fn may_end(&mut self) -> Event {
@@ -195,5 +205,101 @@ impl Events {
     fn look_after(&mut self, time: Duration, stage: Stage) {
         self.stage = stage;
         self.look = Box::pin(tokio::time::sleep(time));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const TIMES: Times = Times {
+        head: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+        unused: Duration::from_secs(1),
+    };
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Returns the event that ends a connection on which this happens, and after how many seconds.
+    async fn ends(happens: impl AsyncFnOnce(&Arc<Progress>)) -> Option<(Event, u64)> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let progress = Arc::new(Progress::default());
+        let (_phase, phase) = watch::channel(Phase::Serving);
+        let watched = Watched {
+            socket: Arc::new(Socket::plain(listener.accept().await.unwrap().0)),
+            answers: Arc::new(Answers::new(seconds(120))),
+            progress: Arc::clone(&progress),
+            phase,
+        };
+        let (mut events, began) = (Events::new(watched, TIMES), Instant::now());
+        let happening = async {
+            happens(&progress).await;
+            sleep(seconds(1_000)).await;
+        };
+        tokio::select! {
+            event = events.next() => Some((event, began.elapsed().as_secs())),
+            () = happening => None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_ends_after_the_idle_time() {
+        assert_eq!(ends(async |_| {}).await, Some((Event::Idle, 75)));
+        let requests = async |progress: &Arc<Progress>| {
+            for _ in 0..3 {
+                sleep(seconds(70)).await;
+                drop(progress.request_began());
+            }
+            let open = progress.request_began();
+            sleep(seconds(200)).await;
+            drop(open);
+        };
+        assert_eq!(ends(requests).await, Some((Event::Idle, 410 + 75)));
+        let announces = async |progress: &Arc<Progress>| progress.speaks_http2();
+        assert_eq!(ends(announces).await, Some((Event::MayEnd, 75)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_is_late_some_time_after_its_first_byte() {
+        let late = async |progress: &Arc<Progress>| {
+            sleep(seconds(60)).await;
+            progress.reads_head(Some(0));
+            sleep(seconds(9)).await;
+            progress.reads_head(Some(0));
+        };
+        assert_eq!(ends(late).await, Some((Event::HeadIsDue, 70)));
+        let in_time = async |progress: &Arc<Progress>| {
+            progress.reads_head(Some(0));
+            sleep(seconds(9)).await;
+            progress.reads_head(None);
+            drop(progress.request_began());
+        };
+        assert_eq!(ends(in_time).await, Some((Event::Idle, 9 + 75)));
+        let beside_a_stream = async |progress: &Arc<Progress>| {
+            progress.speaks_http2();
+            let _open = progress.request_began();
+            sleep(seconds(20)).await;
+            progress.reads_head(Some(1));
+            sleep(seconds(100)).await;
+        };
+        assert_eq!(ends(beside_a_stream).await, Some((Event::HeadIsDue, 30)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipelined_head_has_its_time_after_the_earlier_response() {
+        let pipelined = async |progress: &Arc<Progress>| {
+            let open = progress.request_began();
+            progress.reads_head(Some(1));
+            sleep(seconds(35)).await;
+            drop(open);
+        };
+        let ended = ends(pipelined).await;
+        assert!(matches!(ended, Some((Event::HeadIsDue, 45..=55))), "{ended:?}");
     }
 }

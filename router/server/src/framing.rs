@@ -125,9 +125,21 @@ impl Framing {
         }
     }
 
-    /// Returns the number of HTTP/2 header blocks begun, and whether the last one is unfinished; `None` in HTTP/1.
-    pub fn header_blocks(&self) -> Option<(u64, bool)> {
-        (self.place == Place::Http2).then(|| self.frames.blocks())
+    /// Returns the number of the unfinished head or HTTP/2 header block, if there is one. Empty lines do not begin a head.
+    pub fn open_head(&self) -> Option<u64> {
+        let is_open = match self.place {
+            Place::Preface(known) => known > 0,
+            Place::Line(Line::Request) => !matches!(self.part[..], [] | [b'\r']),
+            Place::Line(Line::Field) => true,
+            Place::Http2 => return self.frames.open_block(),
+            _ => false,
+        };
+        is_open.then_some(self.whole)
+    }
+
+    /// Returns whether the connection uses HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.place == Place::Http2
     }
 
     /// Returns the number of complete HTTP/1 requests, and whether any bytes came after them.

@@ -19,7 +19,6 @@ pub struct Progress {
     any_request: AtomicBool,
     used: AtomicBool,
     http2: AtomicBool,
-    unanswered: AtomicBool,
     unwritten: AtomicBool,
     upgraded: AtomicBool,
     /// Requests whose responses are incomplete.
@@ -33,9 +32,11 @@ pub struct Progress {
     /// When the last open request ended, in milliseconds since `began`.
     idle_since_ms: AtomicU64,
     client_closed: AtomicBool,
-    /// HTTP/2 header blocks begun, and whether the last one is unfinished.
-    blocks_begun: AtomicU64,
-    block_is_open: AtomicBool,
+    /// The number of the unfinished head or header block, plus one; 0 without one.
+    head: AtomicU64,
+    /// When its first byte came, in milliseconds since `began`.
+    head_since_ms: AtomicU64,
+    head_begins: Notify,
     refusal: OnceLock<ApiError>,
     reader: Mutex<Option<Waker>>,
     gives_way: Notify,
@@ -49,7 +50,6 @@ impl Default for Progress {
             any_request: AtomicBool::default(),
             used: AtomicBool::default(),
             http2: AtomicBool::default(),
-            unanswered: AtomicBool::default(),
             unwritten: AtomicBool::default(),
             upgraded: AtomicBool::default(),
             open: AtomicUsize::default(),
@@ -58,8 +58,9 @@ impl Default for Progress {
             has_more: AtomicBool::default(),
             idle_since_ms: AtomicU64::default(),
             client_closed: AtomicBool::default(),
-            blocks_begun: AtomicU64::default(),
-            block_is_open: AtomicBool::default(),
+            head: AtomicU64::default(),
+            head_since_ms: AtomicU64::default(),
+            head_begins: Notify::default(),
             refusal: OnceLock::default(),
             reader: Mutex::default(),
             gives_way: Notify::default(),
@@ -74,11 +75,9 @@ pub struct OpenRequest(Arc<Progress>);
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Progress { began, open, .. } = &*self.0;
         // Stored before the count, which readers check first.
-        let idle_since = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.idle_since_ms.store(idle_since, Ordering::Relaxed);
-        open.fetch_sub(1, Ordering::AcqRel);
+        self.0.idle_since_ms.store(self.0.now_ms(), Ordering::Relaxed);
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
         self.0.wake_reader();
     }
 }
@@ -127,26 +126,50 @@ impl Progress {
         if self.is_open() || self.is_upgraded() {
             return None;
         }
-        let since = Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
-        Some(self.began.elapsed().saturating_sub(since))
+        Some(self.since(self.idle_since_ms.load(Ordering::Relaxed)))
     }
 
-    /// Records that the connection uses HTTP/2, with its header blocks so far and whether the last one is unfinished.
-    pub fn speaks_http2(&self, blocks_begun: u64, block_is_open: bool) {
+    /// Records that the connection uses HTTP/2.
+    pub fn speaks_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
-        self.blocks_begun.store(blocks_begun, Ordering::Relaxed);
-        self.block_is_open.store(block_is_open, Ordering::Relaxed);
+    }
+
+    /// Records the number of the unfinished head or HTTP/2 header block, if there is one.
+    pub fn reads_head(&self, number: Option<u64>) {
+        let head = number.map_or(0, |number| number + 1);
+        if self.head.swap(head, Ordering::Relaxed) != head && head > 0 {
+            self.head_since_ms.store(self.now_ms(), Ordering::Relaxed);
+            self.head_begins.notify_one();
+        }
+    }
+
+    /// Completes when a head has begun that is unfinished.
+    pub async fn head_begins(&self) {
+        self.head_begins.notified().await;
+    }
+
+    /// Returns whether a head is unfinished.
+    pub fn has_open_head(&self) -> bool {
+        self.head.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns how long the client has been sending an unfinished head; `None` without one, or behind a pipelined
+    /// request, whose response the client may wait for.
+    pub fn head_open_for(&self) -> Option<Duration> {
+        if !self.has_open_head() || self.is_upgraded() {
+            return None;
+        }
+        let begun = self.head_since_ms.load(Ordering::Relaxed);
+        if self.is_http2() {
+            return Some(self.since(begun));
+        }
+        let idle_since = self.idle_since_ms.load(Ordering::Relaxed);
+        (!self.is_open()).then(|| self.since(begun.max(idle_since)))
     }
 
     /// Returns whether the connection is known to use HTTP/2.
     pub fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of the unfinished header block, if there is one.
-    pub fn open_header_block(&self) -> Option<u64> {
-        let is_open = self.block_is_open.load(Ordering::Relaxed);
-        is_open.then(|| self.blocks_begun.load(Ordering::Relaxed))
     }
 
     /// Records the switch to another protocol.
@@ -157,16 +180,6 @@ impl Progress {
     /// Returns whether the connection has switched to another protocol.
     pub fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Acquire)
-    }
-
-    /// Records that bytes were received.
-    pub fn received(&self) {
-        self.unanswered.store(true, Ordering::Relaxed);
-    }
-
-    /// Records that a response has begun.
-    pub fn answered(&self) {
-        self.unanswered.store(false, Ordering::Relaxed);
     }
 
     /// Records whether the socket accepted all output.
@@ -180,11 +193,6 @@ impl Progress {
     /// Returns whether every request is answered and every response written.
     pub fn is_answered(&self) -> bool {
         !self.is_open() && !self.unwritten.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether input came after the last output.
-    pub fn has_partial_request(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed)
     }
 
     /// Records that the client has closed its side.
@@ -210,6 +218,14 @@ impl Progress {
     /// Registers the waker for a complete or written response.
     pub fn wake_when_answered(&self, reader: &Waker) {
         *self.reader.lock() = Some(reader.clone());
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since(&self, at_ms: u64) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(at_ms))
     }
 
     fn wake_reader(&self) {
@@ -272,6 +288,43 @@ mod tests {
         assert_eq!(progress.idle_for(), Some(Duration::from_secs(5)));
         progress.upgrade();
         assert_eq!(progress.idle_for(), None, "a tunnel is never idle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heads_clock_starts_with_its_first_byte_and_after_earlier_responses() {
+        let progress = Arc::new(Progress::default());
+        let after = |seconds| tokio::time::advance(Duration::from_secs(seconds));
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        after(60).await;
+        assert_eq!(progress.head_open_for(), None, "no byte has come");
+        progress.reads_head(Some(0));
+        assert!(progress.head_begins().now_or_never().is_some());
+        after(3).await;
+        progress.reads_head(Some(0));
+        assert_eq!(
+            progress.head_open_for(),
+            seconds(3),
+            "more bytes do not extend it"
+        );
+        assert!(progress.head_begins().now_or_never().is_none());
+        progress.reads_head(None);
+        let request = progress.request_began();
+        progress.reads_head(Some(1));
+        after(30).await;
+        assert_eq!(progress.head_open_for(), None, "an earlier request is open");
+        drop(request);
+        after(2).await;
+        assert_eq!(progress.head_open_for(), seconds(2));
+        progress.reads_head(Some(2));
+        assert_eq!(progress.head_open_for(), seconds(0), "another head");
+        progress.speaks_http2();
+        let _request = progress.request_began();
+        after(4).await;
+        assert_eq!(
+            progress.head_open_for(),
+            seconds(4),
+            "a header block beside a stream"
+        );
     }
 
     #[tokio::test]

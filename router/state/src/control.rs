@@ -1,8 +1,8 @@
 //! Control calls to a worker: every call outside of requests, bounded in time and size.
 
 use bytes::Bytes;
-use http::header::VIA;
-use http::{Method, Request, StatusCode, Version};
+use http::header::{self, VIA};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
@@ -53,17 +53,37 @@ pub async fn call(
     path: &str,
     json: Option<&Value>,
 ) -> Result<Bytes, CallError> {
+    exchange(state, worker, method, path, json, HeaderMap::new()).await
+}
+
+/// Probes a worker, and closes the connection that the probe took. So control calls soon follow a host name that moves
+/// to another address, as new connections of requests do.
+/// Fails if there is no successful response within the health timeout.
+pub async fn probe(state: &State, worker: &Worker, path: &str) -> Result<Bytes, CallError> {
+    let close = HeaderMap::from_iter([(header::CONNECTION, HeaderValue::from_static("close"))]);
+    exchange(state, worker, Method::GET, path, None, close).await
+}
+
+async fn exchange(
+    state: &State,
+    worker: &Worker,
+    method: Method,
+    path: &str,
+    json: Option<&Value>,
+    headers: HeaderMap,
+) -> Result<Bytes, CallError> {
     let transport = |error: &dyn std::error::Error| CallError::Transport(with_causes(error));
     let uri = worker.uri(path).map_err(|error| transport(&error))?;
     let mut request = Request::builder().method(method).uri(uri);
     if json.is_some() {
-        request = request.header(http::header::CONTENT_TYPE, "application/json");
+        request = request.header(header::CONTENT_TYPE, "application/json");
     }
     let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
     let via = state.via.of_request(Version::HTTP_11);
     request.headers_mut().insert(VIA, via);
+    request.headers_mut().extend(headers);
     headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {

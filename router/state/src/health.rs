@@ -13,7 +13,9 @@ impl State {
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
         let now = self.clock.now();
         let stood = worker.condition(now).breaker;
+        let was_late = worker.is_late();
         let changed = worker.observe_health(now, probe);
+        note_lateness(worker, was_late);
         if changed == Some(true) && stood != BreakerState::Closed {
             self.breaker_closed(worker);
         }
@@ -40,5 +42,32 @@ impl State {
             }
             None => {}
         }
+    }
+
+    /// Returns whether a worker has made progress since it had sent `bytes_before` of its responses, and is not silent
+    /// since.
+    pub fn is_answering(&self, worker: &Worker, bytes_before: u64) -> bool {
+        worker.bytes_seen() != bytes_before && !self.is_silent(worker)
+    }
+
+    /// Returns whether a worker has had requests and sent nothing for `limits.idle_timeout_s`.
+    pub fn is_silent(&self, worker: &Worker) -> bool {
+        worker.silent_for(self.clock.now()).0 >= self.live().limits.idle_timeout.as_secs_f64() * 1e3
+    }
+}
+
+fn note_lateness(worker: &Worker, was_late: bool) {
+    match (was_late, worker.is_late()) {
+        (false, true) => warn!(
+            worker = worker.name(),
+            "its probes are late while it has requests: it gets new ones only where no other worker remains"
+        ),
+        (true, false) if worker.is_well() => {
+            info!(
+                worker = worker.name(),
+                "its probes are answered in time, or its requests make progress"
+            );
+        }
+        _ => {}
     }
 }

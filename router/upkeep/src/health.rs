@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, warn};
 
@@ -32,7 +31,9 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let mut pause = Pause::default();
     loop {
         ticks.tick().await;
-        let outcome = control::call(&proxy.state, &worker, Method::GET, &settings.path, None).await;
+        let outcome = control::probe(&proxy.state, &worker, &settings.path).await;
+        // Notices progress.
+        let _ = proxy.state.is_silent(&worker);
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
         let probe = match outcome {
             Ok(_) => {
@@ -44,11 +45,11 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
                     worker = worker.name(),
                     "probe timed out while answers were coming in: worker is busy"
                 );
-                continue;
+                Probe::Busy
             }
             Err(error) => {
                 failed(&proxy, &worker, &error);
-                let is_busy = worker.with_load(|load| load.in_flight > 0);
+                let is_busy = worker.with_load(|load| load.in_flight > 0) && !proxy.state.is_silent(&worker);
                 if error.is_timeout() && is_busy {
                     Probe::Late
                 } else {

@@ -24,9 +24,14 @@ fn open(failing: f64) -> Condition {
     Condition {
         breaker: BreakerState::Open,
         failing,
-        started: 1.0,
+        ..Condition::WELL
     }
 }
+
+const LATE: Condition = Condition {
+    late: true,
+    ..Condition::WELL
+};
 
 fn ready(conditions: &[Condition], in_flight: &[u32], max_share: f64) -> Vec<bool> {
     let mut views: Vec<_> = (0..)
@@ -47,6 +52,23 @@ fn a_worker_whose_breaker_is_open_gets_nothing() {
 fn the_only_worker_is_never_kept_out() {
     assert_eq!(ready(&[open(0.9)], &[0], 1.0), [true]);
     assert_eq!(ready(&[open(0.9), open(0.5)], &[0; 2], 1.0), [false, true]);
+}
+
+#[test]
+fn workers_with_late_probes_are_passed_over_while_others_remain() {
+    assert_eq!(ready(&[LATE], &[9], 1.0), [true]);
+    assert_eq!(ready(&[LATE; 2], &[0; 2], 1.0), [false, true]);
+    assert_eq!(ready(&[Condition::WELL, LATE], &[9, 0], 0.5), [true, false]);
+    assert_eq!(
+        ready(&[LATE, open(0.1), LATE, LATE], &[0; 4], 0.25),
+        [true, false, true, true]
+    );
+    let mut views = [view(0, true, 0), view(1, true, 0)];
+    assert_eq!(
+        narrow(&mut views, &[LATE; 2], 0.5),
+        0,
+        "no breaker was overridden"
+    );
 }
 
 #[test]
@@ -83,17 +105,18 @@ fn where_all_start_nobody_is_held_back() {
 proptest! {
     #[test]
     fn somebody_stays_ready_and_no_more_than_the_share_is_kept_out(
-        workers in prop::collection::vec((any::<bool>(), any::<bool>(), 0.0_f64..1.0, 0.0_f64..1.5, 0_u32..50), 1..20),
+        workers in prop::collection::vec((any::<bool>(), any::<[bool; 2]>(), 0.0_f64..1.0, 0.0_f64..1.5, 0_u32..50), 1..20),
         max_share in 0.0_f64..1.0,
     ) {
         let mut views = Vec::new();
         let mut conditions = Vec::new();
-        for (slot, &(is_ready, fails, failing, started, in_flight)) in (0..).zip(&workers) {
+        for (slot, &(is_ready, [fails, late], failing, started, in_flight)) in (0..).zip(&workers) {
             views.push(view(slot, is_ready, in_flight));
             conditions.push(Condition {
                 breaker: if fails { BreakerState::Open } else { BreakerState::Closed },
                 failing,
                 started: started.min(1.0),
+                late,
             });
         }
         let before = views.clone();

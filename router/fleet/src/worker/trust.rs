@@ -31,14 +31,19 @@ impl Trust {
 impl Worker {
     /// Returns breaker state and slow start.
     pub fn condition(&self, now: Millis) -> Condition {
+        let late = self.late.load(Ordering::Relaxed);
         if !self.is_watched.load(Ordering::Acquire) {
-            return Condition::WELL;
+            return Condition {
+                late,
+                ..Condition::WELL
+            };
         }
         let trust = self.trust.lock();
         Condition {
             breaker: trust.breaker.standing(now),
             failing: trust.breaker.failing(),
             started: trust.started(now),
+            late,
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     by Any "large_client_header_buffers" => ("limits.max_header_bytes", header_size);
     built_in Any "client_body_buffer_size" => ("bodies are kept in memory, within limits.max_unread_bytes");
     none Any "keepalive_timeout"
-        => ("an idle connection gives way to a new one at limits.max_connections; HTTP/2 ends after limits.idle_timeout_s");
+        => ("for clients, set limits.client_idle_timeout_s (75 s by default); idle connections to workers are kept for 4 s");
     none Any "return" "rewrite" "root" "index" "alias" "try_files" => (SITE);
     none Any "error_page" => ("errors have the form of the API that was called");
     none Any "add_header" => ("answers' headers are the workers'; use a proxy in front for others");

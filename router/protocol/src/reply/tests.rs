@@ -184,7 +184,9 @@ fn known<'a>(kind: &str, chunks: impl Iterator<Item = &'a [u8]>) -> Option<Chain
         Reply::new(turn.reply.unwrap()),
         Watch::new(Endpoint::Chat, Some(kind), false),
     );
-    chunks.for_each(|chunk| watch.push(chunk, |piece| reply.push(piece)));
+    for chunk in chunks {
+        watch.push(chunk, |piece| reply.push(piece));
+    }
     watch.end(|piece| reply.push(piece));
     assert!(watch.complete);
     let mut known = Arc::unwrap_or_clone(turn.chain);

@@ -373,3 +373,76 @@ fn what_has_no_room_passes_unread() {
     drop((small, large, stream));
     assert_eq!(total.load(Ordering::Relaxed), 0, "all room is given back");
 }
+
+#[test]
+fn only_events_and_tokens_bring_a_response_forward() {
+    use Step::{Event, Nothing, Token};
+    let (stream, json) = ("text/event-stream", "application/json");
+    let role = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let token = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ping\"}}]}\n\n";
+    for (endpoint, kind, pieces) in [
+        (
+            Endpoint::Chat,
+            stream,
+            &[
+                (": ping\n\n", Nothing),
+                ("data:\n\n", Nothing),
+                ("event: x\n\n", Nothing),
+                (role, Event),
+                (&role[..20], Nothing),
+                (&role[20..], Event),
+                (token, Token),
+                (": ping\n\n", Token),
+            ][..],
+        ),
+        (
+            Endpoint::Messages,
+            stream,
+            &[
+                (
+                    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n",
+                    Event,
+                ),
+                ("event: ping\ndata: {\"type\": \"ping\"}\n\n", Nothing),
+                (
+                    "data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n",
+                    Token,
+                ),
+            ],
+        ),
+        (
+            Endpoint::Responses,
+            stream,
+            &[
+                (
+                    "data: {\"type\":\"response.created\",\"response\":{\"id\":\"a\"}}\n\n",
+                    Event,
+                ),
+                (
+                    "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n",
+                    Token,
+                ),
+            ],
+        ),
+        (
+            Endpoint::Chat,
+            json,
+            &[("", Nothing), (" \n", Nothing), ("{", Token), (" ", Token)],
+        ),
+        (Endpoint::Chat, "text/plain", &[("", Nothing), (" ", Token)]),
+        (
+            Endpoint::Speech,
+            stream,
+            &[(": ping\n\n", Nothing), ("data: {}\n\n", Token)],
+        ),
+    ] {
+        let mut watch = Watch::new(endpoint, Some(kind), false);
+        for (piece, expected) in pieces {
+            assert_eq!(
+                watch.push(piece.as_bytes(), |_| {}),
+                *expected,
+                "{endpoint:?} {piece}"
+            );
+        }
+    }
+}

@@ -8,8 +8,9 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
+use super::client_body::Pace;
 use super::{arrival, upgrade};
 use crate::Proxy;
 use protocol::error::ApiError;
@@ -85,19 +86,20 @@ pub async fn read_body(
     if declared.is_some_and(|length| length > max as u64) {
         return Err(ApiError::BodyTooLarge(max));
     }
-    let deadline = Instant::now() + limits.body_timeout;
+    let mut pace = Pace::new(limits.body_timeout);
     let mut room = proxy.state.unread();
     // A body that arrives in one piece, as most do, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     loop {
-        let frame = match timeout_at(deadline, body.frame()).await {
+        let frame = match timeout_at(pace.until(), body.frame()).await {
             Err(_) => return Err(ApiError::RequestTimeout(limits.body_timeout)),
             Ok(None) => break,
             Ok(Some(Err(_))) => return Err(ApiError::BodyCutShort),
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(data) = frame.into_data() else { continue };
+        pace.received(data.len());
         if first.len() + rest.len() + data.len() > max {
             return Err(ApiError::BodyTooLarge(max));
         }

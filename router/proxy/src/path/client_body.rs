@@ -22,16 +22,47 @@ use tailroute_http::body::{self, BodyError, PolledFrame};
 /// A body slower than this after `limits.body_timeout_s` is aborted.
 const LEAST_BYTES_PER_S: u64 = 1024;
 
+/// The time that a client may take for its body. It grows with the bytes received, but no pause may exceed the timeout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    began: Instant,
+    last: Instant,
+    received: u64,
+    timeout: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(timeout: Duration) -> Self {
+        let began = Instant::now();
+        Self {
+            began,
+            last: began,
+            received: 0,
+            timeout,
+        }
+    }
+
+    /// Records bytes that arrived.
+    pub(super) fn received(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+        self.last = Instant::now();
+    }
+
+    /// Returns when the body is late unless more arrives.
+    pub(super) fn until(&self) -> Instant {
+        let grown = Duration::from_secs(self.received / LEAST_BYTES_PER_S);
+        (self.began + grown).min(self.last) + self.timeout
+    }
+}
+
 /// A client's body.
 pub struct ClientBody {
     /// Bytes that were read to find the model.
     first: Option<Bytes>,
     inner: Incoming,
     received: usize,
-    last: Instant,
     max: usize,
-    began: Instant,
-    timeout: Duration,
+    pace: Pace,
     timer: Option<Pin<Box<Sleep>>>,
     broken: Option<Broken>,
     inspector: Inspector,
@@ -55,10 +86,8 @@ impl ClientBody {
             first: None,
             inner,
             received: 0,
-            last: Instant::now(),
             max: limits.max_body_bytes.get(),
-            began: Instant::now(),
-            timeout: limits.body_timeout,
+            pace: Pace::new(limits.body_timeout),
             timer: None,
             broken: None,
             inspector: Inspector::new(proxy, head),
@@ -71,7 +100,7 @@ impl ClientBody {
         self.broken.map(|broken| match broken {
             Broken::Off => ApiError::BodyCutShort,
             Broken::TooLarge => ApiError::BodyTooLarge(self.max),
-            Broken::TooSlow => ApiError::RequestTimeout(self.timeout),
+            Broken::TooSlow => ApiError::RequestTimeout(self.pace.timeout),
             Broken::Refused(refused) => refused.into(),
         })
     }
@@ -106,11 +135,9 @@ impl ClientBody {
         Poll::Ready(Some(Err("the client's body failed or exceeded its limit".into())))
     }
 
-    /// Whether the body timed out. The time allowed grows with the bytes received, but no pause may exceed the timeout.
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
-            let grown = Duration::from_secs(self.received as u64 / LEAST_BYTES_PER_S);
-            let until = (self.began + grown).min(self.last) + self.timeout;
+            let until = self.pace.until();
             if until <= Instant::now() {
                 return true;
             }
@@ -139,8 +166,9 @@ impl HttpBody for ClientBody {
         }
         match Pin::new(&mut body.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                body.last = Instant::now();
-                body.received += frame.data_ref().map_or(0, Bytes::len);
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                body.pace.received(bytes);
+                body.received += bytes;
                 if body.received > body.max {
                     return body.breaks(Broken::TooLarge);
                 }
@@ -168,5 +196,22 @@ impl HttpBody for ClientBody {
     fn size_hint(&self) -> SizeHint {
         let first = self.first.as_ref().map_or(0, Bytes::len);
         body::hint_with(first, &self.inner.size_hint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_for_a_body_grows_with_its_bytes_but_no_pause_exceeds_the_timeout() {
+        let (mut pace, began) = (Pace::new(Duration::from_secs(60)), Instant::now());
+        let after = |pace: &Pace| (pace.until() - began).as_secs();
+        assert_eq!(after(&pace), 60);
+        tokio::time::advance(Duration::from_secs(50)).await;
+        pace.received(10 * 1024);
+        assert_eq!(after(&pace), 70, "ten seconds more for ten KiB");
+        pace.received(1 << 20);
+        assert_eq!(after(&pace), 110, "a pause of sixty seconds");
     }
 }

@@ -74,6 +74,8 @@ pub struct Flight {
 #[derive(Debug, Default)]
 struct Noted {
     is_out: bool,
+    /// The worker's count of response bytes when the attempt was started.
+    bytes_before: u64,
     /// The prompt's hold in the worker's mirror.
     hold: Option<Reservation>,
     /// Cached tokens of the prompt, with hints and without.
@@ -124,7 +126,10 @@ impl Flight {
             turn: Arc::clone(turn),
             in_flight,
             prediction,
-            noted: Noted::default(),
+            noted: Noted {
+                bytes_before: choice.worker.bytes_seen(),
+                ..Noted::default()
+            },
             progress: Progress {
                 passing: reply.map(|hash| reply::Reply::at(turn.endpoint, hash)),
                 ..Progress::default()

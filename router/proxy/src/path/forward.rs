@@ -135,6 +135,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPer
         mut attempt,
         sequence,
         explained,
+        sent,
     } = answer;
     attempt.flight.keep(permit);
     let outcome = outcome(response.status(), &mut attempt.flight);
@@ -154,7 +155,7 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPer
         parts.headers.insert(headers::EXPLAIN, terms);
     }
     parts.version = Version::HTTP_11;
-    let watchdog = Watchdog::new(request.context.proxy, request.context.deadline);
+    let watchdog = Watchdog::new(request.context.proxy, request.context.deadline, sent);
     let tap = Tap::new(first, incoming, watch, attempt, outcome, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::flight::{End, Flight, Outcome};
 use super::traced::answer_facts;
+use super::watchdog::Overrun;
 use fleet::Worker;
 use protocol::family::Family;
-use protocol::watch::Watch;
+use protocol::watch::{Step, Watch};
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;
 use telemetry::traces::Stage;
@@ -72,21 +73,25 @@ impl Observer {
         self.watch.standing()
     }
 
-    /// Records bytes that pass.
-    pub fn passed(&mut self, data: &[u8]) {
+    /// Records bytes that pass. Returns how far they brought the response.
+    pub fn passed(&mut self, data: &[u8]) -> Step {
         if self.flight.is_none() {
-            return;
+            return Step::Token;
         }
-        self.worker.count_bytes(data.len());
         if self.is_flowing && self.aside.len() + data.len() <= ASIDE_BYTES {
             if self.aside.capacity() == 0 {
                 self.aside.reserve_exact(ASIDE_BYTES);
             }
             self.aside.extend_from_slice(data);
-            return;
+            self.worker.count_bytes(data.len());
+            return Step::Token;
         }
         self.catch_up();
-        self.read(data);
+        let step = self.read(data);
+        if step == Step::Token {
+            self.worker.count_bytes(data.len());
+        }
+        step
     }
 
     /// Parses the buffered bytes.
@@ -100,9 +105,11 @@ impl Observer {
         self.aside = aside;
     }
 
-    fn read(&mut self, data: &[u8]) {
-        let Some(flight) = &mut self.flight else { return };
-        self.watch.push(data, |piece| flight.reply(piece));
+    fn read(&mut self, data: &[u8]) -> Step {
+        let Some(flight) = &mut self.flight else {
+            return Step::Token;
+        };
+        let step = self.watch.push(data, |piece| flight.reply(piece));
         flight.passed(self.watch.passed);
         if let Some(key) = self.watch.answer.take() {
             flight.is_kept(key);
@@ -112,6 +119,7 @@ impl Observer {
             self.span.first_token();
         }
         self.is_flowing = self.watch.first_token && self.watch.is_stream();
+        step
     }
 
     /// The response is complete and about to be sent. Does what its client may rely on at once, before
@@ -153,6 +161,14 @@ impl Observer {
             flight.first_token(false);
         }
         self.settle(flight, self.outcome, false);
+    }
+
+    /// The response was not begun or continued in time, or was cut. `say` is called with the attempt first.
+    pub fn overran(&mut self, overrun: Overrun, say: impl FnOnce(&Flight)) {
+        if let Some(flight) = &mut self.flight {
+            flight.spare_if_busy(overrun);
+        }
+        self.broke(overrun.outcome(), say);
     }
 
     /// The response broke off. `say` is called with the attempt first.

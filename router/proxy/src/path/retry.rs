@@ -10,7 +10,7 @@
 //! | 429 | no | yes | no |
 //! | 503 | no | yes | yes |
 //! | connection lost after the first byte of the request | yes | if idempotent | yes |
-//! | no response in time | yes | no: the worker may still be computing | yes |
+//! | no first token in time | yes | no: the worker may still be computing | unless it makes progress on other requests |
 //! | the request's own deadline passes | yes | no | no |
 //! | any other response, 5xx too | yes | no: it is relayed | 5xx but 501 |
 //! | failure after the first byte of a response was relayed | yes | no | yes |

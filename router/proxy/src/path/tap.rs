@@ -13,6 +13,7 @@ use tracing::warn;
 use super::flight::Outcome;
 use super::observe::{Attempt, Observer};
 use super::watchdog::{Overrun, Watchdog};
+use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
@@ -68,9 +69,8 @@ impl Tap {
     fn hand_on(&mut self, mut frame: Frame<Bytes>) -> Poll<PolledFrame> {
         frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
         if let Some(data) = frame.data_ref() {
-            self.observer.passed(data);
+            self.watchdog.saw(self.observer.passed(data));
         }
-        self.watchdog.saw();
         if self.inner.is_end_stream() {
             self.observer.catch_up();
             if !self.observer.stops_short() {
@@ -83,12 +83,12 @@ impl Tap {
     fn came(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
-            Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
+            Some(Err(error)) => self.broke(cx, error),
             None => {
                 self.observer.catch_up();
                 if self.observer.stops_short() {
                     let error = "the stream ended without a completion marker".into();
-                    return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed);
+                    return self.broke(cx, error);
                 }
                 self.is_over();
                 Poll::Ready(None)
@@ -107,25 +107,20 @@ impl Tap {
     }
 
     fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<PolledFrame> {
-        let outcome = match overrun {
-            Overrun::Silent(_) => Outcome::Broken,
-            Overrun::Late => Outcome::Deadline,
-            Overrun::Cut => Outcome::Cut,
-        };
-        self.broke(cx, outcome, overrun.cause(), &self.watchdog.told(overrun))
+        let error = overrun.cause();
+        self.observer
+            .overran(overrun, |flight| note_cut(flight.worker(), &error));
+        self.end(cx, error, &self.watchdog.told(overrun))
+    }
+
+    fn broke(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
+        self.observer
+            .broke(Outcome::Broken, |flight| note_cut(flight.worker(), &error));
+        self.end(cx, error, &ApiError::WorkerFailed)
     }
 
     /// Ends a broken stream: sends an error event if possible, then cuts the connection.
-    fn broke(
-        &mut self,
-        cx: &mut Context<'_>,
-        outcome: Outcome,
-        error: BodyError,
-        told: &ApiError,
-    ) -> Poll<PolledFrame> {
-        self.observer.broke(outcome, |flight| {
-            warn!(worker = flight.worker().name(), %error, "the response was cut off");
-        });
+    fn end(&mut self, cx: &mut Context<'_>, error: BodyError, told: &ApiError) -> Poll<PolledFrame> {
         let family = self.observer.family();
         let Some(standing) = self.observer.standing() else {
             // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
@@ -140,6 +135,10 @@ impl Tap {
             family,
         )))))
     }
+}
+
+fn note_cut(worker: &Worker, error: &BodyError) {
+    warn!(worker = worker.name(), %error, "the response was cut off");
 }
 
 impl Drop for Tap {
@@ -158,8 +157,7 @@ impl Pieces for Tap {
         let before = out.len();
         match self.inner.poll_piece(cx, out) {
             Poll::Ready(Piece::Added) => {
-                self.observer.passed(&out[before..]);
-                self.watchdog.saw();
+                self.watchdog.saw(self.observer.passed(&out[before..]));
                 Poll::Ready(Piece::Added)
             }
             Poll::Ready(Piece::Frame(given)) => self.came(cx, given).map(Piece::Frame),

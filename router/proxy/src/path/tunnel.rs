@@ -78,19 +78,21 @@ pub(super) async fn open(
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
     let limit = proxy.state.live().limits.first_byte_timeout;
-    let until = Instant::now() + limit;
-    let until = deadline.head().map_or(until, |head| head.min(until));
-    let asking = proxy
-        .state
-        .client
-        .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
-    let mut response = match timeout_at(until, asking).await {
+    let sent = Instant::now();
+    let until = sent + limit;
+    let own = deadline.head().filter(|own| *own <= until);
+    let asking = proxy.state.client.upgrade(asked, HeaderValue::from_static(WEBSOCKET));
+    let mut response = match timeout_at(own.unwrap_or(until), asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             warn!(worker = worker.name(), %error, "no tunnel");
             return Err(ApiError::WorkerFailed);
         }
-        Err(_) => return Err(ApiError::WorkerTimeout(limit)),
+        Err(_) if own.is_some() => return Err(deadline.exceeded()),
+        Err(_) => {
+            warn!(worker = worker.name(), "the worker did not answer the upgrade");
+            return Err(ApiError::WorkerTimeout(limit));
+        }
     };
     let is_open = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     // A 2xx answer to extended CONNECT would open the tunnel that the worker has not opened (RFC 8441, section 5).
@@ -104,7 +106,7 @@ pub(super) async fn open(
         return Err(ApiError::WorkerFailed);
     }
     if !is_open {
-        return Ok(pass::answered(context, response, in_flight, permit));
+        return Ok(pass::answered(context, response, in_flight, permit, sent));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);

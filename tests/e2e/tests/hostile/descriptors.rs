@@ -19,6 +19,7 @@ const CONNECTIONS: usize = 400;
 const LIMITS: &str = "
 [limits]
 header_timeout_s = 5
+client_idle_timeout_s = 5
 ";
 
 fn under(shell: String) -> Plan {

@@ -15,6 +15,7 @@ use crate::{frames, http1, http2};
 const LIMITS: &str = "
 [limits]
 header_timeout_s = 60
+client_idle_timeout_s = 60
 idle_timeout_s = 60
 drain_timeout_s = 20
 ";

@@ -19,6 +19,7 @@ const LIMITS: &str = "
 [limits]
 max_connections = 50
 header_timeout_s = 2
+client_idle_timeout_s = 3
 idle_timeout_s = 3
 ";
 /// Silent connections to the admin port.

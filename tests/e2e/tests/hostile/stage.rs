@@ -24,6 +24,7 @@ const LIMITS: &str = "
 [limits]
 header_timeout_s = 4
 body_timeout_s = 3
+client_idle_timeout_s = 4
 idle_timeout_s = 4
 first_byte_timeout_s = 20
 max_connections = 4000

@@ -245,7 +245,7 @@ async fn a_slow_client_gets_a_408_whichever_part_is_late() {
 
 #[tokio::test]
 async fn a_silent_client_is_disconnected_without_a_response() {
-    let fleet = impatient().await;
+    let fleet = Fleet::start(vec![quick()], |config| config.limits.client_idle_timeout = SOON).await;
     let mut silent = Wire::connect(fleet.address()).await;
     assert!(silent.closes().await);
     let mut idle = Wire::connect(fleet.address()).await;

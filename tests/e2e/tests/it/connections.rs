@@ -177,7 +177,7 @@ async fn a_half_closed_client_gets_responses_that_need_no_worker() {
 async fn an_http2_connection_without_a_stream_ends_with_goaway_after_the_idle_time() {
     let fleet = Fleet::start(vec![quick()], |config: &mut Config| {
         config.limits.header_timeout = Duration::from_millis(50);
-        config.limits.idle_timeout = Duration::from_millis(200);
+        config.limits.client_idle_timeout = Duration::from_millis(200);
     })
     .await;
     let began = Instant::now();

@@ -32,6 +32,7 @@ mod hints;
 mod hostile_workers;
 mod idleness;
 mod learning;
+mod limits;
 mod matrix;
 mod names;
 mod objectives;

@@ -11,6 +11,7 @@ mod account;
 mod carried;
 mod gateway;
 mod hostile;
+mod limits;
 mod named;
 mod refused;
 mod setup;

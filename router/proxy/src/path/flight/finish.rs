@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use tracing::debug;
 
 use super::{Flight, Outcome};
+use crate::path::watchdog::Overrun;
 use protocol::reply;
 use protocol::watch::Seen;
 
@@ -85,6 +86,17 @@ impl Flight {
     /// Excuses the worker from later failures of this request.
     pub fn spare(&mut self) {
         self.charged.store(true, Ordering::Relaxed);
+    }
+
+    /// Excuses the worker from a first token that is late while other requests make progress: it is busy.
+    pub fn spare_if_busy(&mut self, overrun: Overrun) {
+        if !overrun.is_the_workers(
+            self.proxy
+                .state
+                .is_answering(self.worker(), self.noted.bytes_before),
+        ) {
+            self.spare();
+        }
     }
 
     /// Counts the request as a failure of the worker, unless an earlier attempt was counted.

@@ -17,6 +17,7 @@ use super::super::flight::{Flight, Outcome};
 use super::super::observe::Attempt;
 use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
+use super::super::watchdog::Overrun;
 use super::{TurnRequest, request};
 use crate::Proxy;
 use crate::decisions;
@@ -36,6 +37,7 @@ pub(super) struct Sent {
     head: Option<Response<upstream::Answer>>,
     sequence: u64,
     explained: Option<HeaderValue>,
+    since: Instant,
     until: Instant,
     limit: Duration,
     /// The response counts as started at its first piece, not at its head.
@@ -67,6 +69,7 @@ pub(super) struct Answer {
     pub(super) attempt: Attempt,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
+    pub(super) sent: Instant,
 }
 
 pub(super) enum Verdict {
@@ -106,8 +109,10 @@ impl Sent {
         let span = context.trace.attempt(choice, outgoing.headers_mut());
         flight.traced(span.note());
         let limit = proxy.state.live().limits.first_byte_timeout;
-        let until = Instant::now() + limit;
+        let since = Instant::now();
+        let until = since + limit;
         Ok(Self {
+            since,
             flight,
             span,
             reply: proxy.send(&choice.worker, outgoing),
@@ -146,7 +151,7 @@ impl Sent {
 
     /// Decides how the request proceeds. `may_retry` is called if the attempt failed, and charges the retry budget.
     pub(super) fn judge(
-        self,
+        mut self,
         request: &TurnRequest<'_>,
         head: Head,
         mut may_retry: impl FnMut(Failure) -> bool,
@@ -168,6 +173,7 @@ impl Sent {
                     },
                     sequence: self.sequence,
                     explained: self.explained,
+                    sent: self.since,
                 })),
             },
             Head::Lost(error) => {
@@ -190,6 +196,7 @@ impl Sent {
             Head::Late => {
                 let (worker, limit) = (&*self.worker_name(), self.limit);
                 warn!(worker, limit_s = limit.as_secs_f64(), "the worker timed out");
+                self.flight.spare_if_busy(Overrun::NotBegun(limit));
                 self.lost(Failure::TimedOut, Outcome::WorkerError);
                 Verdict::Failed(ApiError::WorkerTimeout(limit))
             }
@@ -253,6 +260,9 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
 pub(super) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {
+            if worker.unreachable.is_due(proxy.state.clock.now()) {
+                warn!(worker = worker.name(), url = %worker.spec.url, %error, "cannot connect to the worker");
+            }
             debug!(worker = worker.name(), %error, "no connection");
             let is_busy = retry::is_slow_to_connect(error) && worker.with_load(|load| load.in_flight > 1);
             proxy

@@ -25,14 +25,16 @@ use super::super::context::{RequestContext, RequestTimer};
 use super::super::flight::Outcome;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
-use super::super::watchdog::Watchdog;
+use super::super::watchdog::{Overrun, Watchdog};
 use super::attempt::note;
 use super::mark;
 use crate::{Proxy, RequestPermit};
 use fleet::breaker::BreakerState;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
+use protocol::first_event::FirstEvent;
 use protocol::headers;
+use protocol::watch::Step;
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 use telemetry::traces::Trace;
 
@@ -73,6 +75,7 @@ pub(crate) async fn pass(
                 _ => ApiError::WorkerFailed,
             })?;
         let worker = Arc::clone(in_flight.worker());
+        let (sent, bytes_before) = (Instant::now(), worker.bytes_seen());
         let ended = pass_once(context, &head, upload.body(), &worker).await;
         if let Some(error) = upload.failure() {
             // The client's body failed: no worker is charged.
@@ -84,7 +87,9 @@ pub(crate) async fn pass(
             // The worker cannot answer a request that it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
-        if ended.is_the_workers() && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed() {
+        let is_busy = || proxy.state.is_answering(&worker, bytes_before);
+        if ended.is_the_workers(is_busy) && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed()
+        {
             proxy.state.breaker_opened(&worker);
         }
         state.tried.push(worker.id);
@@ -98,7 +103,7 @@ pub(crate) async fn pass(
                 warn!(worker = worker.name(), "trying another worker");
                 proxy.state.metrics.retry(worker.name());
             }
-            Ended::Answer(response) => return Ok(answered(context, response, in_flight, permit)),
+            Ended::Answer(response) => return Ok(answered(context, response, in_flight, permit, sent)),
             Ended::Failed(_, error) => return Err(error),
         }
     }
@@ -116,6 +121,7 @@ pub(in crate::path) fn answered(
     response: Response<Incoming>,
     mut in_flight: InFlight,
     permit: RequestPermit,
+    sent: Instant,
 ) -> Response<Body> {
     let RequestContext {
         proxy,
@@ -128,8 +134,11 @@ pub(in crate::path) fn answered(
     mark(&mut parts.headers, in_flight.worker(), None);
     parts.version = Version::HTTP_11;
     let passing = Passing {
+        proxy: Arc::clone(proxy),
         inner: incoming,
-        watchdog: Watchdog::new(proxy, deadline),
+        first: FirstEvent::of(&parts.headers),
+        watchdog: Watchdog::new(proxy, deadline, sent),
+        bytes_before: in_flight.worker().bytes_seen(),
         in_flight,
         permit,
         _trail: context.trace.clone(),
@@ -159,9 +168,13 @@ impl Ended {
         }
     }
 
-    fn is_the_workers(&self) -> bool {
+    /// Whether it counts against the worker, which may be busy with other requests.
+    fn is_the_workers(&self, is_busy: impl FnOnce() -> bool) -> bool {
         match self {
             Self::Answer(response) => retry::is_failure(response.status()),
+            Self::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit)) => {
+                Overrun::NotBegun(*limit).is_the_workers(is_busy())
+            }
             Self::Failed(failure, _) => failure.is_the_workers(),
         }
     }
@@ -335,12 +348,35 @@ impl HttpBody for Lent {
 
 /// A relayed response, with the resources to release at its end.
 struct Passing {
+    proxy: Arc<Proxy>,
     inner: Incoming,
+    first: FirstEvent,
     watchdog: Watchdog,
+    /// The worker's count of response bytes when the response began.
+    bytes_before: u64,
     in_flight: InFlight,
     permit: RequestPermit,
     /// Ends with the response.
     _trail: Trace,
+}
+
+impl Passing {
+    fn saw(&mut self, data: &[u8]) {
+        let step = self.first.push(data);
+        self.watchdog.saw(step);
+        if step == Step::Token {
+            self.in_flight.worker().count_bytes(data.len());
+        }
+    }
+
+    fn overran(&mut self, overrun: Overrun) {
+        let worker = Arc::clone(self.in_flight.worker());
+        let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
+        warn!(worker = worker.name(), error = %overrun.cause(), "the response was cut off");
+        if overrun.is_the_workers(is_busy) && self.in_flight.failed() {
+            self.proxy.state.breaker_opened(&worker);
+        }
+    }
 }
 
 impl HttpBody for Passing {
@@ -351,10 +387,10 @@ impl HttpBody for Passing {
         let passing = self.get_mut();
         match Pin::new(&mut passing.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
-                passing.watchdog.saw();
                 frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
-                passing.in_flight.worker().count_bytes(bytes);
+                if let Some(data) = frame.data_ref() {
+                    passing.saw(data);
+                }
                 if passing.inner.is_end_stream() {
                     passing.permit.free();
                 }
@@ -369,9 +405,7 @@ impl HttpBody for Passing {
                 Poll::Ready(None)
             }
             Poll::Pending => passing.watchdog.poll(cx).map(|overrun| {
-                if overrun.is_the_workers() {
-                    passing.in_flight.failed();
-                }
+                passing.overran(overrun);
                 Some(Err(overrun.cause()))
             }),
         }

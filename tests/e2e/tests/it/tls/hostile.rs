@@ -117,7 +117,7 @@ async fn a_client_that_closes_only_tls_is_closed_like_an_idle_connection() {
     let fleet = Fleet::start(vec![quick()], |config| {
         identity(config);
         config.limits.header_timeout = Duration::from_millis(50);
-        config.limits.idle_timeout = Duration::from_millis(200);
+        config.limits.client_idle_timeout = Duration::from_millis(200);
     })
     .await;
     let stream = connect(fleet.address(), &authority, None, "http/1.1")

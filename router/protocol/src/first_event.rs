@@ -1,0 +1,106 @@
+//! Finds the first event of a response that is relayed unread.
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+
+use crate::watch::Step;
+
+/// Reads a response up to the first line with data. Comments, names of events and empty lines do not count.
+#[derive(Debug)]
+pub struct FirstEvent {
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// This number of bytes of a line equals the beginning of `data`.
+    Field(usize),
+    /// Within a line without data.
+    OtherLine,
+    /// The response has begun, or is no event stream.
+    Begun,
+}
+
+const DATA: &[u8] = b"data";
+
+impl FirstEvent {
+    /// Returns a reader of the response with this head.
+    pub fn of(head: &HeaderMap) -> Self {
+        let kind = head.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        Self::new(kind, head.contains_key(CONTENT_ENCODING))
+    }
+
+    /// Returns a reader of a response with this content type.
+    pub fn new(content_type: Option<&str>, encoded: bool) -> Self {
+        let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let place = if is_stream && !encoded {
+            Place::Field(0)
+        } else {
+            Place::Begun
+        };
+        Self { place }
+    }
+
+    /// Reads the next bytes. Returns how far the response is.
+    pub fn push(&mut self, bytes: &[u8]) -> Step {
+        for &byte in bytes {
+            self.place = match self.place {
+                Place::Begun => return Step::Token,
+                _ if matches!(byte, b'\n' | b'\r') => Place::Field(0),
+                Place::Field(known) if DATA[known] == byte => match known + 1 {
+                    known if known == DATA.len() => Place::Begun,
+                    known => Place::Field(known),
+                },
+                Place::Field(_) | Place::OtherLine => Place::OtherLine,
+            };
+        }
+        match self.place {
+            Place::Begun if !bytes.is_empty() => Step::Token,
+            _ => Step::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn of(fields: &[(http::HeaderName, &'static str)]) -> FirstEvent {
+        let fields = fields.iter().cloned();
+        FirstEvent::of(
+            &fields
+                .map(|(name, value)| (name, HeaderValue::from_static(value)))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn comments_and_fields_without_data_do_not_begin_a_stream_however_it_is_cut() {
+        let stream = b": ping\n\nevent: delta\r\nid: 1\rdat: x\n: data: no\ndata: yes\n\n";
+        let begins = stream.len() - ": yes\n\n".len();
+        for step in 1..stream.len() {
+            let mut first = of(&[(CONTENT_TYPE, "text/event-stream; charset=utf-8")]);
+            let mut at = 0;
+            for piece in stream.chunks(step) {
+                at += piece.len();
+                let expected = if at >= begins { Step::Token } else { Step::Nothing };
+                assert_eq!(first.push(piece), expected, "{at} bytes, {step} at a time");
+            }
+        }
+    }
+
+    #[test]
+    fn any_byte_begins_another_response() {
+        for fields in [
+            &[][..],
+            &[(CONTENT_TYPE, "application/json")],
+            &[(CONTENT_TYPE, "text/event-stream"), (CONTENT_ENCODING, "gzip")],
+        ] {
+            let mut first = of(fields);
+            assert_eq!(first.push(b""), Step::Nothing);
+            assert_eq!(first.push(b":"), Step::Token, "{fields:?}");
+        }
+    }
+}
