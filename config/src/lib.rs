@@ -32,7 +32,7 @@ pub use policy::route::{CacheAware, PolicyName, WeightName, Weights};
 pub use problem::{Origin, Problem, Problems};
 pub use schema::schema;
 pub use sections::{
-    Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Config, Dialect, Discovery, Dns,
+    ANY_ORIGIN, Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Config, Dialect, Discovery, Dns,
     EndpointPicker, Explain, Failure, Fleet, Forwarded, Health, Hints, Http, Identity, IndexConfig, Key,
     KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, OF_HEADER, Objective,
     OtlpProtocol, Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot,

@@ -52,7 +52,7 @@ pub use engine::{CachePolicy, Dialect, Priority};
 pub use failure::Failure;
 pub use fleet::Fleet;
 pub use health::Health;
-pub use http::{Forwarded, Http, Network};
+pub use http::{ANY_ORIGIN, Forwarded, Http, Network};
 pub use index::{IndexConfig, Snapshot};
 pub(crate) use keys::KeySection;
 pub use keys::{Key, KeyDigest, Rate};

@@ -20,6 +20,10 @@ pub(crate) struct HttpSection {
     /// Additional paths to forward, with all paths below them. Any other unknown path outside `/v1/` is answered 404:
     /// engines have paths that empty caches and load weights.
     pub extra_paths: Vec<String>,
+    /// Origins of the web pages whose scripts may use the API (`https://chat.example.com`); `*` allows all pages, and
+    /// an empty list none. The router answers their preflights, without a key, and replaces workers' CORS headers.
+    /// Pages of listed origins may also send credentials, such as the cookies of a proxy in front of the router.
+    pub cors_origins: Vec<String>,
     /// Whether clients may set fields that control an engine's internals: where keys and values are fetched from, or
     /// which rank computes the request (`kv_transfer_params`, `bootstrap_host`, `disaggregated_params`,
     /// `data_parallel_rank` and similar, in bodies and headers). Otherwise such a request is answered 400. It can crash
@@ -49,6 +53,7 @@ impl Default for HttpSection {
             forwarded: Forwarded::Append,
             trusted_proxies: Vec::new(),
             extra_paths: Vec::new(),
+            cors_origins: vec![ANY_ORIGIN.to_owned()],
             transfer_fields: false,
             tunnel_idle_timeout_s: 300.0,
         }
@@ -64,11 +69,16 @@ pub struct Http {
     pub trusted_proxies: Vec<Network>,
     /// Additional paths that are forwarded; each begins with `/` and does not end with one.
     pub extra_paths: Vec<String>,
+    /// Origins whose pages may use the API, as browsers write them, or only [`ANY_ORIGIN`].
+    pub cors_origins: Vec<String>,
     /// Whether clients may set fields that control an engine's internals.
     pub transfer_fields: bool,
     /// Longest silence of a WebSocket.
     pub tunnel_idle_timeout: Duration,
 }
+
+/// Allows the pages of all origins.
+pub const ANY_ORIGIN: &str = "*";
 
 /// A network of IP addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,18 +136,83 @@ pub(super) fn http(written: HttpSection, checker: &mut Checker<'_>) -> Http {
             );
         }
     }
+    check_origins(&written.cors_origins, checker);
     Http {
         forwarded: written.forwarded,
         trusted_proxies,
         extra_paths: written.extra_paths,
+        cors_origins: written.cors_origins,
         transfer_fields: written.transfer_fields,
         tunnel_idle_timeout: checker.seconds("http.tunnel_idle_timeout_s", written.tunnel_idle_timeout_s),
     }
 }
 
+fn check_origins(origins: &[String], checker: &mut Checker<'_>) {
+    for (at, origin) in origins.iter().enumerate() {
+        let field = format!("http.cors_origins[{at}]");
+        if origin == ANY_ORIGIN {
+            if origins.len() > 1 {
+                let what = format!("{ANY_ORIGIN:?} allows all pages: remove it, or the other origins");
+                checker.report(&field, what, None);
+            }
+        } else if !is_origin(origin) {
+            let what = format!(
+                "expected an origin such as https://chat.example.com, in lower case and without a path, or {ANY_ORIGIN:?}, \
+                 found {origin:?}"
+            );
+            checker.report(&field, what, None);
+        }
+    }
+}
+
+/// Returns whether the text is an origin as browsers write it: scheme, host, and the port if it is not the default.
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, authority)) = text.split_once("://") else {
+        return false;
+    };
+    let is_default_port = match scheme {
+        "https" => authority.ends_with(":443"),
+        "http" => authority.ends_with(":80"),
+        _ => false,
+    };
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:[]".contains(&byte);
+    let is_scheme = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
+    !scheme.is_empty()
+        && scheme.bytes().all(is_scheme)
+        && !authority.is_empty()
+        && authority.bytes().all(is_plain)
+        && !is_default_port
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_origin_is_written_as_browsers_write_it() {
+        for right in [
+            "https://chat.example.com",
+            "http://localhost:3000",
+            "http://[::1]:3000",
+            "chrome-extension://abcdef",
+        ] {
+            assert!(is_origin(right), "{right}");
+        }
+        for wrong in [
+            "",
+            "null",
+            "chat.example.com",
+            "https://",
+            "https://chat.example.com/",
+            "https://Chat.example.com",
+            "https://*.example.com",
+            "https://chat.example.com:443",
+            "https://a@b",
+            "://a",
+        ] {
+            assert!(!is_origin(wrong), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_network_holds_the_addresses_that_begin_as_it_does() {

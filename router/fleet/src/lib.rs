@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 pub use in_flight::InFlight;
 use overrides::AdminState;
+use protocol::references::Addresses;
 pub use worker::{Load, Slowdown, Worker};
 
 /// Largest number of slots, which bounds per-worker memory and labels whatever discovery or an operator adds.
@@ -176,6 +177,35 @@ impl Fleet {
             .filter(|worker| worker.admin_state() != AdminState::Gone);
         workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
     }
+
+    /// Returns whether workers serve different models, so that the model of a request decides where it may go. A worker
+    /// whose models are unknown may differ from one whose models are known. Workers that are down count: their models
+    /// are no other worker's.
+    #[must_use]
+    pub fn models_differ(&self) -> bool {
+        let workers = self.workers.load();
+        let mut present = workers
+            .iter()
+            .filter(|worker| worker.admin_state() != AdminState::Gone);
+        let Some(first) = present.next() else {
+            return false;
+        };
+        let names = first.model_names();
+        present.any(|worker| worker.model_names() != names)
+    }
+}
+
+impl Addresses for Fleet {
+    fn is_worker(&self, host: &str, port: Option<u16>) -> bool {
+        self.workers
+            .load()
+            .iter()
+            .any(|worker| worker.has_address(host, port))
+    }
+
+    fn is_host(&self, host: &str) -> bool {
+        self.workers.load().iter().any(|worker| worker.has_host(host))
+    }
 }
 
 fn empty_slot(workers: &[Arc<Worker>], now: Millis) -> Option<usize> {
@@ -276,5 +306,76 @@ mod tests {
             Ok(0),
             "all of them are one here"
         );
+    }
+
+    /// Returns a fleet of workers with these addresses and models; no models are unknown ones.
+    fn fleet(workers: &[(&str, &[&str])]) -> Fleet {
+        let config = config();
+        let worker = |(slot, (url, models)): (usize, &(&str, &[&str]))| {
+            let spec = config::Worker {
+                url: url.parse().unwrap(),
+                models: models.iter().map(|name| (*name).to_owned()).collect(),
+                ..config.workers[0].clone()
+            };
+            Arc::new(Worker::new(WorkerId(slot as u32), spec, &config, Millis::ZERO))
+        };
+        Fleet::new(workers.iter().enumerate().map(worker).collect())
+    }
+
+    #[test]
+    fn models_differ_unless_all_workers_are_known_to_serve_the_same() {
+        let differ = |lists: &[&[&str]]| {
+            let workers: Vec<_> = lists.iter().map(|models| ("http://w:1", *models)).collect();
+            fleet(&workers).models_differ()
+        };
+        let none: &[&str] = &[];
+        let same: [&[&[&str]]; 5] = [
+            &[],
+            &[&["a"]],
+            &[none],
+            &[&["a", "b"], &["b", "a"]],
+            &[none, none],
+        ];
+        for same in same {
+            assert!(!differ(same), "{same:?}");
+        }
+        let different: [&[&[&str]]; 4] = [
+            &[&["a"], &["b"]],
+            &[&["a"], &["a", "b"]],
+            &[&["a"], none],
+            &[none, none, &["a"]],
+        ];
+        for different in different {
+            assert!(differ(different), "{different:?}");
+        }
+        let fleet = fleet(&[("http://w:1", &["a"]), ("http://w:2", &["b"])]);
+        fleet.workers()[1].gone(Millis(0.0));
+        assert!(!fleet.models_differ(), "a removed worker does not count");
+    }
+
+    #[test]
+    fn a_workers_address_is_recognised_however_it_is_written() {
+        let fleet = fleet(&[
+            ("http://Vllm-0.svc:8000", &[]),
+            ("https://[fd00::1]", &[]),
+            ("http://10.0.0.1", &[]),
+        ]);
+        for (host, port, is_worker) in [
+            ("vllm-0.SVC", Some(8000), true),
+            ("vllm-0.svc", Some(8001), false),
+            ("fd00::1", Some(443), true),
+            ("fd00::1", None, true),
+            ("fd00::1", Some(80), false),
+            ("10.0.0.1", Some(80), true),
+            ("10.0.0.2", Some(80), false),
+            ("localhost", Some(8000), true),
+            ("127.0.0.1", Some(8000), true),
+            ("localhost", Some(3000), false),
+            ("0.0.0.0", Some(9999), true),
+            ("", Some(8000), false),
+        ] {
+            assert_eq!(fleet.is_worker(host, port), is_worker, "{host} {port:?}");
+        }
+        assert!(fleet.is_host("VLLM-0.svc") && fleet.is_host("fd00::1") && !fleet.is_host("localhost"));
     }
 }

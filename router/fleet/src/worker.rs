@@ -1,6 +1,7 @@
 //! One worker.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -384,6 +385,38 @@ impl Worker {
         let models = self.models.load();
         let models = models.as_ref()?;
         Some(models.iter().any(|card| card["id"] == model))
+    }
+
+    /// Returns the names of the models that it serves; `None` if they are not known.
+    pub(crate) fn model_names(&self) -> Option<BTreeSet<String>> {
+        if !self.spec.models.is_empty() {
+            return Some(self.spec.models.iter().cloned().collect());
+        }
+        let models = self.models.load();
+        let named = models.as_ref()?.iter().filter_map(|card| card["id"].as_str());
+        Some(named.map(str::to_owned).collect())
+    }
+
+    /// Returns whether this is its host, by the name or the address that is configured.
+    pub(crate) fn has_host(&self, host: &str) -> bool {
+        let own = self.spec.url.host().unwrap_or_default();
+        own.trim_matches(['[', ']']).eq_ignore_ascii_case(host)
+    }
+
+    /// Returns whether this is its host and port. An engine that does not know its host names the unspecified or the
+    /// local one.
+    pub(crate) fn has_address(&self, host: &str, port: Option<u16>) -> bool {
+        let url = &self.spec.url;
+        let default = if url.scheme_str() == Some("https") {
+            443
+        } else {
+            80
+        };
+        let own = url.port_u16().unwrap_or(default);
+        let ip: Option<IpAddr> = host.parse().ok();
+        let is_local = host.eq_ignore_ascii_case("localhost") || ip.is_some_and(|ip| ip.is_loopback());
+        let is_port = port.unwrap_or(default) == own;
+        ip.is_some_and(|ip| ip.is_unspecified()) || (is_port && (is_local || self.has_host(host)))
     }
 
     /// Returns the worker's URI for a path and query. Fails if base path and path do not form a valid URI.

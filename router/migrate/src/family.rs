@@ -52,7 +52,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Any "--request-id-headers" => ("the header of request ids is x-request-id");
     by One "--request-timeout-secs"
         => ("failure.total_timeout_s, limits.first_byte_timeout_s", request_timeout);
-    none Any "--cors-allowed-origins" => ("CORS headers are not sent; use a proxy in front that adds them");
+    none Any "--cors-allowed-origins" => ("set http.cors_origins; by default all pages may use the API");
     jointly One "--max-concurrent-requests" => ("admission.max_concurrent_per_worker, limits.max_in_flight");
     by One "--queue-size" => ("admission.max_queue", queue_size);
     number One "--queue-timeout-secs" => ("admission.queue_timeout_s", 1.0);

@@ -29,9 +29,10 @@ use super::wire::{
 use super::{answers, head};
 use protocol::error::ApiError;
 use protocol::family::Family;
+use protocol::references;
 use protocol::routes::Route;
 use proxy::Proxy;
-use proxy::admission::keys::Caller;
+use proxy::admission::keys::{Caller, KeyFault};
 use proxy::path;
 use proxy::path::admit::{self, Received};
 use proxy::path::among::Among;
@@ -121,7 +122,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     let (parts, ()) = request.into_parts();
     let route = admit::route(&proxy, &parts);
     let asked = Asked {
-        caller: proxy.admission.keys().identify(&parts.headers),
+        caller: admit::caller(&proxy, &route, &parts.headers),
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),
@@ -149,7 +150,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
 }
 
 struct Asked {
-    caller: Result<Caller, ApiError>,
+    caller: Result<Caller, KeyFault>,
     family: Family,
     timer: RequestTimer,
     deadline: Deadline,
@@ -233,13 +234,16 @@ impl Exchange<'_> {
         let (proxy, deadline) = (self.proxy, asked.deadline);
         let context = RequestContext {
             proxy,
-            caller: asked.caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            caller: asked.caller.as_ref().map_err(|fault| ApiError::from(*fault))?,
             timer: asked.timer,
             deadline,
             trace: &asked.trace,
         };
         let route = path::enter(&context, &mut parts.headers, route)?;
-        let is_read = asked.has_body && pick::needs_body(&route);
+        if asked.has_body {
+            admit::permit_encoding(&parts.headers)?;
+        }
+        let is_read = asked.has_body && pick::needs_body(proxy, &route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
                 let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
@@ -247,9 +251,13 @@ impl Exchange<'_> {
             } else {
                 (Bytes::new(), None, false)
             };
+            let mut read = body.clone();
+            if matches!(route, Route::Turn(_)) {
+                read = admit::without_mark(&mut parts.headers, read);
+            }
             let picked = tokio::select! {
                 biased;
-                picked = pick::pick(&context, &route, &parts, body.clone(), asked.among.clone()) => picked?,
+                picked = pick::pick(&context, &route, &parts, read, asked.among.clone()) => picked?,
                 () = inbox.hung_up() => return Err(No::Gone),
             };
             Ok((picked, body, room, by_trailers))
@@ -426,7 +434,13 @@ impl Exchange<'_> {
                     // Assumed complete: the gateway shows no more of it.
                     served.ended(true);
                 }
-                answers::answered(&head::routers_own(&head), &marks)
+                let mut given = head::routers_own(&head);
+                let mut referring = head::references(&head);
+                given.extend(referring.clone());
+                // Workers that a gateway addresses have no base path.
+                references::conceal(&mut referring, "", &self.proxy.state.fleet);
+                marks.extend(referring);
+                answers::answered(&given, &marks)
             }
             Some(RequestPart::ResponseBody(piece)) => {
                 watchdog.saw(served.body(&piece.body));

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri}
 
 use super::wire::{self, Kind, Metadata, ProcessingRequest};
 use protocol::error::ApiError;
-use protocol::headers;
+use protocol::{headers, references};
 use proxy::path::among::Among;
 
 /// The header and metadata key of the chosen endpoints.
@@ -95,6 +95,20 @@ pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
         .filter(|name| headers::is_routers_own(name.as_str()))
         .map(|name| (name, HeaderValue::from_static("")))
         .collect()
+}
+
+/// Returns the response headers that may refer to a worker.
+pub(super) fn references(said: &wire::HttpHeaders) -> HeaderMap {
+    let mut references = HeaderMap::new();
+    for header in said.headers.iter().flat_map(|headers| &headers.headers) {
+        if let Ok(name) = HeaderName::from_bytes(header.key.as_bytes())
+            && references::is_reference(&name)
+        {
+            // Invalid headers are ignored.
+            let _ = add(&mut references, name, header.bytes());
+        }
+    }
+    references
 }
 
 /// Returns the workers that the gateway lists, or all if it lists none. Entries that are no addresses match none.

@@ -19,11 +19,11 @@ use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
 use proxy::path::flight::{Flight, Outcome};
 use proxy::path::forward::{self, Wanted, pass, turn_request};
-use proxy::path::inspect::Inspector;
+use proxy::path::inspect::{Inspector, Search};
 use proxy::path::observe::Attempt;
 use proxy::path::retry::Charged;
 use proxy::path::select::Choice;
-use proxy::path::{self, models};
+use proxy::path::{self, models, named};
 
 pub(super) struct Pick {
     /// The best endpoint, followed by fallbacks in order.
@@ -33,8 +33,8 @@ pub(super) struct Pick {
     pub(super) served: Served,
 }
 
-pub(super) fn needs_body(route: &Route) -> bool {
-    matches!(route, Route::Turn(_) | Route::Upload(_))
+pub(super) fn needs_body(proxy: &Proxy, route: &Route) -> bool {
+    matches!(route, Route::Turn(_)) || named::search(proxy, route) != Search::Nothing
 }
 
 /// Picks a worker for a request. The body must be complete if it [is needed](needs_body). Fails if the request is
@@ -149,8 +149,12 @@ fn other(
     match route {
         Route::Kept(id) => wanted.home = path::keeper(proxy, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
-        Route::Upload(_) => wanted.model = inspector.model(),
+        Route::Tunnel => wanted.model = named::tunnel(proxy, head.uri.query())?,
         _ => {}
+    }
+    if wanted.home.is_none() && wanted.model.is_none() {
+        let search = named::search(proxy, route);
+        wanted.model = named::model(inspector.model(&body), head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
         models::check(proxy, model)?;

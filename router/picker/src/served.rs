@@ -202,7 +202,7 @@ impl Carried {
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
             .within(self.proxy.state.copied());
         self.observer = Some(Observer::new(watch, attempt, outcome));
-        mark(&mut marks, &self.worker, Some(self.sequence));
+        mark(&self.proxy, &mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
         }
@@ -333,7 +333,7 @@ impl Relayed {
             self.proxy.state.breaker_opened(in_flight.worker());
         }
         pass::settled(&self.proxy, status, in_flight, self.timer);
-        mark(&mut marks, in_flight.worker(), None);
+        mark(&self.proxy, &mut marks, in_flight.worker(), None);
         marks
     }
 }

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{Response, StatusCode};
 use serde_json::json;
 
@@ -25,7 +27,7 @@ pub enum ApiError {
     MalformedJson(String),
     /// A form that different parsers could read differently.
     #[error(
-        "the form has a part whose head is too long, or names the part in an encoding; name it as in `name=\"model\"`"
+        "the form cannot be read: it has no single boundary, a part with a head that is too long, a part with an encoded name, or two parts `model`; name a part once, as in `name=\"model\"`"
     )]
     MalformedForm,
     /// The request could not be understood as HTTP.
@@ -50,6 +52,16 @@ pub enum ApiError {
         /// Served models.
         known: String,
     },
+    /// Workers serve different models, and the router could not read which one the request names.
+    #[error(
+        "this router serves several models, and could not read which one this request names; send `model` in a JSON object or a form, or add `?model=NAME` to the URL"
+    )]
+    UnreadModel,
+    /// The body has a content coding.
+    #[error(
+        "the request body is encoded (`Content-Encoding: {0}`), which is not accepted here; send it unencoded"
+    )]
+    UnsupportedEncoding(String),
     /// A name is too long, or has control characters.
     #[error("the field `{0}` is longer than {max} bytes or has control characters; give a shorter name", max = names::MAX_BYTES)]
     UnfitName(&'static str),
@@ -64,17 +76,26 @@ pub enum ApiError {
     /// No endpoint has this path.
     #[error("there is nothing at this path")]
     NotFound,
+    /// No endpoint has this path, but one has a path that ends like it.
+    #[error("there is nothing at this path; use {0}")]
+    WrongPrefix(String),
     /// The caller has no response of this id.
     #[error("no response of this id is known here; send the whole conversation in `input` instead")]
     UnknownResponse,
     /// The engine's cache of this input cannot be divided between tenants.
-    #[error("what engines cache of {what} cannot be kept apart between tenants; {instead}")]
+    #[error("{what} cannot isolate tenants' caches. {instead}")]
     Unsalted {
-        /// Input that is cached.
+        /// Kind of request that is cached.
         what: &'static str,
         /// What the client can do instead.
         instead: &'static str,
     },
+    /// The field refers to state in an engine that may be another tenant's.
+    #[error("`{0}` refers to state that other tenants may use. Leave it out.")]
+    ForeignState(&'static str),
+    /// The page that opens a WebSocket is not of an allowed origin.
+    #[error("pages of this origin may not connect here; ask your operator to add it to http.cors_origins")]
+    OriginNotAllowed,
     /// The path takes other methods.
     #[error("this path takes {0} only")]
     MethodNotAllowed(&'static str),
@@ -90,9 +111,12 @@ pub enum ApiError {
     /// The URI is longer than the limit.
     #[error("the request target is longer than this router takes")]
     UriTooLong,
-    /// The request has no valid API key.
-    #[error("no valid API key was given; send it as `Authorization: Bearer KEY`")]
-    Unauthorized,
+    /// The request has no API key.
+    #[error("no API key was given; send it as `Authorization: Bearer KEY`")]
+    MissingKey,
+    /// The request's API key is unknown.
+    #[error("this API key is not known here; check it, or ask your operator for another")]
+    UnknownKey,
     /// The key's limit is reached.
     #[error("this API key's limit of {what} is reached; try again in {}", seconds(*.after))]
     RateLimited {
@@ -146,17 +170,21 @@ impl ApiError {
             | Self::MalformedHttp
             | Self::UpgradeWithBody
             | Self::BodyCutShort
+            | Self::UnreadModel
             | Self::UnfitName(_)
             | Self::Steering(_)
             | Self::UnfitPolicy(_) => StatusCode::BAD_REQUEST,
-            Self::UnknownModel { .. } | Self::NotFound | Self::UnknownResponse => StatusCode::NOT_FOUND,
-            Self::Unsalted { .. } => StatusCode::FORBIDDEN,
+            Self::UnknownModel { .. } | Self::NotFound | Self::WrongPrefix(_) | Self::UnknownResponse => {
+                StatusCode::NOT_FOUND
+            }
+            Self::Unsalted { .. } | Self::ForeignState(_) | Self::OriginNotAllowed => StatusCode::FORBIDDEN,
+            Self::UnsupportedEncoding(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UriTooLong => StatusCode::URI_TOO_LONG,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::MissingKey | Self::UnknownKey => StatusCode::UNAUTHORIZED,
             Self::RateLimited { .. } | Self::ObjectiveOutOfReach => StatusCode::TOO_MANY_REQUESTS,
             Self::Overloaded
             | Self::QueueFull
@@ -180,18 +208,22 @@ impl ApiError {
             Self::LoopDetected => "loop_detected",
             Self::BodyCutShort => "body_cut_short",
             Self::UnknownModel { .. } => "model_not_found",
+            Self::UnreadModel => "model_not_read",
+            Self::UnsupportedEncoding(_) => "unsupported_encoding",
             Self::UnfitName(_) => "invalid_name",
             Self::Steering(_) => "field_not_allowed",
             Self::UnfitPolicy(_) => "invalid_policy_header",
-            Self::NotFound => "not_found",
+            Self::NotFound | Self::WrongPrefix(_) => "not_found",
             Self::UnknownResponse => "response_not_found",
-            Self::Unsalted { .. } => "not_isolated",
+            Self::Unsalted { .. } | Self::ForeignState(_) => "not_isolated",
+            Self::OriginNotAllowed => "origin_not_allowed",
             Self::MethodNotAllowed(_) => "method_not_allowed",
             Self::RequestTimeout(_) => "request_timeout",
             Self::BodyTooLarge(_) => "body_too_large",
             Self::HeadersTooLarge => "headers_too_large",
             Self::UriTooLong => "uri_too_long",
-            Self::Unauthorized => "invalid_api_key",
+            Self::MissingKey => "missing_api_key",
+            Self::UnknownKey => "invalid_api_key",
             Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::ObjectiveOutOfReach => "objective_out_of_reach",
             Self::QueueFull => "queue_full",
@@ -208,7 +240,7 @@ impl ApiError {
     /// Returns the outcome of admission, for errors that come from it.
     pub fn admission(&self) -> Option<&'static str> {
         match self {
-            Self::Unauthorized => Some("unauthorized"),
+            Self::MissingKey | Self::UnknownKey => Some("unauthorized"),
             Self::RateLimited { what: "tokens", .. } => Some("tokens_limited"),
             Self::RateLimited { .. } => Some("requests_limited"),
             Self::ObjectiveOutOfReach => Some("shed"),
@@ -220,8 +252,8 @@ impl ApiError {
 
     fn field(&self) -> Option<&'static str> {
         match self {
-            Self::UnfitName(field) | Self::Steering(field) => Some(field),
-            Self::UnknownModel { .. } => Some("model"),
+            Self::UnfitName(field) | Self::Steering(field) | Self::ForeignState(field) => Some(field),
+            Self::UnknownModel { .. } | Self::UnreadModel => Some("model"),
             _ => None,
         }
     }
@@ -282,8 +314,16 @@ impl ApiError {
             Self::MethodNotAllowed(allow) => {
                 headers.insert(ALLOW, HeaderValue::from_static(allow));
             }
-            Self::Unauthorized => {
+            Self::MissingKey => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Self::UnknownKey => {
+                let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+                headers.insert(WWW_AUTHENTICATE, challenge);
+            }
+            Self::UnsupportedEncoding(_) => {
+                // The codings that a request may have (RFC 9110, section 12.5.3).
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             }
             Self::RateLimited { after, .. } => {
                 // Rounded up to whole seconds.
@@ -308,7 +348,8 @@ impl ApiError {
                 | Self::BodyCutShort
                 | Self::UpgradeWithBody
                 | Self::Draining
-                | Self::Unauthorized
+                | Self::MissingKey
+                | Self::UnknownKey
         ) {
             // The rest of the request body will not be read.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -17,7 +17,7 @@ pub enum Seen<'a> {
     Value(&'a [u8]),
 }
 
-/// A part's head is too long, not UTF-8, or has an encoded name.
+/// A form has no single boundary, or a part's head is too long, not UTF-8, or has an encoded name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
@@ -31,19 +31,24 @@ pub struct Parts {
     held: Vec<u8>,
 }
 
-/// Returns the boundary that a content type names.
-pub fn boundary(content_type: &str) -> Option<&str> {
-    let (kind, parameters) = content_type.split_once(';')?;
+/// Returns the boundary that a content type names; `None` if it is not a form. Fails if it does not name one boundary.
+pub fn boundary(content_type: &str) -> Option<Result<&str, Unreadable>> {
+    let (kind, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
         return None;
     }
-    let named = parameters.split(';').find_map(|parameter| {
+    let mut named = parameters.split(';').filter_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
         name.trim()
             .eq_ignore_ascii_case("boundary")
             .then(|| value.trim().trim_matches('"'))
-    })?;
-    (1..=70).contains(&named.len()).then_some(named)
+    });
+    // Parsers differ in which one of two they use.
+    let boundary = match (named.next(), named.next()) {
+        (Some(boundary), None) if (1..=70).contains(&boundary.len()) => Ok(boundary),
+        _ => Err(Unreadable),
+    };
+    Some(boundary)
 }
 
 impl Parts {
@@ -154,13 +159,17 @@ mod tests {
     #[test]
     fn the_boundary_is_found_however_it_is_written() {
         for (kind, found) in [
-            ("multipart/form-data; boundary=xyz", Some("xyz")),
+            ("multipart/form-data; boundary=xyz", Some(Ok("xyz"))),
             (
                 "Multipart/Form-Data; charset=utf-8; BOUNDARY=\"x y\"",
-                Some("x y"),
+                Some(Ok("x y")),
             ),
-            ("multipart/form-data", None),
-            ("multipart/form-data; boundary=", None),
+            ("multipart/form-data", Some(Err(Unreadable))),
+            ("multipart/form-data; boundary=", Some(Err(Unreadable))),
+            (
+                "multipart/form-data; boundary=a; boundary=b",
+                Some(Err(Unreadable)),
+            ),
             ("multipart/mixed; boundary=xyz", None),
             ("application/json; boundary=xyz", None),
         ] {

@@ -70,6 +70,13 @@ pub fn parse_for<'a>(
 }
 
 fn check_utf8(body: &[u8]) -> Result<(), Malformed> {
+    if body.iter().take(4).any(|byte| *byte == 0) {
+        // UTF-16 or UTF-32, whose ASCII is valid UTF-8.
+        return Err(Malformed {
+            at: 0,
+            what: "not UTF-8",
+        });
+    }
     simdutf8::basic::from_utf8(body).map(drop).map_err(|_| {
         // The fast check does not report the position.
         let at = std::str::from_utf8(body)

@@ -29,6 +29,10 @@ pub enum Route {
     Tunnel,
     /// `OPTIONS *`: capabilities of the server as a whole.
     Server,
+    /// A browser's question whether a page may send a request.
+    Preflight,
+    /// Whether a worker is ready.
+    Health,
     /// Any other request, forwarded unchanged to one worker.
     Other,
 }
@@ -92,8 +96,14 @@ impl Route {
             Self::Models | Self::Model(_) => "models",
             Self::Kept(_) => "responses",
             Self::Tunnel => "realtime",
-            Self::Server | Self::Other => "other",
+            Self::Server | Self::Preflight | Self::Health | Self::Other => "other",
         }
+    }
+
+    /// Returns whether a caller needs an API key, where there are keys. Browsers send none with a preflight, and load
+    /// balancers none with a health check.
+    pub fn needs_key(&self) -> bool {
+        !matches!(self, Self::Preflight | Self::Health)
     }
 }
 
@@ -198,11 +208,45 @@ const UNDERSTOOD: [&str; 5] = [
     "/v1/images/variations",
 ];
 
+/// Paths of forms that engines may store.
+const STORES: [&str; 2] = ["/v1/files", "/v1/uploads"];
+
 /// Safe paths outside `/v1/`.
 const HARMLESS: [&str; 3] = ["/health", "/ping", "/version"];
 
-/// Finds the route of a method and path. With tenants, only understood paths are forwarded, because others cannot be
-/// isolated. Fails with 404 if the path has no route, 405 if it takes other methods.
+/// Most prefixes of a path that are left out to find a similar path.
+const TRIED_PREFIXES: usize = 4;
+
+/// Returns the path without its trailing slash, if that is a known path: engines redirect from the slash.
+pub fn without_slash<'a>(path: &'a str, extra: &[String]) -> Option<&'a str> {
+    let short = path.strip_suffix('/')?;
+    if short.starts_with("/v1/models/") {
+        return Some(short);
+    }
+    let plain = plain(short)?;
+    let is_known = [false, true]
+        .iter()
+        .any(|is_upgrade| is_understood(&plain, *is_upgrade, extra));
+    (is_known || STORES.contains(&&*plain)).then_some(short)
+}
+
+/// Returns the error for a path without a route, with the path that the client may have meant.
+fn missing(path: &str) -> ApiError {
+    let ends = path.match_indices('/').take(TRIED_PREFIXES);
+    let mut likely = ends.flat_map(|(at, _)| {
+        let end = path[at..].trim_end_matches('/');
+        [end.to_owned(), format!("/v1{end}")]
+    });
+    let meant = likely.find(|likely| {
+        likely.starts_with("/v1/")
+            && likely != path
+            && (Endpoint::at(likely).is_some() || UNDERSTOOD.contains(&&**likely))
+    });
+    meant.map_or(ApiError::NotFound, ApiError::WrongPrefix)
+}
+
+/// Finds the route of a method and path. With several tenants, only understood paths are forwarded, because others
+/// cannot be isolated. Fails with 404 if the path has no route, 405 if it takes other methods.
 pub fn find(
     method: &Method,
     path: &str,
@@ -231,7 +275,7 @@ pub fn find(
     };
     let path = &*path;
     if !is_passed(path, extra) || (has_tenants && !is_understood(path, is_upgrade, extra)) {
-        return Err(ApiError::NotFound);
+        return Err(missing(path));
     }
     if is_upgrade {
         return Ok(Route::Tunnel);
@@ -253,19 +297,23 @@ pub fn find(
             Err(ApiError::MethodNotAllowed("GET, HEAD"))
         };
     }
+    if is_read && matches!(path, "/health" | "/ping") {
+        return Ok(Route::Health);
+    }
     if let Some(rest) = path.strip_prefix("/v1/responses/") {
         return Ok(Route::Kept(rest.split('/').next().unwrap_or_default().to_owned()));
     }
     Ok(match path {
         "/v1/audio/transcriptions" | "/v1/audio/translations" => Route::Upload(Upload::Audio),
         "/v1/images/edits" | "/v1/images/variations" => Route::Upload(Upload::Images),
-        "/v1/files" | "/v1/uploads" if *method == Method::POST => Route::Upload(Upload::Files),
+        path if STORES.contains(&path) && *method == Method::POST => Route::Upload(Upload::Files),
         _ => Route::Other,
     })
 }
 
 fn is_passed(path: &str, extra: &[String]) -> bool {
-    if CONTROL.iter().any(|control| is_below(path, control)) {
+    // No engine has `/v1` twice: the client's base URL ends with it already.
+    if CONTROL.iter().any(|control| is_below(path, control)) || path.starts_with("/v1/v1/") {
         return false;
     }
     path.starts_with("/v1/")

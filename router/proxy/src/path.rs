@@ -22,12 +22,14 @@ pub mod ask;
 
 pub mod client_body;
 pub mod context;
+pub mod cors;
 pub mod deadline;
 mod evict_first;
 pub mod flight;
 pub mod forward;
 pub mod inspect;
 pub mod models;
+pub mod named;
 pub mod objective;
 pub mod observe;
 pub mod retry;
@@ -47,7 +49,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_LENGTH};
+use http::header::{ALLOW, CONTENT_LENGTH, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -68,7 +70,7 @@ use self::context::{RequestContext, RequestTimer};
 use self::deadline::Deadline;
 use self::forward::{TurnRequest, Wanted};
 use self::turn::Turn;
-use crate::admission::keys::Caller;
+use crate::admission::keys::{Caller, KeyFault};
 use crate::{Proxy, RequestPermit};
 use server::Due;
 use tailroute_http::body::Body;
@@ -92,18 +94,22 @@ pub fn handle(
 async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
     let started = proxy.state.clock.now();
     let is_head = head.method == Method::HEAD;
+    admit::settle_path(&proxy, &mut head);
     let route = admit::route(&proxy, &head);
     let endpoint = admit::endpoint(&route);
     let timer = RequestTimer { endpoint, started };
     trace.asked(&head.method, endpoint);
-    let caller = proxy.admission.keys().identify(&head.headers);
+    let caller = admit::caller(&proxy, &route, &head.headers);
+    // Answers to preflights are complete.
+    let is_complete = matches!(route, Ok(Route::Preflight));
+    let origin = head.headers.get(ORIGIN).filter(|_| !is_complete).cloned();
     let family = Family::of(head.uri.path());
     let deadline = Deadline::of(&head.headers, &proxy.state.config.failure, Instant::now());
     // Pinned, because `select!` would move it.
     let answering = pin!(async {
         let context = RequestContext {
             proxy: &proxy,
-            caller: caller.as_ref().map_err(|_| ApiError::Unauthorized)?,
+            caller: caller.as_ref().map_err(|fault| ApiError::from(*fault))?,
             timer,
             deadline,
             trace: &trace,
@@ -131,6 +137,13 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
     if let Ok(caller) = &caller {
         caller.mark(response.headers_mut(), proxy.state.clock.now());
     }
+    if let Some(origin) = origin {
+        cors::mark(
+            &proxy.state.config.http.cors_origins,
+            &origin,
+            response.headers_mut(),
+        );
+    }
     if is_head {
         response = bare(response);
     }
@@ -149,7 +162,7 @@ fn bare(mut response: Response<Body>) -> Response<Body> {
 }
 
 /// Counts a request that the router answers itself.
-pub fn refused(proxy: &Proxy, caller: &Result<Caller, ApiError>, timer: RequestTimer, error: &ApiError) {
+pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
     if let Some(outcome) = error.admission() {
         proxy
             .state
@@ -175,6 +188,11 @@ async fn answer(
         Route::Models => Ok(models::list(proxy)),
         Route::Model(name) => models::one(proxy, &name),
         Route::Server => Ok(server_options()),
+        Route::Preflight => Ok(cors::preflight(
+            &proxy.state.config.http.cors_origins,
+            &head.headers,
+        )),
+        Route::Health => Ok(health(proxy)),
         Route::Turn(endpoint) => turn(context, endpoint, head, body).await,
         // Rare variants are boxed to keep the common future small.
         Route::Tunnel => Box::pin(tunnel::open(context, whole(head, body))).await,
@@ -205,7 +223,8 @@ pub fn enter(
         protocol::tenant::settle(tenant, head);
     }
     // Permits are taken after the body is read, so slow senders hold none. If none is free, the body is not read.
-    if !proxy.has_capacity() {
+    // Preflights and health checks take none.
+    if route.needs_key() && !proxy.has_capacity() {
         return Err(ApiError::Overloaded);
     }
     Ok(route)
@@ -215,12 +234,14 @@ pub fn enter(
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
-    head: &Parts,
+    head: &mut Parts,
     body: Incoming,
 ) -> Result<Response<Body>, ApiError> {
+    admit::permit_encoding(&head.headers)?;
     let receiving = context.trace.begin(Stage::Receive);
     // The body's memory stays reserved until the response begins.
     let Received { bytes, room: _room } = admit::read_body(context.proxy, head, body).await?;
+    let bytes = admit::without_mark(&mut head.headers, bytes);
     drop(receiving);
     let mut permit = context.permit()?;
     let (turn, body) = admitted(context, endpoint, None, head, bytes, &mut permit).await?;
@@ -284,30 +305,48 @@ async fn relay(
     let RequestContext { proxy, caller, .. } = *context;
     let max = proxy.state.live().limits.max_body_bytes.get();
     let (head, body) = request.into_parts();
-    let body = ClientBody::new(proxy, &head.headers, body);
-    let mut request = Request::from_parts(head, body);
-    if request.body().size_hint().lower() > max as u64 {
+    let mut body = ClientBody::new(proxy, &head.headers, body);
+    if body.size_hint().lower() > max as u64 {
         return Err(ApiError::BodyTooLarge(max));
     }
+    if !body.is_end_stream() {
+        admit::permit_encoding(&head.headers)?;
+    }
     let mut wanted = Wanted::default();
-    match route {
-        Route::Kept(id) => wanted.home = keeper(proxy, id, caller)?,
-        Route::Upload(_) => wanted.model = request.body_mut().model(proxy).await?,
-        _ => {}
+    if let Route::Kept(id) = route {
+        wanted.home = keeper(proxy, id, caller)?;
+    }
+    if wanted.home.is_none() {
+        let search = named::search(proxy, route);
+        let named = body.model(proxy, search).await?;
+        wanted.model = named::model(named, head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
         models::check(proxy, model)?;
     }
-    forward::pass(context, request, &wanted).await
+    forward::pass(context, Request::from_parts(head, body), &wanted).await
 }
 
 /// The worker that stores a response, if known. Returns 404 if the response may belong to another tenant.
 pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
     let kept = proxy.stored.find(caller.seed(), id);
-    if kept.is_none() && caller.tenant().is_some() {
+    if kept.is_none() && proxy.admission.keys().isolates() {
         return Err(ApiError::UnknownResponse);
     }
     Ok(kept.map(|kept| kept.worker))
+}
+
+/// Whether the router has a worker to send requests to. Not counted as a request, because load balancers ask all the
+/// time.
+fn health(proxy: &Proxy) -> Response<Body> {
+    let error = if proxy.state.is_draining() {
+        ApiError::Draining
+    } else if proxy.state.fleet.any_ready() {
+        return Response::new(tailroute_http::body::full(Bytes::new()));
+    } else {
+        proxy.state.no_worker_ready()
+    };
+    error.response_for(Family::OpenAi)
 }
 
 fn server_options() -> Response<Body> {

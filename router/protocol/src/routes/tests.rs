@@ -17,7 +17,8 @@ fn where_there_are_tenants_what_is_not_understood_is_not_passed_on() {
         "/v1/responses/resp_1/",
         "/engine/info/",
     ] {
-        assert!(matches!(at(path), Err(ApiError::NotFound)), "{path}");
+        let refused = at(path).unwrap_err();
+        assert_eq!(refused.code(), "not_found", "{path}");
     }
     for path in [
         "/v1/embeddings",
@@ -71,6 +72,7 @@ fn inference_is_passed_on_and_nothing_else() {
         "/v1/%ff",
         "/v1/%00",
         "/v1/%25",
+        "/v1/v1/x",
         "/%66lush_cache",
         "/engine/information",
         "/generate/x",
@@ -132,4 +134,70 @@ fn methods_that_a_path_does_not_take_are_refused() {
         Route::Tunnel
     );
     assert!(find(&Method::GET, "/flush_cache", true, &[], false).is_err());
+}
+
+#[test]
+fn a_known_path_is_taken_without_its_trailing_slash() {
+    let extra = ["/engine/info".to_owned()];
+    for (path, short) in [
+        ("/v1/chat/completions/", Some("/v1/chat/completions")),
+        ("/v1/ch%61t/completions/", Some("/v1/ch%61t/completions")),
+        ("/v1/models/", Some("/v1/models")),
+        ("/v1/models/meta/x/", Some("/v1/models/meta/x")),
+        ("/v1/responses/resp_1/", Some("/v1/responses/resp_1")),
+        ("/v1/responses/", Some("/v1/responses")),
+        ("/v1/audio/transcriptions/", Some("/v1/audio/transcriptions")),
+        ("/v1/files/", Some("/v1/files")),
+        ("/v1/realtime/", Some("/v1/realtime")),
+        ("/rerank/", Some("/rerank")),
+        ("/health/", Some("/health")),
+        ("/engine/info/", Some("/engine/info")),
+        ("/engine/info/more/", Some("/engine/info/more")),
+        ("/v1/anything/", None),
+        ("/v1/chat/completions//", None),
+        ("/v1/chat/completions%2f", None),
+        ("/v1/tailroute/", None),
+        ("/flush_cache/", None),
+        ("/v1/chat/completions", None),
+        ("/", None),
+        ("", None),
+    ] {
+        assert_eq!(without_slash(path, &extra), short, "{path}");
+    }
+}
+
+#[test]
+fn a_path_with_a_wrong_prefix_is_answered_with_the_right_one() {
+    for (path, meant) in [
+        ("/chat/completions", Some("/v1/chat/completions")),
+        ("/models", Some("/v1/models")),
+        ("/messages/", Some("/v1/messages")),
+        ("/v1/v1/chat/completions", Some("/v1/chat/completions")),
+        ("/openai/v1/responses", Some("/v1/responses")),
+        ("/openai/embeddings", Some("/v1/embeddings")),
+        ("/api/v1/audio/transcriptions", Some("/v1/audio/transcriptions")),
+        ("/a/b/c/d/e/chat/completions", None),
+        ("/flush_cache", None),
+        ("/v1/v1/anything", None),
+        ("/", None),
+    ] {
+        match at(path) {
+            Err(ApiError::WrongPrefix(found)) => assert_eq!(Some(&*found), meant, "{path}"),
+            Err(ApiError::NotFound) => assert_eq!(meant, None, "{path}"),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn health_checks_and_preflights_need_no_key() {
+    for path in ["/health", "/ping"] {
+        for method in [Method::GET, Method::HEAD] {
+            let route = find(&method, path, false, &[], true).unwrap();
+            assert!(route == Route::Health && !route.needs_key());
+        }
+        assert_eq!(at(path).unwrap(), Route::Other);
+    }
+    assert!(!Route::Preflight.needs_key());
+    assert!(Route::Other.needs_key() && Route::Models.needs_key());
 }

@@ -30,6 +30,7 @@ const ANONYMOUS: &str = "anonymous";
 #[derive(Debug, Default)]
 pub struct Keyring {
     required: bool,
+    tenants: usize,
     keys: HashMap<Sealed, Arc<Key>>,
 }
 
@@ -41,6 +42,24 @@ pub struct Key {
     tenant: Arc<Tenant>,
     /// Shared across reloads by the keys of one name, so that charges in progress are settled with the key in force.
     used: Arc<Mutex<Used>>,
+}
+
+/// Why a request is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFault {
+    /// It has no key.
+    Missing,
+    /// Its key is unknown.
+    Unknown,
+}
+
+impl From<KeyFault> for ApiError {
+    fn from(fault: KeyFault) -> Self {
+        match fault {
+            KeyFault::Missing => Self::MissingKey,
+            KeyFault::Unknown => Self::UnknownKey,
+        }
+    }
 }
 
 /// Caller of a request.
@@ -63,6 +82,7 @@ impl Keyring {
         };
         Self {
             required: config.requires_keys(),
+            tenants: tenants.len(),
             keys: config.keys.iter().filter_map(key).collect(),
         }
     }
@@ -106,14 +126,19 @@ impl Keyring {
         self.required
     }
 
-    /// Identifies the caller. Fails with [`ApiError::Unauthorized`] if keys are required and no valid one is given.
-    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    /// Returns whether there are several tenants, which must not detect each other's requests.
+    pub fn isolates(&self) -> bool {
+        self.tenants > 1
+    }
+
+    /// Identifies the caller. Fails if keys are required and no valid one is given.
+    pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, KeyFault> {
         if !self.required {
             return Ok(Caller(None));
         }
-        let shown = shown(headers).ok_or(ApiError::Unauthorized)?;
+        let shown = shown(headers).ok_or(KeyFault::Missing)?;
         let found = self.keys.get(&Sealed(hash(shown)));
-        let key = found.ok_or(ApiError::Unauthorized)?;
+        let key = found.ok_or(KeyFault::Unknown)?;
         Ok(Caller(Some(Arc::clone(key))))
     }
 }

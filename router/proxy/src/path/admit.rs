@@ -3,22 +3,26 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::request::Parts;
+use http::{HeaderMap, Uri};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::timeout_at;
 
 use super::client_body::Pace;
-use super::{arrival, upgrade};
+use super::{arrival, cors, upgrade};
 use crate::Proxy;
+use crate::admission::keys::{Caller, KeyFault};
 use protocol::error::ApiError;
+use protocol::model::BYTE_ORDER_MARK;
 use protocol::routes;
 use protocol::routes::Route;
 use tailroute_http::unread::Unread;
 
 const MAX_TARGET_BYTES: usize = 8 * 1024;
+/// Longest part of a coding's name repeated in an error.
+const MAX_SHOWN_CHARS: usize = 32;
 /// Most memory reserved up front for a declared content length. A body up to this length is not reallocated as it
 /// grows, and untouched pages are not resident.
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
@@ -38,14 +42,70 @@ pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
     if header_bytes(&head.headers) > proxy.state.config.limits.max_header_bytes.get() {
         return Err(ApiError::HeadersTooLarge);
     }
+    if cors::is_preflight(head) {
+        return Ok(Route::Preflight);
+    }
     let extra = &proxy.state.config.http.extra_paths;
     routes::find(
         &head.method,
         head.uri.path(),
         upgrade::is_asked(head),
         extra,
-        proxy.admission.keys().is_required(),
+        proxy.admission.keys().isolates(),
     )
+}
+
+/// Removes the trailing slash of a known path. Engines would redirect the client to the path without it.
+pub fn settle_path(proxy: &Proxy, head: &mut Parts) {
+    if !head.uri.path().ends_with('/') {
+        return;
+    }
+    let extra = &proxy.state.config.http.extra_paths;
+    let Some(path) = routes::without_slash(head.uri.path(), extra) else {
+        return;
+    };
+    let target = match head.uri.query() {
+        Some(query) => format!("{path}?{query}").parse(),
+        None => path.parse(),
+    };
+    let mut parts = std::mem::take(&mut head.uri).into_parts();
+    parts.path_and_query = target.ok().or(parts.path_and_query);
+    // The parts are those of a valid URI.
+    head.uri = Uri::from_parts(parts).unwrap_or_default();
+}
+
+/// Identifies the caller of a request on this route. Fails if it needs a key and has no valid one.
+pub fn caller(
+    proxy: &Proxy,
+    route: &Result<Route, ApiError>,
+    headers: &HeaderMap,
+) -> Result<Caller, KeyFault> {
+    match route {
+        Ok(route) if !route.needs_key() => Ok(Caller::anonymous()),
+        _ => proxy.admission.keys().identify(headers),
+    }
+}
+
+/// Checks that a body has no content coding, which would hide it from the router. Fails with 415.
+pub fn permit_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let all = headers.get_all(CONTENT_ENCODING).into_iter();
+    let codings = all.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let mut codings = codings.map(|coding| String::from_utf8_lossy(coding.trim_ascii()));
+    let other = codings.find(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("identity"));
+    other.map_or(Ok(()), |coding| {
+        let shown = coding.chars().take(MAX_SHOWN_CHARS).collect();
+        Err(ApiError::UnsupportedEncoding(shown))
+    })
+}
+
+/// Removes the byte order mark from a body, which engines need not accept (RFC 8259, section 8.1).
+pub fn without_mark(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    if !body.starts_with(BYTE_ORDER_MARK) {
+        return body;
+    }
+    // The client's length includes the mark.
+    headers.remove(CONTENT_LENGTH);
+    body.slice(BYTE_ORDER_MARK.len()..)
 }
 
 /// The route's name in metrics.

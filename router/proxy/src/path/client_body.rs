@@ -14,10 +14,12 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
-use super::inspect::{Inspector, Refused};
+use super::inspect::{Inspector, Refused, Search};
 use crate::Proxy;
 use protocol::error::ApiError;
+use protocol::model::Named;
 use tailroute_http::body::{self, BodyError, PolledFrame};
+use tailroute_http::unread::Unread;
 
 /// A body slower than this after `limits.body_timeout_s` is aborted.
 const LEAST_BYTES_PER_S: u64 = 1024;
@@ -59,6 +61,8 @@ impl Pace {
 pub struct ClientBody {
     /// Bytes that were read to find the model.
     first: Option<Bytes>,
+    /// The memory reservation for them, held until the response begins.
+    room: Option<Unread>,
     inner: Incoming,
     received: usize,
     max: usize,
@@ -84,6 +88,7 @@ impl ClientBody {
         let limits = &live.limits;
         Self {
             first: None,
+            room: None,
             inner,
             received: 0,
             max: limits.max_body_bytes.get(),
@@ -110,10 +115,10 @@ impl ClientBody {
         self.ended || self.is_end_stream()
     }
 
-    /// Reads the beginning of a multipart form to find the model. Fails if the body exceeds its bounds.
-    pub async fn model(&mut self, proxy: &Proxy) -> Result<Option<String>, ApiError> {
+    /// Reads the body as far as needed to find the model. Fails if the body exceeds its bounds.
+    pub async fn model(&mut self, proxy: &Proxy, search: Search) -> Result<Named, ApiError> {
         let (mut seen, mut room) = (BytesMut::new(), proxy.state.unread());
-        while !self.inspector.knows_model() {
+        while !self.inspector.is_over(search) {
             match self.frame().await {
                 None => break,
                 Some(Ok(frame)) => {
@@ -126,8 +131,11 @@ impl ClientBody {
                 Some(Err(_)) => return Err(self.failure().unwrap_or(ApiError::BodyCutShort)),
             }
         }
-        self.first = Some(seen.freeze()).filter(|seen| !seen.is_empty());
-        Ok(self.inspector.model())
+        let seen = seen.freeze();
+        let named = self.inspector.model(&seen);
+        self.first = Some(seen).filter(|seen| !seen.is_empty());
+        self.room = Some(room);
+        Ok(named)
     }
 
     fn breaks(&mut self, broken: Broken) -> Poll<PolledFrame> {

@@ -29,8 +29,8 @@ use crate::{Proxy, RequestPermit};
 use fleet::Worker;
 use fleet::breaker::BreakerPass;
 use protocol::error::ApiError;
-use protocol::headers;
 use protocol::watch::Watch;
+use protocol::{headers, references};
 use tailroute_http::body::Body;
 
 #[derive(Clone, Copy)]
@@ -150,7 +150,8 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPer
         parts.headers.contains_key(CONTENT_ENCODING),
     )
     .within(request.context.proxy.state.copied());
-    mark(&mut parts.headers, attempt.flight.worker(), Some(sequence));
+    let proxy = request.context.proxy;
+    mark(proxy, &mut parts.headers, attempt.flight.worker(), Some(sequence));
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
@@ -160,10 +161,12 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPer
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }
 
-/// Removes hop-by-hop headers and those that only the router may set, then adds the worker's name and the decision.
-pub fn mark(answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
+/// Removes hop-by-hop headers, those that only the router may set and references to workers, then adds the worker's
+/// name and the decision.
+pub fn mark(proxy: &Proxy, answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);
+    references::conceal(answer, worker.spec.url.path(), &proxy.state.fleet);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {
         answer.insert(headers::WORKER, name);
     }

@@ -9,10 +9,7 @@ use crate::Proxy;
 /// Checks a tenant's body. Fails with 403 if it names an object in an engine that may be another tenant's.
 pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), ApiError> {
     match foreign {
-        Some(what) if proxy.admission.settings().salt_requests => Err(ApiError::Unsalted {
-            what,
-            instead: "leave it out",
-        }),
+        Some(what) if is_isolating(proxy) => Err(ApiError::ForeignState(what)),
         _ => Ok(()),
     }
 }
@@ -23,31 +20,35 @@ pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
     let (allowed, what, instead) = match route {
         Route::Turn(Endpoint::Messages) => (
             settings.unsalted_messages,
-            "this endpoint's prompts",
-            "use /v1/chat/completions, or have `admission.unsalted_messages` set",
+            "This endpoint",
+            "Use /v1/chat/completions, or ask your operator to set admission.unsalted_messages.",
         ),
         Route::Upload(_) => (
             settings.unsalted_forms,
-            "forms",
-            "it takes `admission.unsalted_forms` to allow them",
+            "Forms",
+            "Ask your operator to set admission.unsalted_forms.",
         ),
         Route::Tunnel => (
             settings.unsalted_websockets,
             "WebSockets",
-            "it takes `admission.unsalted_websockets` to allow them",
+            "Ask your operator to set admission.unsalted_websockets.",
         ),
         Route::Turn(endpoint) if endpoint.is_cached() && !endpoint.generates() && shares_inputs(proxy) => (
             settings.unsalted_embeddings,
-            "inputs of SGLang's embedding models",
-            "serve them with --disable-radix-cache, or have `admission.unsalted_embeddings` set",
+            "SGLang's embedding models",
+            "Ask your operator to serve them with --disable-radix-cache, or to set admission.unsalted_embeddings.",
         ),
         _ => return Ok(()),
     };
-    // Without salts, engines isolate nothing.
-    if allowed || !settings.salt_requests {
+    if allowed || !is_isolating(proxy) {
         return Ok(());
     }
     Err(ApiError::Unsalted { what, instead })
+}
+
+/// Whether there are tenants to isolate. Without salts, engines isolate nothing.
+fn is_isolating(proxy: &Proxy) -> bool {
+    proxy.admission.keys().isolates() && proxy.admission.settings().salt_requests
 }
 
 /// Whether a healthy worker caches inputs without a salt, or may do so.

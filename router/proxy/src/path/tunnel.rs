@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, ORIGIN, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -30,6 +30,7 @@ use self::frames::Frames;
 use super::context::RequestContext;
 use super::forward::{Wanted, mark, pass};
 use super::upgrade::{WEBSOCKET, is_extended_connect, names_websocket};
+use super::{cors, named};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
@@ -65,7 +66,13 @@ pub(super) async fn open(
     let permit = context.permit()?;
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
-    let model = model(&head.uri);
+    let origins = &proxy.state.config.http.cors_origins;
+    if let Some(origin) = head.headers.get(ORIGIN)
+        && !cors::is_allowed(origins, origin)
+    {
+        return Err(ApiError::OriginNotAllowed);
+    }
+    let model = named::tunnel(proxy, head.uri.query())?;
     if let Some(model) = &model {
         super::models::check(proxy, model)?;
     }
@@ -112,7 +119,7 @@ pub(super) async fn open(
         proxy.state.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
-    let opened = opened(response, &worker, is_h2);
+    let opened = opened(proxy, response, &worker, is_h2);
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
         let ended = join(&proxy, client, upstream).await;
@@ -127,9 +134,9 @@ pub(super) async fn open(
     Ok(opened)
 }
 
-fn opened<B>(response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
+fn opened<B>(proxy: &Proxy, response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
     let (mut parts, _) = response.into_parts();
-    mark(&mut parts.headers, worker, None);
+    mark(proxy, &mut parts.headers, worker, None);
     if is_h2 {
         parts.status = StatusCode::OK;
         parts.headers.remove(ACCEPT);
@@ -138,15 +145,6 @@ fn opened<B>(response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Resp
     }
     parts.version = Version::HTTP_11;
     Response::from_parts(parts, body::full(Bytes::new()))
-}
-
-/// The tunnel's model: `?model=`, as in OpenAI's realtime endpoint.
-fn model(uri: &http::Uri) -> Option<String> {
-    let value = uri
-        .query()?
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("model="))?;
-    protocol::routes::decoded(&value.replace('+', " ")).filter(|model| !model.is_empty())
 }
 
 fn switched(headers: &mut HeaderMap) {

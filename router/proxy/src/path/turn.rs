@@ -87,7 +87,7 @@ impl Turn {
         }
         let previous = parsed.previous.as_deref();
         let kept = previous.and_then(|id| proxy.stored.find(caller.seed(), id));
-        if caller.tenant().is_some() && previous.is_some() && kept.is_none() {
+        if previous.is_some() && kept.is_none() && proxy.admission.keys().isolates() {
             return Err(ApiError::UnknownResponse);
         }
         let previous = kept;

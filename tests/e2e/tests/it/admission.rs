@@ -69,13 +69,20 @@ async fn without_keys_all_requests_are_admitted_and_credentials_forwarded() {
 async fn a_missing_key_is_rejected_before_the_body_is_read() {
     let fleet = Fleet::start(vec![quick()], |config| config.keys = vec![key("a")]).await;
     let body = ask("hi", json!({}));
-    for wrong in ["Bearer nope", "Basic dHI=", "Bearer ", "tr-secret-of-a"] {
+    let (unknown, missing) = ("Bearer error=\"invalid_token\"", "Bearer");
+    for (wrong, code, challenge) in [
+        ("Bearer nope", "invalid_api_key", unknown),
+        ("Bearer tr-secret-of-b", "invalid_api_key", unknown),
+        ("Basic dHI=", "missing_api_key", missing),
+        ("tr-secret-of-a", "missing_api_key", missing),
+    ] {
         let answer = fleet.chat(&[("authorization", wrong)], &body).await;
         assert_eq!(
             (answer.status.as_u16(), answer.error_code().as_str()),
-            (401, "invalid_api_key")
+            (401, code),
+            "{wrong}"
         );
-        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+        assert_eq!(answer.header("www-authenticate"), Some(challenge));
         assert!(!answer.text().contains("nope"));
     }
     for path in ["/v1/models", "/v1/embeddings", "/nowhere"] {

@@ -144,7 +144,7 @@ async fn waiting_for_a_request_body_does_not_open_the_breaker() {
     let stage = Stage::set(|config| config.limits.first_byte_timeout = Duration::from_millis(50)).await;
     for _ in 0..6 {
         let mut wire = Wire::connect(stage.router.address).await;
-        let head = request("POST /v1/files", &["content-length: 100"], "");
+        let head = request("POST /v1/files?model=a", &["content-length: 100"], "");
         wire.write(&[&head[..], b"some"].concat()).await;
         let answer = wire.answer().await.unwrap();
         assert_eq!(

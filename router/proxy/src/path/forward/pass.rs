@@ -131,7 +131,7 @@ pub(in crate::path) fn answered(
     } = *context;
     settled(proxy, response.status(), &mut in_flight, timer);
     let (mut parts, incoming) = response.into_parts();
-    mark(&mut parts.headers, in_flight.worker(), None);
+    mark(proxy, &mut parts.headers, in_flight.worker(), None);
     parts.version = Version::HTTP_11;
     let passing = Passing {
         proxy: Arc::clone(proxy),

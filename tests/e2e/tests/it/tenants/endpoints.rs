@@ -74,10 +74,8 @@ async fn unknown_paths_are_not_forwarded_with_keys() {
     let mut stage = Stage::set(|_| {}).await;
     let body = r#"{"model":"sim","cache_salt":"mine","messages":[]}"#;
     for path in [
-        "/v1/chat/completions/",
-        "/v1/%63hat/completions/",
-        "/v1/embeddings/",
-        "/v1/messages/",
+        "/v1/anything/",
+        "/v1/batches/",
         "/v1/batches",
         "/v1/files",
         "/v1/anything/new",
@@ -144,11 +142,10 @@ async fn endpoints_without_salts_are_rejected_unless_allowed() {
         (&error["type"], &error["error"]["type"]),
         (&json!("error"), &json!("permission_error"))
     );
-    assert!(
-        error["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("admission.unsalted_messages")
+    assert_eq!(
+        error["error"]["message"],
+        "This endpoint cannot isolate tenants' caches. Use /v1/chat/completions, or ask your operator to set \
+         admission.unsalted_messages."
     );
     for path in ["/v1/audio/transcriptions", "/v1/images/edits"] {
         let answer = stage.refused("a", "POST", path, "x").await;
@@ -394,4 +391,21 @@ fn upgrade_fields(secret: &str) -> [&str; 5] {
         "sec-websocket-version: 13",
         "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
     ]
+}
+
+#[tokio::test]
+async fn a_single_tenant_is_refused_nothing_for_lack_of_isolation() {
+    let mut stage = Stage::set(|config| config.keys.retain(|key| key.tenant == "a")).await;
+    let ask = json!({ "model": "sim", "max_tokens": 1, "messages": [{ "role": "user", "content": "hi" }] });
+    stage.pass("a", ("/v1/messages", &[]), &ask, "{}").await;
+    stage.pass("a2", ("/v1/messages", &[]), &ask, "{}").await;
+    stage.pass("a", ("/v1/batches", &[]), &ask, "{}").await;
+    let previous = json!({ "model": "sim", "input": "x", "previous_response_id": "resp_of_another_replica" });
+    stage.pass("a", ("/v1/responses", &[]), &previous, "{}").await;
+    let session = json!({ "model": "sim", "messages": [], "session_params": { "id": "own" } });
+    let (_, body) = stage.pass("a", (CHAT, &[]), &session, "{}").await;
+    assert!(
+        is_salt(&body["cache_salt"]),
+        "caches stay apart once there is another tenant: {body}"
+    );
 }
