@@ -120,7 +120,7 @@ fn differing(whole: &Contents, read: &Contents) -> Vec<(&'static str, bool)> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn a_written_snapshot_is_read() {
     let decoded = decode(&encode(&contents())).unwrap();
     assert_eq!((decoded.contents, decoded.left_out), (contents(), vec![]));
     let none = Contents::default();

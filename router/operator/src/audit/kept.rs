@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_log_changes_nothing() {
+    async fn bytes_that_are_no_log_change_nothing() {
         let audit = log(2).await;
         for wrong in [
             &b""[..],
