@@ -135,7 +135,7 @@ mod tests {
             json!({ "url": "https://w.example/base", "name": "blue-7", "models": ["a", "b"] }),
             json!({
                 "url": "http://10.0.0.7:8000", "alpha_ms_per_token": 0.3, "capacity_tokens": 480_000,
-                "block_size_tokens": 32, "cache_policy": "lru", "dialect": "none", "priority": "deadline",
+                "block_size_tokens": 32, "cache_policy": "lru", "dialect": "none", "priority": "lowest_first",
                 "kv_events": "tcp://10.0.0.7:5557", "kv_events_replay": "tcp://10.0.0.7:5558",
             }),
             json!({ "url": "http://10.0.0.7:8000", "kv_events": "off", "floor_ms": 18 }),

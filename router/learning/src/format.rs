@@ -28,6 +28,8 @@ const UNDIVIDED: u32 = 7;
 const HEAD: usize = 28;
 /// Length of a section's kind and length.
 const SECTION_HEAD: usize = 12;
+/// Parts that are named before the rest of a file is given up.
+const MOST_NAMED: usize = 16;
 /// Most bytes of each section that is a document.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// Bytes of a file within which its documents end.
@@ -227,7 +229,7 @@ fn undivided(bytes: &[u8], rest: &[u8]) -> Option<Contents> {
 fn sections((taken_ms, mut rest): (u64, &[u8]), early: bool) -> Decoded {
     let mut decoded = Decoded::default();
     decoded.contents.taken_ms = taken_ms;
-    while !rest.is_empty() {
+    while !rest.is_empty() && decoded.left_out.len() < MOST_NAMED {
         let kind = rest.first_chunk().map(|kind| u32::from_le_bytes(*kind));
         let known = kind.and_then(Section::of);
         if early && known.is_some_and(|section| !section.is_document()) {

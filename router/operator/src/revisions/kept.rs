@@ -277,7 +277,7 @@ mod tests {
         let revisions = Revisions::new(Settings::default());
         for at in 0..10 {
             let mut settings = Settings::default();
-            for name in 0..8_000 {
+            for name in 0..20_000 {
                 settings.named.insert(
                     format!("name-{name}"),
                     policy::route::Override {

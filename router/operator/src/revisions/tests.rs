@@ -84,10 +84,15 @@ fn a_configuration_is_put_in_force_only_where_its_routing_has_changed() {
         policy: PolicyName::Random,
         ..Settings::default()
     };
-    let (_, after) = revisions.configure(NOW, random.clone()).unwrap();
+    let (_, after) = revisions.configure(NOW, random).unwrap();
+    let expected = Settings {
+        policy: PolicyName::Random,
+        ..put(2.0).settings
+    };
     assert_eq!(
         (after.source, revisions.load().settings.clone()),
-        (Source::Reload, random)
+        (Source::Reload, expected),
+        "the live change of another key stays"
     );
 }
 

@@ -142,7 +142,7 @@ async fn restored(contents: &Contents, handed: bool) -> (Arc<State>, Vec<String>
     let log = Log::default();
     let _guard = log.begin();
     let bytes = encode(contents);
-    std::fs::write(&path, if handed { b"other" } else { &bytes[..] }).unwrap();
+    std::fs::write(&path, if handed { &b"other"[..] } else { &bytes[..] }).unwrap();
     let kept = find(Some(settings.clone()), handed.then_some(bytes))
         .await
         .unwrap();
