@@ -5,9 +5,9 @@
 //! time. A path whose thread was abandoned is refused until the thread ends: a stalled path costs one thread.
 
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, SendError, SyncSender};
@@ -52,6 +52,37 @@ pub fn read_within(path: &Path, most: u64, limit: Duration) -> io::Result<Vec<u8
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
         }
         Ok(bytes)
+    })
+}
+
+/// Reads at most the first `most` bytes of a regular file. Fails for anything else, and after `limit`.
+pub fn read_start(path: &Path, most: usize, limit: Duration) -> io::Result<Vec<u8>> {
+    let own = path.to_owned();
+    within(path, limit, move || {
+        expect_regular(&own)?;
+        let mut bytes = Vec::new();
+        File::open(&own)?.take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    })
+}
+
+/// Replaces a file by renaming, so that a whole one always exists. Its owner alone can read it. Fails after `limit`.
+pub fn replace_private(path: &Path, bytes: Vec<u8>, limit: Duration) -> io::Result<()> {
+    // Beside the file, so that renaming stays within one file system.
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let (to, beside) = (path.to_owned(), PathBuf::from(beside));
+    within(path, limit, move || {
+        expect_regular_or_none(&to)?;
+        expect_regular_or_none(&beside)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&beside)?;
+        // A file that was left behind keeps its mode.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &to)
     })
 }
 
@@ -198,6 +229,28 @@ mod tests {
         assert_eq!(
             kind(read(&folder.path().join("none"), 4)),
             io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_and_private_whatever_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, beside) = (folder.path().join("file"), folder.path().join("file.new"));
+        for left in [&path, &beside] {
+            std::fs::write(left, "something longer").unwrap();
+            std::fs::set_permissions(left, Permissions::from_mode(0o644)).unwrap();
+        }
+        replace_private(&path, b"new".to_vec(), LONG).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(!beside.exists());
+        assert_eq!(read_start(&path, 2, LONG).unwrap(), b"ne");
+        assert_eq!(
+            kind(replace_private(folder.path(), Vec::new(), LONG)),
+            io::ErrorKind::InvalidInput
         );
     }
 

@@ -11,13 +11,13 @@ mod slowness;
 mod tokens_per_byte;
 mod utilisation;
 
-pub use classes::{Class, Finish, HabitTable, Stage};
+pub use classes::{Class, Finish, HabitTable, KeptHabits, Stage};
 pub use conversations::{Habits, Mean};
 pub use doubt::Doubt;
 pub use homes::{ConversationCounts, LastTurn};
 pub use overhead::Overhead;
 pub use pending::{PendingWork, QueueFigure, Reconciled, Ticket};
 pub use prefill_cost::{LearnedCost, PrefillSize, pooled};
-pub use slowness::{Against, Reading, Slow, Slowness, slowed_share};
+pub use slowness::{Against, Past, Reading, Slow, Slowness, slowed_share};
 pub use tokens_per_byte::TokensPerByte;
 pub use utilisation::Utilisation;

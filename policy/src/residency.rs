@@ -156,6 +156,21 @@ impl Residency {
         }
     }
 
+    /// Sets the capacity that an earlier process learned, where it is still learned and no more than a mirror may hold.
+    /// Returns whether it is in force.
+    pub fn restore_capacity(&mut self, worker: WorkerId, learned: Tokens) -> bool {
+        let mirror = self.mirrors.get_mut(worker.index());
+        let Some(mirror) = mirror.filter(|mirror| mirror.learns_capacity()) else {
+            return false;
+        };
+        let is_possible = learned > Tokens::ZERO && learned <= MOST_TOKENS;
+        if is_possible {
+            mirror.cache.set_capacity(learned, &mut self.changes);
+            self.apply(worker, None, &[]);
+        }
+        is_possible
+    }
+
     /// Records that a worker found more of a prompt than its mirror holds.
     pub fn found_more(&mut self, worker: WorkerId) {
         let is_full = self.filled_on(worker) >= self.capacity_of(worker);

@@ -46,6 +46,8 @@ pub use guard::Guard;
 pub use lateness::{Begun, IN_TIME, LatenessCost};
 pub use returns::{Outcome, Returns, Then};
 
+use serde::{Deserialize, Serialize};
+
 use self::ends::Ends;
 use self::fill::Fill;
 use crate::ids::WorkerId;
@@ -72,6 +74,15 @@ pub struct Tail<P> {
     fill: Fill,
     guard: Guard,
     workers: Vec<Slot<P>>,
+}
+
+/// Estimates that outlive a process, beside the outcomes of [`Returns`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeptTail {
+    /// Estimates of lateness.
+    pub harm: LatenessCost,
+    /// Verdict on hints.
+    pub guard: Guard,
 }
 
 #[derive(Clone, Debug)]
@@ -230,6 +241,24 @@ impl<P: Clone> Tail<P> {
     /// Adds the outcomes learned by another process.
     pub fn restore(&mut self, now: Millis, outcomes: &[Outcome]) {
         self.returns.restore(now, outcomes);
+    }
+
+    /// Returns the estimates that another process can restore.
+    #[must_use]
+    pub fn kept(&self) -> KeptTail {
+        KeptTail {
+            harm: self.harm.clone(),
+            guard: self.guard.clone(),
+        }
+    }
+
+    /// Restores the estimates of another process unless more turns were observed here. Returns whether they are in force.
+    pub fn restore_kept(&mut self, kept: &KeptTail) -> bool {
+        let restored = kept.guard.is_sound() && self.harm.restore(&kept.harm);
+        if restored {
+            self.guard = kept.guard.clone();
+        }
+        restored
     }
 
     /// Returns the estimate of returns.

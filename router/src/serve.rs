@@ -27,6 +27,7 @@ use proxy::Proxy;
 use replicas::Bus;
 use server::Phase;
 use state::State;
+use state::snapshot::{self, Kept};
 use state::supervise::{Task, until_done};
 use state::turn_reports::TurnReports;
 
@@ -65,7 +66,7 @@ impl Server {
             data: listener,
             admin: admin_listener,
             picker: picker_listener,
-            predecessor,
+            mut predecessor,
         } = listen::open(&config).await?;
         let (address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
         let picker_address = picker_listener
@@ -81,7 +82,8 @@ impl Server {
         let handover = config.server.handover.clone();
         let parts = parts(config)?;
         let (state, proxy) = (&parts.state, &parts.proxy);
-        let mut tasks = upkeep::spawn(proxy, parts.bus.as_ref());
+        let kept = restore_early(state, predecessor.as_mut()).await;
+        let mut tasks = upkeep::spawn(proxy, parts.bus.as_ref(), kept);
         history::record(&parts)?;
         let (phase, phases) = watch::channel(Phase::Serving);
         let picking = picker_listener.zip(state.config.endpoint_picker.clone());
@@ -191,10 +193,7 @@ impl Server {
             self.parts.proxy.capture_fleet(true);
             capture.flush().await;
         }
-        if let Some(snapshot) = &self.parts.state.config.index.snapshot {
-            state::snapshot::save(&self.parts.state, snapshot).await;
-            history::save(&self.parts).await;
-        }
+        keep_or_name(&self.parts).await;
         info!(cut, "stopped");
         cut
     }
@@ -210,6 +209,44 @@ impl Server {
             "draining; still accepting connections"
         );
         tokio::time::sleep(delay).await;
+    }
+}
+
+/// Restores what an earlier process has left, as far as requests are served by it. Returns all of it.
+async fn restore_early(state: &State, predecessor: Option<&mut Predecessor>) -> Option<Kept> {
+    let handed = match predecessor {
+        Some(predecessor) => predecessor.state().await,
+        None => None,
+    };
+    let kept = snapshot::find(state.config.index.snapshot.clone(), handed).await?;
+    snapshot::restore_early(state, &kept).await;
+    Some(kept)
+}
+
+/// Writes what the next process can use, or names what is lost. A successor has it already.
+async fn keep_or_name(parts: &Arc<Admin>) {
+    let state = &parts.state;
+    if let Some(capture) = state.operator.recent.now() {
+        let (turns, _) = capture.memory.size();
+        info!(
+            turns,
+            "captured turns end with this process: they are in its memory alone"
+        );
+    }
+    if state.is_handed_over() {
+        return;
+    }
+    if let Some(settings) = &state.config.index.snapshot {
+        snapshot::save(state, settings).await;
+        history::save(parts).await;
+        return;
+    }
+    let decided = state.decided();
+    if !decided.is_empty() {
+        warn!(
+            what = decided.join("; "),
+            "decisions end with this process: index.snapshot_path is not set"
+        );
     }
 }
 
@@ -254,7 +291,7 @@ async fn succeed(
         let _ = tokio::time::timeout(READY_LIMIT, some_ready).await;
         predecessor.relieve().await;
     }
-    let offering = || handover::offer(&path, &sockets);
+    let offering = || handover::offer(&parts, &path, &sockets);
     until_done(Arc::clone(&parts.state), Task::only("handover"), offering).await;
     replaced.notify_one();
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 
 use crate::problem::{Origin, Problem, Problems};
-use crate::sections::{self, Checker, Worker, WorkerSection};
+use crate::sections::{self, Checker, KvEvents, Worker, WorkerSection};
 
 /// Keys of `[[workers]]` that are only allowed in the file: API callers must not determine which files are read, and
 /// each rank is a separate worker.
@@ -20,6 +20,42 @@ const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 pub struct WorkerDocument {
     worker: WorkerSection,
     keys: Vec<String>,
+}
+
+impl Worker {
+    /// Returns the document that makes the same worker. Without its API key, which is in a file, and its rank.
+    #[must_use]
+    pub fn document(&self) -> Json {
+        let mut document = json!({
+            "name": self.name,
+            "url": self.url.to_string(),
+            "block_size_tokens": self.block_size,
+            "cache_policy": self.cache_policy,
+            "dialect": self.dialect,
+            "priority": self.priority,
+        });
+        if self.cost_is_known {
+            document["alpha_ms_per_token"] = json!(self.cost.alpha_ms_per_token);
+            document["beta_ms"] = json!(self.cost.beta_ms);
+            document["gamma_ms_per_token2"] = json!(self.cost.gamma_ms_per_token2);
+            document["floor_ms"] = json!(self.cost.floor_ms);
+        }
+        if self.capacity_is_known {
+            document["capacity_tokens"] = json!(self.capacity);
+        }
+        if !self.models.is_empty() {
+            document["models"] = json!(self.models);
+        }
+        match &self.kv_events {
+            KvEvents::Auto => {}
+            KvEvents::Off => document["kv_events"] = json!("off"),
+            KvEvents::At { endpoint, replay } => {
+                document["kv_events"] = json!(endpoint);
+                document["kv_events_replay"] = json!(replay.as_deref().unwrap_or_default());
+            }
+        }
+        document
+    }
 }
 
 impl WorkerDocument {
@@ -77,5 +113,36 @@ impl JsonSchema for WorkerDocument {
             entries.insert("additionalProperties".to_owned(), json!(false));
         }
         Schema::try_from(schema).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read_document;
+    use super::*;
+
+    fn worker(document: &Json) -> Worker {
+        read_document::<WorkerDocument>(document)
+            .unwrap()
+            .check()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_worker_is_the_same_after_it_was_written_as_a_document() {
+        for document in [
+            json!({ "url": "http://10.0.0.7:8000" }),
+            json!({ "url": "https://w.example/base", "name": "blue-7", "models": ["a", "b"] }),
+            json!({
+                "url": "http://10.0.0.7:8000", "alpha_ms_per_token": 0.3, "capacity_tokens": 480_000,
+                "block_size_tokens": 32, "cache_policy": "lru", "dialect": "none", "priority": "lowest_first",
+                "kv_events": "tcp://10.0.0.7:5557", "kv_events_replay": "tcp://10.0.0.7:5558",
+            }),
+            json!({ "url": "http://10.0.0.7:8000", "kv_events": "off", "floor_ms": 18 }),
+            json!({ "url": "http://10.0.0.7:8000", "kv_events": "tcp://10.0.0.7:5557" }),
+        ] {
+            let first = worker(&document);
+            assert_eq!(worker(&first.document()), first, "{document}");
+        }
     }
 }

@@ -15,12 +15,12 @@ pub(crate) struct IndexSection {
     /// Memory limit in bytes. Beyond it the least recently used prefixes are evicted.
     #[schemars(range(min = 4_194_304))]
     pub max_bytes: u64,
-    /// File that keeps what was learned over a restart of the router. Empty: none.
+    /// File that keeps decisions and what was learned over a restart of the router. Empty: none.
     pub snapshot_path: String,
-    /// Seconds between two snapshots; another one is written when the router shuts down.
+    /// Seconds between two snapshots. Further ones are written after a decision and when the router shuts down.
     #[schemars(range(min = 0.1, max = 604_800))]
     pub snapshot_interval_s: f64,
-    /// Seconds after which a snapshot is too old to be read, since workers' caches have changed.
+    /// Seconds after which cached prefixes of a snapshot are not restored, since workers' caches have changed.
     #[schemars(range(min = 0, max = 604_800))]
     pub snapshot_max_age_s: f64,
 }
@@ -48,11 +48,11 @@ pub struct IndexConfig {
 /// Settings of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The file could not be accessed.
+    /// File.
     pub path: PathBuf,
     /// Time between two snapshots; positive.
     pub interval: Duration,
-    /// Age beyond which a snapshot is not read.
+    /// Age beyond which cached prefixes are not restored.
     pub max_age: Duration,
 }
 

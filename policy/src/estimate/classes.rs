@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::conversations::Habits;
 use crate::units::{Millis, Tokens};
@@ -19,7 +19,7 @@ const TRUSTED: f64 = 20.0;
 const KEYED: usize = 1024;
 
 /// How a response ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// At a stop token or stop sequence.
@@ -34,7 +34,7 @@ pub enum Finish {
 }
 
 /// The stage of a conversation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The first turn.
@@ -74,7 +74,7 @@ impl Stage {
 }
 
 /// A class of turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Class {
     /// The stage of the conversation.
     pub stage: Stage,
@@ -118,6 +118,15 @@ pub struct HabitTable {
     limit: usize,
 }
 
+/// Habits that outlive a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeptHabits {
+    /// Habits of all traffic.
+    pub all: Habits,
+    /// Habits of the classes without a key.
+    pub classes: Vec<(Class, Habits)>,
+}
+
 impl HabitTable {
     /// Creates an empty table; every class begins with `start`.
     pub fn new(start: Habits) -> Self {
@@ -148,6 +157,35 @@ impl HabitTable {
     /// Returns a class's own habits, if it was seen.
     pub fn own(&self, class: Class) -> Option<&Habits> {
         self.known.get(&class)
+    }
+
+    /// Returns the habits that another process can restore. Classes with a key are left out: their keys are unsalted
+    /// hashes of credentials, which are not written to files.
+    #[must_use]
+    pub fn kept(&self) -> KeptHabits {
+        let keyless = self.known.iter().filter(|(class, _)| class.key.is_none());
+        KeptHabits {
+            all: self.all,
+            classes: keyless.map(|(class, habits)| (*class, *habits)).collect(),
+        }
+    }
+
+    /// Restores the habits of another process where fewer turns were observed here. Ignores those with a key and those
+    /// that no observations can have led to. Returns the number of classes restored.
+    pub fn restore(&mut self, kept: &KeptHabits) -> usize {
+        let is_news = |own: &Habits, kept: &Habits| kept.is_sound() && kept.turns() > own.turns();
+        if is_news(&self.all, &kept.all) {
+            self.all = kept.all;
+        }
+        let mut restored = 0;
+        for (class, habits) in &kept.classes {
+            let own = self.known.get(class).unwrap_or(&self.start);
+            if class.key.is_none() && is_news(own, habits) {
+                self.known.insert(*class, *habits);
+                restored += 1;
+            }
+        }
+        restored
     }
 
     /// Returns the number of classes seen.

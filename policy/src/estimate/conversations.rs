@@ -11,15 +11,19 @@
 //!
 //! `p` counts a turn as the last after eight mean gaps of silence. The error of this belief is measured at the outcome.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::{Millis, Tokens};
 
 /// Time constant of a mean, in turns.
 const MEMORY: f64 = 500.0;
 const SILENCE: f64 = 8.0;
 const PRIOR_TURNS: f64 = 10.0;
+/// Largest number that a restored mean may have.
+const MOST: f64 = 1e15;
 
 /// A decaying mean with its mean absolute error.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mean {
     value: f64,
     error: f64,
@@ -34,6 +38,12 @@ impl Mean {
             error: 0.0,
             seen: weight,
         }
+    }
+
+    /// Returns whether observations can have led to these numbers, which another process wrote.
+    pub(super) fn is_sound(&self) -> bool {
+        let sound = |number: f64| (0.0..=MOST).contains(&number);
+        sound(self.value) && sound(self.error) && (0.0..=MEMORY).contains(&self.seen)
     }
 
     /// Adds a sample; non-finite ones are ignored.
@@ -65,7 +75,7 @@ impl Mean {
 }
 
 /// The habits of one class.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Habits {
     next_prompt: Mean,
     response: Mean,
@@ -87,6 +97,15 @@ impl Habits {
             followed: PRIOR_TURNS / 2.0,
             turns: PRIOR_TURNS,
         }
+    }
+
+    /// Returns whether observations can have led to these numbers, which another process wrote.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let means = [self.next_prompt, self.response, self.gap_ms, self.over];
+        means.iter().all(Mean::is_sound)
+            && (1.0..=2.0 * MEMORY).contains(&self.turns)
+            && (0.0..=self.turns).contains(&self.followed)
     }
 
     /// Records a return after `gap` with a prompt that added `prompt` tokens.

@@ -4,6 +4,8 @@
 //! the prefill server, so it is part of every time to first token, but not of the pending work. It hardly grows with
 //! the prompt, so it is a decaying mean of samples, clipped at [`CUT`] times the mean against network stalls.
 
+use serde::{Deserialize, Serialize};
+
 use super::Doubt;
 use super::conversations::Mean;
 use crate::units::Millis;
@@ -13,7 +15,7 @@ const CUT: f64 = 4.0;
 const LEAST_CUT_MS: f64 = 5.0;
 
 /// The mean overhead of one worker's first tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
     mean: Mean,
     seen: u64,
@@ -29,6 +31,11 @@ impl Overhead {
         let most = (CUT * self.mean.value()).max(LEAST_CUT_MS);
         self.mean.observe(beside.0.clamp(0.0, most));
         self.seen += 1;
+    }
+
+    /// Returns whether observations can have led to these numbers, which another process wrote.
+    pub fn is_sound(&self) -> bool {
+        self.mean.is_sound()
     }
 
     /// Returns the expected overhead; zero before the first sample.

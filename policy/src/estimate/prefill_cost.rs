@@ -14,6 +14,10 @@
 //! - *Time*: a worker not used for long may have become faster or slower as a whole. For the first responses after
 //!   that, the covariance is opened along the estimate itself, and only a residual beyond the [`Doubt`] is clipped.
 
+mod kept;
+
+use serde::{Deserialize, Serialize};
+
 use super::Doubt;
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
@@ -73,7 +77,7 @@ impl PrefillSize {
 }
 
 /// The cost estimator of one worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearnedCost {
     /// β, α per thousand tokens, γ per ten million pairs.
     theta: [f64; 3],

@@ -8,6 +8,8 @@
 //! while the worker is slow or about to be, so a slow worker does not become its own standard. Load slows all workers,
 //! so a worker's own past is scaled by the change of the median worker, to twice at most.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
@@ -100,8 +102,9 @@ pub struct Slowness {
     slow: Option<Slow>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Past {
+/// A worker's own past.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Past {
     cost: PrefillCost,
     /// Time in use behind it, up to [`MEMORY`].
     age: Millis,
@@ -109,7 +112,32 @@ struct Past {
     from: u64,
 }
 
+impl Past {
+    /// Returns whether observations can have led to these numbers, which another process wrote.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.cost.is_sound() && (0.0..=MEMORY.0).contains(&self.age.0)
+    }
+}
+
 impl Slowness {
+    /// Returns the worker's own past, to be restored by another process.
+    #[must_use]
+    pub fn own_past(&self) -> Option<Past> {
+        self.past
+    }
+
+    /// Creates a detector that continues from the past of an earlier process, in which the worker had given
+    /// `responses` by `now`.
+    #[must_use]
+    pub fn continued(past: Option<Past>, now: Millis, responses: u64) -> Self {
+        Self {
+            past,
+            last: (responses, now),
+            ..Self::default()
+        }
+    }
+
     /// Returns how slow the worker is; `None` if it is not.
     #[must_use]
     pub fn slow(&self) -> Option<Slow> {

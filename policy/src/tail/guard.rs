@@ -7,6 +7,8 @@
 //!
 //! Rejected: comparing milliseconds beyond T instead of turns. A few very late turns dominate that sum.
 
+use serde::{Deserialize, Serialize};
+
 /// Turns needed for a verdict.
 const ENOUGH: f64 = 1_000.0;
 /// Time constant of the exponential decay, in turns.
@@ -16,7 +18,7 @@ const FIRST_PAUSE: u64 = 2_000;
 const LONGEST_PAUSE: u64 = 32_000;
 
 /// Pauses hints while they make more turns late than LRU would.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Guard {
     seen: Seen,
     pause: u64,
@@ -24,7 +26,7 @@ pub struct Guard {
 }
 
 /// Decayed counts since the last pause.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Seen {
     turns: f64,
     hinted: f64,
@@ -44,6 +46,20 @@ impl Default for Guard {
 }
 
 impl Guard {
+    /// Returns whether turns can have led to these numbers, which another process wrote.
+    pub(super) fn is_sound(&self) -> bool {
+        let Seen {
+            turns,
+            hinted,
+            untold,
+            squares,
+        } = self.seen;
+        let sound = |number: f64| (0.0..=1e9).contains(&number);
+        [turns, hinted, untold, squares].into_iter().all(sound)
+            && self.pause <= LONGEST_PAUSE
+            && (FIRST_PAUSE..=LONGEST_PAUSE).contains(&self.next_pause)
+    }
+
     /// Records the lateness of one turn with hints and under LRU.
     pub(super) fn turn(&mut self, hinted: f64, untold: f64) {
         if self.pause > 0 {

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::MU;
 use crate::cost::PrefillCost;
 use crate::ids::WorkerId;
@@ -37,28 +39,57 @@ pub struct Begun {
 }
 
 /// Estimates of lateness and of the turns that wait behind a late one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatenessCost {
     /// Recent times to first token, in ms.
     took: VecDeque<f64>,
     /// Per turn of a known conversation: its time with the whole history cached, and its objective, in ms.
     at_best: VecDeque<(f64, f64)>,
     /// As of the last refresh, sorted: slack of each of these turns to T and to its objective, in ms.
+    #[serde(skip)]
     left: Vec<f64>,
+    #[serde(skip)]
     scratch: Vec<f64>,
+    #[serde(skip)]
     target: Option<f64>,
     /// P with no token missing, as of the last refresh.
+    #[serde(skip)]
     late_whole: Option<f64>,
+    #[serde(skip)]
     since: usize,
     turns: f64,
     behind: f64,
     late_behind: f64,
     /// Per worker: turns in the current busy period so far.
+    #[serde(skip)]
     ranks: Vec<f64>,
     alpha: f64,
 }
 
 impl LatenessCost {
+    /// Restores the estimates of another process where fewer turns were observed here. Ignores numbers that no
+    /// observations can have led to. Returns whether they are in force.
+    pub(super) fn restore(&mut self, kept: &Self) -> bool {
+        let sound = |number: &f64| (0.0..=1e12).contains(number);
+        let means = [kept.turns, kept.behind, kept.late_behind, kept.alpha];
+        let times = kept
+            .at_best
+            .iter()
+            .flat_map(|(took, objective)| [took, objective]);
+        let is_sound = means.iter().chain(&kept.took).chain(times).all(sound)
+            && kept.turns <= MEMORY as f64
+            && kept.took.len().max(kept.at_best.len()) <= MEMORY;
+        if !is_sound || kept.turns <= self.turns {
+            return false;
+        }
+        *self = Self {
+            ranks: std::mem::take(&mut self.ranks),
+            ..kept.clone()
+        };
+        self.refresh();
+        true
+    }
+
     pub(super) fn admit(&mut self, worker: WorkerId) {
         if self.ranks.len() <= worker.index() {
             self.ranks.resize(worker.index() + 1, 0.0);

@@ -51,7 +51,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Method::PUT,
             "/admin/v1/workers/{name}/calibration",
             Role::Operate,
-            "Restart a worker's learned cost from a calibration, on all replicas; kept until the router stops, or in the fleet's bucket; the file is not changed",
+            "Restart a worker's learned cost from a calibration, on all replicas; kept with a snapshot or in the fleet's bucket; the file is not changed",
             calibrate,
         )
         .parameter("name", NAME)

@@ -150,6 +150,12 @@ async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Auth
     // The target is the path parameter or, for singletons, the first part of the operation's id.
     let named = call.parameters.first().map(|(_, value)| value.clone());
     let why = reason(&call.body);
+    if operation.audited && admin.state.is_handed_over() {
+        let problem = Problem::unavailable(
+            "another process is taking over and would not know of this change: nothing was changed. Repeat it in a few seconds",
+        );
+        return refused(admin, operation, by, named, why, problem).await;
+    }
     match (operation.handler)(call).await {
         Ok(reply) => {
             let target = reply.target.or(named);

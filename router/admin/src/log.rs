@@ -43,7 +43,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Method::PUT,
             "/admin/v1/log",
             Role::Operate,
-            "Set the log level until the process exits",
+            "Set the log level until it is set again or log.level changes",
             put,
         )
         .body::<PutLevel>()

@@ -31,7 +31,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Method::POST,
             "/admin/v1/workers",
             Role::Admin,
-            "Add a worker to the fleet until it is removed or the router stops; the file is not changed",
+            "Add a worker to the fleet until it is removed; the file is not changed",
             add,
         )
         .body::<Join>()

@@ -1,5 +1,6 @@
 //! The policy in force: read, change and rollback.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, Method, header};
@@ -16,12 +17,10 @@ use super::problem::Problem;
 use super::reason::Reason;
 use crate::Admin;
 use config::OF_HEADER;
-use operator::revisions::{Change, Pending, Revision, Source, Stale};
+pub(super) use operator::revisions::timers::LONGEST_S;
+use operator::revisions::{Change, Revision, Source, Stale, Timer, Timers};
 use replicas::bucket::BucketError;
 use replicas::live_policy::ChangeError;
-
-/// Longest time for which a change can be made: a week.
-pub(super) const LONGEST_S: f64 = 604_800.0;
 
 /// The policy in force.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,18 +41,29 @@ struct Shown {
     /// The classes whose turns may have settings of their own (`classes`); `header` is of turns that bring their objective
     /// along.
     turn_classes: Vec<String>,
-    /// When it ends by itself, if it does.
+    /// Temporary values, and when they end, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     reverts: Option<Reverts>,
 }
 
-/// The end of a change that is for a time.
+/// The end of temporary values.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Reverts {
-    /// In so many seconds.
+    /// Seconds until the first of them ends.
     in_s: f64,
-    /// To the settings of this revision.
-    to_revision: u64,
+    /// Each temporary value, by its key: a JSON pointer into `settings`.
+    keys: BTreeMap<String, Ending>,
+}
+
+/// The end of a temporary value.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Ending {
+    /// Seconds until it ends.
+    in_s: f64,
+    /// The value that returns; `null` if the key is absent then.
+    to: Option<serde_json::Value>,
+    /// Revision that set the temporary value.
+    since_revision: u64,
 }
 
 /// A new policy.
@@ -64,7 +74,7 @@ struct Put {
     settings: PolicyDocument,
     /// Why, for the audit log.
     reason: Reason,
-    /// For so many seconds only; then what was in force before comes back.
+    /// Seconds after which the values that this changes return to the lasting ones. Other changes do not affect that.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
     revert_after_s: Option<f64>,
@@ -74,7 +84,7 @@ struct Put {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rollback {
-    /// To the settings of this revision; left out, of the last one before that was not temporary.
+    /// To the settings of this revision; left out, to the last one before that was not temporary, without the temporary values that it had.
     #[serde(default)]
     to_revision: Option<u64>,
     /// Why, for the audit log.
@@ -99,8 +109,8 @@ pub(super) fn operations() -> Vec<Operation> {
             Role::Read,
             "The policy in force with all of its weights",
             |call: Call| async move {
-                let (now, pending) = call.admin.state.policy.now();
-                shown(&call.admin, now, pending, None)
+                let (now, timers) = call.admin.state.policy.now();
+                shown(&call.admin, now, &timers, None)
             },
         )
         .carries("etag", TAG),
@@ -149,14 +159,22 @@ pub(super) fn operations() -> Vec<Operation> {
 fn shown(
     admin: &Admin,
     now: Arc<Revision>,
-    pending: Option<Pending>,
+    timers: &Timers,
     restored_revision: Option<u64>,
 ) -> Result<Reply, Problem> {
     let etag = admin.state.policy.tag(now.revision);
-    let reverts = pending.map(|pending| Reverts {
-        in_s: ((pending.due - admin.state.clock.now()).0 / 1e3).max(0.0),
-        to_revision: pending.to.revision,
-    });
+    let clock = admin.state.clock.now();
+    let ending = |timer: &Timer| Ending {
+        in_s: ((timer.due - clock).0 / 1e3).max(0.0),
+        to: timer.back_to.clone(),
+        since_revision: timer.since,
+    };
+    let keys: BTreeMap<String, Ending> = timers
+        .iter()
+        .map(|(key, timer)| (key.clone(), ending(timer)))
+        .collect();
+    let first = keys.values().map(|ending| ending.in_s).reduce(f64::min);
+    let reverts = first.map(|in_s| Reverts { in_s, keys });
     let live = admin.state.live();
     let classes = live.objective.classes.iter().map(|class| class.name.clone());
     let configured = admin.state.policy.configured();
@@ -183,6 +201,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
         reason: Some(put.reason.0),
         source: Source::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
+        sets: BTreeSet::new(),
     };
     change_policy(admin, change, expected, None).await
 }
@@ -216,11 +235,15 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         })?,
     };
     let change = Change {
-        settings: to.settings.clone(),
+        settings: match asked.to_revision {
+            None => to.lasting(),
+            Some(_) => to.settings.clone(),
+        },
         by: call.who.name.to_string(),
         reason: Some(asked.reason.0),
         source: Source::Rollback,
         revert_after: None,
+        sets: BTreeSet::new(),
     };
     change_policy(admin, change, Some(expected), Some(to.revision)).await
 }
@@ -255,7 +278,7 @@ async fn change_policy(
         }
     };
     // Shows the revision as this change made it, regardless of later changes.
-    let shown = shown(admin, Arc::clone(&made.after), made.pending, restored_revision)?;
+    let shown = shown(admin, Arc::clone(&made.after), &made.timers, restored_revision)?;
     Ok(shown.changed(&made.before, &made.after))
 }
 

@@ -33,8 +33,8 @@ use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
-pub use conversations::{CompletedTurn, Conversations, Expected, Turns};
-pub use costs::{CostState, Costs, Sample};
+pub use conversations::{CompletedTurn, Conversations, Expected, KeptConversation, Turns};
+pub use costs::{CostState, Costs, KeptCost, KeptPrompt, Sample};
 pub use counters::{Counted, Counters};
 pub use shared::SharedPrefixes;
 pub use state::{ClassState, TailState};

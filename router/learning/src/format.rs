@@ -1,16 +1,39 @@
-//! File format: magic, version, time, length, contents, and a checksum over all of it. Numbers are little-endian.
+//! File format of snapshots: magic, version, time and their checksum, then sections. Numbers are little-endian.
+//!
+//! ```text
+//! section = kind (4 bytes) · length (8 bytes) · contents · checksum of all of these (8 bytes)
+//! ```
+//!
+//! A damaged section, and one of an unknown kind, is left out and named; the others are read. What people decided and
+//! what is small comes first, so that the beginning of a file suffices before requests are served.
 //!
 //! No memory is allocated on the basis of a length alone, and no number is used as an index before it is checked.
 
-use policy::cache::{Entry, Piece};
-use policy::ids::PrefixHash;
-use policy::tail::{Class, Outcome, Then};
-use policy::units::Millis;
+mod read;
+
+use policy::cache::Entry;
+use policy::estimate::{Class as TurnClass, Finish, Stage};
+use policy::tail::{Outcome, Then};
 use xxhash_rust::xxh3::xxh3_64;
+
+use self::read::Reader;
+use crate::feedback::KeptConversation;
 
 const MAGIC: &[u8; 8] = b"tailrout";
 /// Increased whenever an older reader would misread the file, or when its keys name other prompts.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
+/// The version before sections. Its files have caches, models and outcomes only.
+const UNDIVIDED: u32 = 7;
+/// Length of magic, version, time and checksum.
+const HEAD: usize = 28;
+/// Length of a section's kind and length.
+const SECTION_HEAD: usize = 12;
+/// Parts that are named before the rest of a file is given up.
+const MOST_NAMED: usize = 16;
+/// Most bytes of each section that is a document.
+pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+/// Bytes of a file within which its documents end.
+pub const EARLY_BYTES: usize = HEAD + 3 * (MAX_DOCUMENT_BYTES + SECTION_HEAD + 8);
 const NONE: u32 = u32::MAX;
 /// What followed a response: the next turn, or silence of a conversation without or with a name.
 const NEXT: u8 = 0;
@@ -22,18 +45,26 @@ const NAMED: u8 = 2;
 pub struct Contents {
     /// Time at which it was taken, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Each worker's name and believed cache contents.
-    pub workers: Vec<(String, Vec<Entry>)>,
+    /// What people decided: JSON, empty for none.
+    pub decisions: Vec<u8>,
+    /// The audit log: JSON, empty for none.
+    pub audit: Vec<u8>,
+    /// Costs and habits: JSON, empty for none.
+    pub learned: Vec<u8>,
     /// Each model's name, tokens per byte and template gap.
     pub models: Vec<(String, f64, u64)>,
+    /// Responses and what followed them, the oldest first.
+    pub outcomes: Vec<Outcome>,
+    /// Conversations, the least recently used first.
+    pub conversations: Vec<KeptConversation>,
+    /// Each worker's name and believed cache contents.
+    pub workers: Vec<(String, Vec<Entry>)>,
     /// Positions in tokens of messages' ends, by text key, the least recently used first.
     pub places: Vec<(u64, u64, Kind)>,
     /// Each conversation's last worker, as an index into `workers`; the least recently used first.
     pub last_workers: Vec<(u64, u32)>,
     /// Each conversation by the last key of its last prompt; the least recently used first.
     pub prompts: Vec<(u64, u64)>,
-    /// Responses and what followed them, the oldest first.
-    pub outcomes: Vec<Outcome>,
 }
 
 /// State of a message end's position.
@@ -45,6 +76,59 @@ pub enum Kind {
     Tip,
     /// Estimated by proportion.
     Guessed,
+}
+
+/// A part of a file that is read or left out as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// What people decided.
+    Decisions = 1,
+    /// The audit log.
+    Audit = 2,
+    /// Costs and habits.
+    Learned = 3,
+    /// Tokens per byte, by model.
+    Models = 4,
+    /// What followed responses.
+    Outcomes = 5,
+    /// Conversations.
+    Conversations = 6,
+    /// Cached prefixes, and where conversations were.
+    Caches = 7,
+}
+
+impl Section {
+    const ALL: [Self; 7] = [
+        Self::Decisions,
+        Self::Audit,
+        Self::Learned,
+        Self::Models,
+        Self::Outcomes,
+        Self::Conversations,
+        Self::Caches,
+    ];
+
+    fn of(kind: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|section| *section as u32 == kind)
+    }
+
+    fn is_document(self) -> bool {
+        matches!(self, Self::Decisions | Self::Audit | Self::Learned)
+    }
+
+    /// Returns the name in the log.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Decisions => "decisions",
+            Self::Audit => "audit log",
+            Self::Learned => "costs and habits",
+            Self::Models => "models",
+            Self::Outcomes => "returns",
+            Self::Conversations => "conversations",
+            Self::Caches => "caches",
+        }
+    }
 }
 
 /// Reason why a file is not read.
@@ -61,12 +145,168 @@ pub enum FormatError {
     Damaged,
 }
 
-/// Encodes a snapshot.
+/// A snapshot as far as it can be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decoded {
+    /// What was read; parts that cannot be read are empty.
+    pub contents: Contents,
+    /// The parts that cannot be read, for the log.
+    pub left_out: Vec<String>,
+}
+
+/// Encodes a snapshot. A document that is too long is left out: its reader would refuse it.
 pub fn encode(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
     word(&mut out, contents.taken_ms);
-    list(&mut out, &contents.workers, |out, (name, entries)| {
+    sum_from(&mut out, 0);
+    for kind in Section::ALL {
+        let document = match kind {
+            Section::Decisions => &contents.decisions,
+            Section::Audit => &contents.audit,
+            Section::Learned => &contents.learned,
+            _ => {
+                section(&mut out, kind, |out| part(out, kind, contents));
+                continue;
+            }
+        };
+        if !document.is_empty() && document.len() <= MAX_DOCUMENT_BYTES {
+            section(&mut out, kind, |out| out.extend_from_slice(document));
+        }
+    }
+    out
+}
+
+/// Decodes a snapshot. Fails if the bytes are none.
+pub fn decode(bytes: &[u8]) -> Result<Decoded, FormatError> {
+    let (version, rest) = version_of(bytes)?;
+    if version == UNDIVIDED {
+        let contents = undivided(bytes, rest).ok_or(FormatError::Damaged)?;
+        return Ok(Decoded {
+            contents,
+            ..Decoded::default()
+        });
+    }
+    Ok(sections(head_of(bytes)?, false))
+}
+
+/// Decodes the documents of a snapshot from its first [`EARLY_BYTES`]. Fails if the bytes are none.
+pub fn decode_early(bytes: &[u8]) -> Result<Decoded, FormatError> {
+    match version_of(bytes)? {
+        (UNDIVIDED, _) => Ok(Decoded::default()),
+        _ => Ok(sections(head_of(bytes)?, true)),
+    }
+}
+
+fn version_of(bytes: &[u8]) -> Result<(u32, &[u8]), FormatError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;
+    let (version, rest) = rest.split_first_chunk().ok_or(FormatError::Damaged)?;
+    match u32::from_le_bytes(*version) {
+        version @ (VERSION | UNDIVIDED) => Ok((version, rest)),
+        version => Err(FormatError::Version(version)),
+    }
+}
+
+/// Returns the time at which a snapshot was taken, and its sections.
+fn head_of(bytes: &[u8]) -> Result<(u64, &[u8]), FormatError> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(FormatError::Damaged)?;
+    let mut reader = Reader(head.get(MAGIC.len() + 4..).unwrap_or_default());
+    let (taken_ms, sum) = reader.pair().ok_or(FormatError::Damaged)?;
+    match xxh3_64(&head[..HEAD - 8]) == sum {
+        true => Ok((taken_ms, rest)),
+        false => Err(FormatError::Damaged),
+    }
+}
+
+fn undivided(bytes: &[u8], rest: &[u8]) -> Option<Contents> {
+    let (summed, sum) = bytes.split_last_chunk()?;
+    let is_whole = xxh3_64(summed) == u64::from_le_bytes(*sum);
+    let contents = rest.get(..rest.len().checked_sub(8)?)?;
+    Reader(contents).undivided().filter(|_| is_whole)
+}
+
+/// Reads the sections, or only the documents where they come `early`.
+fn sections((taken_ms, mut rest): (u64, &[u8]), early: bool) -> Decoded {
+    let mut decoded = Decoded::default();
+    decoded.contents.taken_ms = taken_ms;
+    while !rest.is_empty() && decoded.left_out.len() < MOST_NAMED {
+        let kind = rest.first_chunk().map(|kind| u32::from_le_bytes(*kind));
+        let known = kind.and_then(Section::of);
+        if early && known.is_some_and(|section| !section.is_document()) {
+            break;
+        }
+        let Some((section, after)) = split(rest) else {
+            let from = known.map_or("an unknown part", Section::as_str);
+            decoded
+                .left_out
+                .push(format!("{from} and what follows (cut off or damaged)"));
+            break;
+        };
+        rest = after;
+        let (Some(known), Some((contents, sum))) = (known, section.split_last_chunk()) else {
+            decoded
+                .left_out
+                .push(format!("part {} (of another version)", kind.unwrap_or_default()));
+            continue;
+        };
+        let is_whole = xxh3_64(contents) == u64::from_le_bytes(*sum);
+        let contents = contents.get(SECTION_HEAD..).unwrap_or_default();
+        if !is_whole || decoded.contents.read(known, contents).is_none() {
+            decoded.left_out.push(format!("{} (damaged)", known.as_str()));
+        }
+    }
+    decoded
+}
+
+/// Splits off a section with its head and checksum.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = bytes
+        .get(4..SECTION_HEAD)?
+        .try_into()
+        .ok()
+        .map(u64::from_le_bytes)?;
+    let whole = usize::try_from(length).ok()?.checked_add(SECTION_HEAD + 8)?;
+    bytes.split_at_checked(whole)
+}
+
+fn section(out: &mut Vec<u8>, kind: Section, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&(kind as u32).to_le_bytes());
+    word(out, 0);
+    write(out);
+    let length = (out.len() - start - SECTION_HEAD) as u64;
+    out[start + 4..start + SECTION_HEAD].copy_from_slice(&length.to_le_bytes());
+    sum_from(out, start);
+}
+
+fn sum_from(out: &mut Vec<u8>, start: usize) {
+    let sum = xxh3_64(&out[start..]);
+    word(out, sum);
+}
+
+fn part(out: &mut Vec<u8>, kind: Section, contents: &Contents) {
+    match kind {
+        Section::Models => models(out, contents),
+        Section::Outcomes => list(out, &contents.outcomes, outcome),
+        Section::Conversations => list(out, &contents.conversations, conversation),
+        Section::Caches => {
+            caches(out, contents);
+            places(out, contents);
+        }
+        Section::Decisions | Section::Audit | Section::Learned => {}
+    }
+}
+
+fn models(out: &mut Vec<u8>, contents: &Contents) {
+    list(out, &contents.models, |out, (name, ratio, gap)| {
+        text(out, name);
+        word(out, ratio.to_bits());
+        word(out, *gap);
+    });
+}
+
+fn caches(out: &mut Vec<u8>, contents: &Contents) {
+    list(out, &contents.workers, |out, (name, entries)| {
         text(out, name);
         list(out, entries, |out, entry| {
             word(out, entry.piece.hash.0);
@@ -74,43 +314,49 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
             out.extend_from_slice(&entry.parent.unwrap_or(NONE).to_le_bytes());
         });
     });
-    list(&mut out, &contents.models, |out, (name, ratio, gap)| {
-        text(out, name);
-        word(out, ratio.to_bits());
-        word(out, *gap);
-    });
-    list(&mut out, &contents.places, |out, &(key, tokens, kind)| {
+}
+
+fn places(out: &mut Vec<u8>, contents: &Contents) {
+    list(out, &contents.places, |out, &(key, tokens, kind)| {
         pair(out, key, tokens);
         out.push(kind as u8);
     });
-    list(&mut out, &contents.last_workers, |out, &(session, worker)| {
+    list(out, &contents.last_workers, |out, &(session, worker)| {
         pair(out, session, worker.into());
     });
-    list(&mut out, &contents.prompts, |out, &(one, other)| {
-        pair(out, one, other)
+    list(out, &contents.prompts, |out, &(one, other)| {
+        pair(out, one, other);
     });
-    list(&mut out, &contents.outcomes, outcome);
-    let sum = xxh3_64(&out);
-    word(&mut out, sum);
-    out
 }
 
-/// Decodes a snapshot. Fails if the bytes were not written by [`encode`].
-pub fn decode(bytes: &[u8]) -> Result<Contents, FormatError> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(FormatError::Foreign)?;
-    let (version, _) = rest.split_first_chunk().ok_or(FormatError::Damaged)?;
-    let version = u32::from_le_bytes(*version);
-    if version != VERSION {
-        return Err(FormatError::Version(version));
-    }
-    let (summed, sum) = bytes.split_last_chunk().ok_or(FormatError::Damaged)?;
-    if xxh3_64(summed) != u64::from_le_bytes(*sum) {
-        return Err(FormatError::Damaged);
-    }
-    let mut reader = Reader(summed.get(MAGIC.len() + 4..).unwrap_or_default());
-    let contents = reader.contents().ok_or(FormatError::Damaged)?;
-    Ok(contents)
+fn conversation(out: &mut Vec<u8>, talk: &KeptConversation) {
+    pair(out, talk.key, talk.length.0);
+    out.extend_from_slice(&talk.turns.to_le_bytes());
+    out.push(class_byte(talk.class));
+    out.push(talk.is_over.into());
+    pair(out, talk.heard.0.to_bits(), talk.ended.0.to_bits());
 }
+
+/// Packs a class without its key: two bits of stage, one of tools, three of how the response ended.
+fn class_byte(class: TurnClass) -> u8 {
+    let stage = Stage::ALL
+        .iter()
+        .position(|stage| *stage == class.stage)
+        .unwrap_or(0);
+    let finish = FINISHES
+        .iter()
+        .position(|finish| *finish == class.finish)
+        .unwrap_or(0);
+    stage as u8 | u8::from(class.tools) << 2 | (finish as u8) << 3
+}
+
+const FINISHES: [Option<Finish>; 5] = [
+    None,
+    Some(Finish::Stop),
+    Some(Finish::Length),
+    Some(Finish::ToolCalls),
+    Some(Finish::Other),
+];
 
 fn word(out: &mut Vec<u8>, word: u64) {
     out.extend_from_slice(&word.to_le_bytes());
@@ -142,168 +388,5 @@ fn list<T>(out: &mut Vec<u8>, items: &[T], mut each: impl FnMut(&mut Vec<u8>, &T
     items.iter().for_each(|item| each(out, item));
 }
 
-/// Reads values from the front; `None` where they are missing or invalid.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn contents(&mut self) -> Option<Contents> {
-        let contents = Contents {
-            taken_ms: self.word()?,
-            workers: self.list(|reader| Some((reader.text()?, reader.entries()?)))?,
-            models: self
-                .list(|reader| Some((reader.text()?, f64::from_bits(reader.word()?), reader.word()?)))?,
-            places: self.list(Self::place)?,
-            last_workers: self.list(|reader| {
-                let (session, worker) = reader.pair()?;
-                Some((session, u32::try_from(worker).ok()?))
-            })?,
-            prompts: self.list(Self::pair)?,
-            outcomes: self.list(Self::outcome)?,
-        };
-        self.0.is_empty().then_some(contents)
-    }
-
-    fn entries(&mut self) -> Option<Vec<Entry>> {
-        self.list(|reader| {
-            let hash = PrefixHash(reader.word()?);
-            let (tokens, parent) = (reader.half()?, reader.half()?);
-            Some(Entry {
-                piece: Piece { hash, tokens },
-                parent: (parent != NONE).then_some(parent),
-            })
-        })
-    }
-
-    fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let length = usize::try_from(self.word()?).ok()?;
-        // Bounded by the bytes left to read.
-        let most = self.0.len() / size_of::<T>().max(8);
-        let mut items = Vec::with_capacity(length.min(most));
-        for _ in 0..length {
-            items.push(each(self)?);
-        }
-        Some(items)
-    }
-
-    fn place(&mut self) -> Option<(u64, u64, Kind)> {
-        let (key, tokens) = self.pair()?;
-        let (&kind, rest) = self.0.split_first()?;
-        self.0 = rest;
-        let kinds = [Kind::Counted, Kind::Tip, Kind::Guessed];
-        Some((key, tokens, *kinds.get(usize::from(kind))?))
-    }
-
-    fn outcome(&mut self) -> Option<Outcome> {
-        let (&[flag, low, high], rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        let class = Class::from_index(u16::from_le_bytes([low, high]).into())?;
-        let age = self.time()?;
-        let then = match flag {
-            NEXT => Then::Next(self.time()?),
-            SILENT => self.word().map(|_| Then::Silence(None))?,
-            NAMED => Then::Silence(Some(self.word()?)),
-            _ => return None,
-        };
-        Some(Outcome { class, age, then })
-    }
-
-    fn time(&mut self) -> Option<Millis> {
-        let ms = f64::from_bits(self.word()?);
-        (ms.is_finite() && ms >= 0.0).then_some(Millis(ms))
-    }
-
-    fn pair(&mut self) -> Option<(u64, u64)> {
-        Some((self.word()?, self.word()?))
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let length = usize::try_from(self.word()?).ok()?;
-        let (text, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
-    }
-
-    fn word(&mut self) -> Option<u64> {
-        let (word, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*word))
-    }
-
-    fn half(&mut self) -> Option<u32> {
-        let (half, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*half))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use policy::units::Tokens;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn contents() -> Contents {
-        let entry = |hash, parent| Entry {
-            piece: Piece {
-                hash: PrefixHash(hash),
-                tokens: 64,
-            },
-            parent,
-        };
-        Contents {
-            taken_ms: 1_800_000_000_000,
-            workers: vec![
-                ("a:8000".to_owned(), vec![entry(3, Some(1)), entry(2, None)]),
-                ("b".to_owned(), Vec::new()),
-            ],
-            models: vec![("llama".to_owned(), 0.25, 3)],
-            places: vec![(1, 2, Kind::Tip), (3, 4, Kind::Guessed), (5, 6, Kind::Counted)],
-            last_workers: vec![(7, 1)],
-            prompts: vec![(9, 7)],
-            outcomes: [
-                Then::Next(Millis(1.5)),
-                Then::Silence(None),
-                Then::Silence(Some(7)),
-            ]
-            .map(|then| Outcome {
-                class: Class::of(3, Tokens(100), true),
-                age: Millis(2_000.0),
-                then,
-            })
-            .to_vec(),
-        }
-    }
-
-    #[test]
-    fn what_was_written_is_read() {
-        assert_eq!(decode(&encode(&contents())), Ok(contents()));
-    }
-
-    #[test]
-    fn another_byte_at_any_place_is_refused_and_so_is_any_cut() {
-        let bytes = encode(&contents());
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 0x41;
-            assert!(decode(&damaged).is_err(), "byte {at}");
-            assert!(decode(&bytes[..at]).is_err(), "cut at {at}");
-        }
-        let mut longer = bytes;
-        longer.push(0);
-        assert_eq!(decode(&longer), Err(FormatError::Damaged));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_it_panic_even_if_the_checksum_holds(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut file = MAGIC.to_vec();
-            file.extend_from_slice(&VERSION.to_le_bytes());
-            file.extend_from_slice(&bytes);
-            let sum = xxh3_64(&file);
-            file.extend_from_slice(&sum.to_le_bytes());
-            let _ = decode(&file);
-            let _ = decode(&bytes);
-        }
-    }
-}
+mod tests;

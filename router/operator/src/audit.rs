@@ -5,6 +5,7 @@
 //! permission can cause refusals at will, so they are kept apart from changes, with [a bound for each name](refusals).
 
 mod file;
+mod kept;
 mod refusals;
 
 use std::collections::VecDeque;
@@ -16,8 +17,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Notify;
 use tracing::{error, info};
 
 use self::file::Lines;
@@ -32,9 +34,9 @@ const ENTRIES: usize = 1_000;
 const BYTES: usize = 4 << 20;
 
 /// A change that was made or refused.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
-    /// Number of the entry since the router's start.
+    /// Number of the entry. A restart with a snapshot and a hand-over continue it.
     pub number: u64,
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
@@ -56,7 +58,7 @@ pub struct Entry {
     /// Reason of the refusal.
     pub refused: Option<String>,
     /// Refused requests of the same name before this one that were omitted because there were too many.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(default)]
     pub left_out: u64,
 }
@@ -66,7 +68,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 /// Caller that requested a change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Author {
     /// Name of the token; `loopback` where there are no tokens; `router` for actions of the router itself.
     pub name: String,
@@ -88,7 +90,7 @@ impl Author {
 }
 
 /// Outcome of a requested change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The change is in force.
@@ -134,6 +136,7 @@ pub struct Audit {
     recent: Mutex<Recent>,
     files: Option<Files>,
     failures: AtomicU64,
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -191,6 +194,7 @@ impl Audit {
             recent: Mutex::default(),
             files: None,
             failures: AtomicU64::new(0),
+            changed: Notify::new(),
         }
     }
 
@@ -275,6 +279,9 @@ impl Audit {
             Outcome::Refused => recent.refused.push(Arc::clone(&entry)),
         }
         drop(recent);
+        if outcome == Outcome::Applied {
+            self.changed.notify_one();
+        }
         info!(
             who = entry.who.name,
             action = entry.action,
@@ -302,6 +309,11 @@ impl Audit {
         newest.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
         newest.truncate(count);
         newest
+    }
+
+    /// Waits until a change was made. One waiter at a time.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Returns the number of refusals omitted because of the bound per name.

@@ -1,19 +1,24 @@
 //! The policy in force, and earlier revisions (docs/admin.md, "The policy").
 //!
 //! The revision in force is one pointer that is swapped, so that every later decision reads it as a whole. A rollback
-//! applies an earlier revision's settings as a new one: history only grows, until the oldest revisions are dropped. A
-//! temporary change is reverted unless the policy is changed in between; a change on top of one returns to where it
-//! would have returned.
+//! applies an earlier revision's settings as a new one: history only grows, until the oldest revisions are dropped. Each
+//! temporary value ends by itself ([`timers`]).
 //!
-//! Revisions are not kept over a restart. Where replicas share their policy, they are those of a bucket ([`shared`]).
+//! Revisions and timers outlive the process ([`kept`]). Where replicas share their policy, they are those of a bucket
+//! ([`shared`]).
 
+pub mod kept;
+pub mod keys;
 mod revision;
 pub mod shared;
 #[cfg(test)]
 mod tests;
+pub mod timers;
 
-pub use self::revision::{AppliedChange, Change, InForce, Pending, Revision, Source, Stale};
+pub use self::kept::KeptPolicy;
+pub use self::revision::{AppliedChange, Change, InForce, Revision, Source, Stale};
 pub use self::shared::Adopted;
+pub use self::timers::{Timer, Timers};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,11 +50,11 @@ struct State {
     newest: Arc<Revision>,
     /// Earlier revisions, the oldest first.
     older: VecDeque<Arc<Revision>>,
-    pending: Option<Pending>,
+    timers: Timers,
     /// `[routing]` as last read.
     configured: Settings,
-    /// Whether `configured` is yet to be applied to all replicas.
-    is_to_configure: bool,
+    /// Keys of `configured` that are yet to be applied to all replicas.
+    to_configure: keys::Values,
 }
 
 impl State {
@@ -71,14 +76,15 @@ impl Revisions {
             source: Source::Start,
             replica: None,
             temporary: false,
+            temporary_keys: keys::Values::new(),
         };
         let seed = (since_unix_ms, std::process::id());
         let state = State {
             newest: Arc::new(first),
             older: VecDeque::new(),
-            pending: None,
+            timers: Timers::new(),
             configured: settings.clone(),
-            is_to_configure: false,
+            to_configure: keys::Values::new(),
         };
         Self {
             in_force: ArcSwap::from_pointee(InForce {
@@ -99,10 +105,10 @@ impl Revisions {
         self.in_force.load()
     }
 
-    /// Returns the revision in force, and the scheduled revert.
-    pub fn now(&self) -> (Arc<Revision>, Option<Pending>) {
+    /// Returns the revision in force, and its temporary values.
+    pub fn now(&self) -> (Arc<Revision>, Timers) {
         let state = self.state.lock();
-        (Arc::clone(&state.newest), state.pending.clone())
+        (Arc::clone(&state.newest), state.timers.clone())
     }
 
     /// Returns `[routing]` as last read.
@@ -165,41 +171,33 @@ impl Revisions {
         Ok(AppliedChange {
             before,
             after,
-            pending: state.pending.clone(),
+            timers: state.timers.clone(),
         })
     }
 
-    /// Applies `[routing]` if it differs from what was last read. Returns the previous and the new revision.
+    /// Applies the keys of `[routing]` that differ from what was last read. Returns the previous and the new revision.
     pub fn configure(&self, now: Millis, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
-        if settings == state.configured {
+        let changed = keys::differing(&state.configured, &settings);
+        if changed.is_empty() {
             return None;
         }
-        state.configured = settings.clone();
-        Some(self.push(&mut state, now, Change::configured(settings)))
+        state.configured = settings;
+        let change = Change::configured(&state.newest.settings, &changed);
+        Some(self.push(&mut state, now, change))
     }
 
-    /// Applies a scheduled revert if it is due. Returns the previous and the new revision.
+    /// Ends the temporary values that are due. Returns the previous and the new revision.
     pub fn revert(&self, now: Millis) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
-        let to = match &state.pending {
-            Some(pending) if pending.due <= now => Arc::clone(&pending.to),
-            _ => return None,
-        };
-        Some(self.push(&mut state, now, Change::back_to(&to)))
+        let change = timers::revert(&state.timers, now, &state.newest)?;
+        Some(self.push(&mut state, now, change))
     }
 
     fn push(&self, state: &mut State, now: Millis, change: Change) -> (Arc<Revision>, Arc<Revision>) {
         let before = Arc::clone(&state.newest);
-        let lasting = state
-            .pending
-            .take()
-            .map_or(Arc::clone(&before), |pending| pending.to);
         let temporary = change.revert_after.is_some();
-        state.pending = change.revert_after.map(|after| Pending {
-            due: now + after,
-            to: lasting,
-        });
+        state.timers = timers::after(&state.timers, now, &before, &change);
         let after = Arc::new(Revision {
             revision: before.revision + 1,
             settings: change.settings,
@@ -209,6 +207,7 @@ impl Revisions {
             source: change.source,
             replica: None,
             temporary,
+            temporary_keys: timers::values(&state.timers),
         });
         state.older.push_back(Arc::clone(&before));
         self.enact(state, Arc::clone(&after));
@@ -231,7 +230,10 @@ impl Revisions {
     /// Waits until a revert is due, taking changes in the meantime into account.
     pub async fn revert_due(&self, clock: fleet::clock::Clock) {
         loop {
-            let due = self.state.lock().pending.as_ref().map(|pending| pending.due);
+            let due = {
+                let state = self.state.lock();
+                state.timers.values().map(|timer| timer.due).reduce(Millis::min)
+            };
             match due {
                 None => self.changed.notified().await,
                 Some(due) if due <= clock.now() => return,

@@ -31,13 +31,18 @@ pub struct Tally {
 }
 
 impl Shadow {
-    /// Creates a shadow policy without results.
-    pub fn new(settings: Settings) -> Self {
+    /// Continues a shadow policy of an earlier process, without its results.
+    pub fn continued(settings: Settings, since_unix_ms: u64) -> Self {
         Self {
             settings,
-            since_unix_ms: super::unix_ms(),
+            since_unix_ms,
             tally: Mutex::default(),
         }
+    }
+
+    /// Creates a shadow policy without results.
+    pub fn new(settings: Settings) -> Self {
+        Self::continued(settings, super::unix_ms())
     }
 
     /// Evaluates the policy on a decision.

@@ -165,6 +165,10 @@ impl Bus {
             let Some(measured) = told.what.measured().filter(|_| is_news) else {
                 continue;
             };
+            if worker.calibration() == Some(measured) {
+                // Restored from a snapshot, with what was learned since.
+                continue;
+            }
             let before = worker.cost();
             state.calibrate(&worker, measured);
             let happened = AuditRecord {

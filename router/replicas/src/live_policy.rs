@@ -139,11 +139,11 @@ impl Bus {
     ) -> Result<AppliedChange, ChangeError> {
         for _ in 0..ATTEMPTS {
             let sequence = self.look(state, bucket).await.map_err(ChangeError::Unread)?;
-            let (before, pending) = state.policy.now();
+            let (before, timers) = state.policy.now();
             if expected.is_some_and(|expected| expected != before.revision) {
                 return Err(ChangeError::Stale(before.revision));
             }
-            let document = Document::next(state, self, change, &before, pending.as_ref());
+            let document = Document::next(state, self, change, &before, &timers);
             let written = bucket.put(KEY, document.bytes(), sequence).await;
             if written.map_err(ChangeError::Unwritten)?.is_none() {
                 continue;
@@ -151,11 +151,11 @@ impl Bus {
             let adopted = document
                 .adopted(state)
                 .map_err(|why| ChangeError::Unwritten(bucket.unreadable(KEY, &why)))?;
-            let pending = adopted.pending.clone();
+            let timers = adopted.timers.clone();
             let made = state.adopt_policy(adopted).map(|(before, after)| AppliedChange {
                 before,
                 after,
-                pending,
+                timers,
             });
             return made.ok_or_else(|| ChangeError::Stale(state.policy.now().0.revision));
         }
@@ -300,13 +300,13 @@ async fn put_configured(state: &State, bus: &Bus) {
     let Some(change) = state.policy.to_configure() else {
         return;
     };
-    if state.policy.now().0.settings == change.settings || state.policy.was_configured(&change.settings) {
-        state.policy.configured_is_in_force(&change.settings);
+    if state.policy.now().0.settings == change.settings || state.policy.was_configured(&change) {
+        state.policy.configured_is_in_force(&change);
         return;
     }
     match bus.change_policy(state, &change, None).await {
         Ok(made) => {
-            state.policy.configured_is_in_force(&change.settings);
+            state.policy.configured_is_in_force(&change);
             let happened = AuditRecord::by_router("config.reload", &made.before, &made.after);
             state.operator.audit.record(happened).await;
         }

@@ -4,10 +4,12 @@
 
 mod announce;
 pub mod control;
+mod decisions;
 mod fleet_record;
 mod gauges;
 mod health;
 pub mod idle;
+mod learned;
 mod live;
 mod live_policy;
 mod members;
@@ -42,6 +44,7 @@ use tailroute_http::unread::Unread;
 use tailroute_http::upstream::Client;
 use tailroute_http::via::Via;
 
+use self::decisions::Pending;
 use self::idle::Idle;
 pub use self::live::Live;
 use self::pool_timer::PoolTimer;
@@ -81,6 +84,9 @@ pub struct State {
     pub idle: Arc<Idle>,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
+    pending: parking_lot::Mutex<Pending>,
+    /// Whether another process has this one's state: decisions and files are its own from then on.
+    handed_over: AtomicBool,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
     unread: Arc<AtomicUsize>,
     /// Bytes of responses that are held while they pass.
@@ -147,6 +153,8 @@ impl State {
             clock,
             idle,
             snapshot: parking_lot::Mutex::new(()),
+            pending: parking_lot::Mutex::default(),
+            handed_over: AtomicBool::new(false),
             unread: Arc::default(),
             copied: Arc::default(),
             draining: AtomicBool::new(false),
@@ -203,6 +211,17 @@ impl State {
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
+    }
+
+    /// Records whether another process has this one's state. It then changes no decision and writes no snapshot.
+    pub fn set_handed_over(&self, handed_over: bool) {
+        self.handed_over.store(handed_over, Ordering::Release);
+    }
+
+    /// Returns whether another process has this one's state.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Acquire)
     }
 
     /// Returns whether a worker takes hints between requests, so that ends are evicted when it needs room.

@@ -49,6 +49,7 @@ impl State {
         self.operator
             .events
             .tell(Kind::Worker, &name, json!({ "joined": true }));
+        self.claim_pending(&worker);
         Ok(worker)
     }
 

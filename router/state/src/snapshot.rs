@@ -1,37 +1,49 @@
-//! Persists what was learned over a restart of the router (docs/evidence.md, "Over a restart of the router").
+//! What outlives the process, in a file or handed over to the next process (docs/operating.md, "What survives a
+//! restart"): what people decided, and what was learned.
 //!
 //! Without a snapshot, a restarted router sends the next turn of every conversation to any worker, which computes the
-//! whole history again. One is written on a timer and at the end of a drain, and read at the start, once discovery has
-//! found its workers, while requests are already served. Reports and events correct what changed meanwhile.
+//! whole history again. One is written on a timer, after each decision, and at the end of a drain. Decisions, costs and
+//! habits are restored before requests are served. The rest is restored once discovery has found its workers, while
+//! requests are served already. Reports and events correct what changed meanwhile.
 //!
 //! The file is replaced by renaming, so a complete one always exists.
 
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::Snapshot;
-use learning::format::{Contents, FormatError, decode, encode};
+use learning::format::{
+    Contents, Decoded, EARLY_BYTES, FormatError, MAX_DOCUMENT_BYTES, decode, decode_early, encode,
+};
 use policy::units::Millis;
 use tracing::{debug, info, warn};
 
-use crate::State;
+use crate::{State, decisions, learned};
 use fleet::Worker;
 use fleet::overrides::AdminState;
 use operator::unix_ms;
 
 /// Largest file that is written or read. It suffices for ten thousand workers of a million tokens, at 16 bytes for each
 /// key of 256 bytes of text. Text of one byte per token reaches it sooner, which the log reports.
-const MAX_FILE_BYTES: u64 = 4 << 30;
+pub const MAX_FILE_BYTES: usize = 4 << 30;
 
+/// Time limit for reading what is restored before requests are served.
+const EARLY_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for reading a file: gigabytes from a slow disk.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for writing a file. A drain waits for it.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Time limit for discovery to find workers before the snapshot is read.
+/// Time limit for discovery to find workers before the caches are restored.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
+/// Time that holds and costs wait for workers that discovery has not found.
+const WAIT_FOR_WORKERS: Duration = Duration::from_secs(600);
+/// Time between a decision and the snapshot that has it, in which further decisions are made.
+const DECIDED_WITHIN: Duration = Duration::from_secs(1);
+/// Least time between two snapshots for decisions, as a multiple of the time that writing one takes.
+const PAUSE: u32 = 10;
 
 /// Reason why a snapshot was not written or read.
 #[derive(Debug, thiserror::Error)]
@@ -42,44 +54,132 @@ pub enum SnapshotError {
     /// The contents are invalid.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The snapshot is too old.
-    #[error("{0} s old")]
-    Old(u64),
     /// The file is larger than any snapshot.
     #[error("{0} bytes long")]
     Long(u64),
 }
 
-/// Restores the last snapshot if `restore` is set, then writes one periodically for as long as the task lives.
-pub async fn keep(state: Arc<State>, settings: Snapshot, restore: bool) {
-    if restore {
-        restore_last(&state, &settings).await;
-    }
-    loop {
-        tokio::time::sleep(settings.interval).await;
-        save(&state, &settings).await;
+/// What an earlier process has left.
+#[derive(Debug)]
+pub struct Kept {
+    early: Decoded,
+    /// All of it, if another process has handed it over; else it is in the file.
+    handed: Option<Vec<u8>>,
+}
+
+/// Returns what an earlier process has left: `handed` over, else in the file, if one is configured.
+pub async fn find(settings: Option<Snapshot>, handed: Option<Vec<u8>>) -> Option<Kept> {
+    let found = tokio::task::spawn_blocking(move || match (handed, settings) {
+        (Some(bytes), _) => ("the predecessor process".to_owned(), early(bytes, true)),
+        (None, Some(settings)) => {
+            let start = config::file::read_start(&settings.path, EARLY_BYTES, EARLY_LIMIT);
+            let kept = start
+                .map_err(SnapshotError::from)
+                .and_then(|start| early(start, false));
+            (settings.path.display().to_string(), kept)
+        }
+        (None, None) => (
+            String::new(),
+            Err(SnapshotError::Io(io::ErrorKind::NotFound.into())),
+        ),
+    });
+    match found.await {
+        Ok((_, Ok(kept))) => Some(kept),
+        Ok((from, Err(SnapshotError::Io(error)))) if error.kind() == io::ErrorKind::NotFound => {
+            debug!(from, "no snapshot yet");
+            None
+        }
+        Ok((from, Err(error))) => {
+            warn!(from, error = %describe(&error), "snapshot ignored");
+            None
+        }
+        Err(error) => {
+            warn!(%error, "snapshot ignored");
+            None
+        }
     }
 }
 
-async fn restore_last(state: &Arc<State>, settings: &Snapshot) {
+fn early(bytes: Vec<u8>, is_whole: bool) -> Result<Kept, SnapshotError> {
+    Ok(Kept {
+        early: decode_early(&bytes)?,
+        handed: is_whole.then_some(bytes),
+    })
+}
+
+/// Restores what requests are served by from the first one on: decisions, the audit log, costs and habits.
+pub async fn restore_early(state: &State, kept: &Kept) {
+    let Decoded { contents, left_out } = &kept.early;
+    for part in left_out {
+        warn!(part, "a part of the snapshot is not restored");
+    }
+    if !contents.audit.is_empty() {
+        match state.operator.audit.restore(&contents.audit) {
+            Ok(entries) => debug!(entries, "audit log restored"),
+            Err(error) => warn!(error, "audit log not restored"),
+        }
+    }
+    if !contents.decisions.is_empty() {
+        if let Some(happened) = decisions::restore(state, &contents.decisions) {
+            state.operator.audit.record(happened).await;
+        }
+    }
+    if !contents.learned.is_empty() {
+        let restored = learned::restore(state, &contents.learned, contents.taken_ms);
+        info!(restored, "costs and habits restored");
+    }
+}
+
+/// Restores the rest of what an earlier process has left, then writes snapshots if they are configured, for as long as
+/// the task lives.
+pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Kept>) {
+    if let Some(kept) = kept {
+        restore_rest(&state, settings.as_ref(), kept).await;
+    }
+    let until_found = async {
+        if state.config.discovery.is_on() {
+            tokio::time::sleep(WAIT_FOR_WORKERS).await;
+        }
+        state.drop_pending();
+        std::future::pending::<()>().await;
+    };
+    let writing = async {
+        let Some(settings) = settings else {
+            return std::future::pending().await;
+        };
+        let mut took = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(settings.interval) => {}
+                () = state.operator.audit.changed() => {
+                    tokio::time::sleep(DECIDED_WITHIN.max(PAUSE * took).min(settings.interval)).await;
+                }
+            }
+            let begun = Instant::now();
+            save(&state, &settings).await;
+            took = begun.elapsed();
+        }
+    };
+    tokio::join!(until_found, writing);
+}
+
+async fn restore_rest(state: &Arc<State>, settings: Option<&Snapshot>, kept: Kept) {
     // Only workers that exist are restored.
     let _ = tokio::time::timeout(FOUND_WITHIN, state.discovery.settled()).await;
-    let reading = (Arc::clone(state), settings.clone());
-    let read = tokio::task::spawn_blocking(move || read(&reading.0, &reading.1)).await;
+    let (of, settings) = (Arc::clone(state), settings.cloned());
+    let read = tokio::task::spawn_blocking(move || read(&of, settings.as_ref(), kept)).await;
     match read {
-        Ok(Ok(entries)) => info!(path = %settings.path.display(), entries, "snapshot restored"),
-        Ok(Err(SnapshotError::Io(error))) if error.kind() == io::ErrorKind::NotFound => {
-            debug!(path = %settings.path.display(), "no snapshot yet");
-        }
-        Ok(Err(error)) => {
-            warn!(path = %settings.path.display(), error = %describe(&error), "snapshot ignored");
-        }
+        Ok(Ok(entries)) => info!(entries, "snapshot restored"),
+        Ok(Err(error)) => warn!(error = %describe(&error), "snapshot ignored"),
         Err(error) => warn!(%error, "snapshot ignored"),
     }
 }
 
-/// Writes a snapshot and logs a failure.
+/// Writes a snapshot and logs a failure. A process that has handed its state over writes none.
 pub async fn save(state: &Arc<State>, settings: &Snapshot) {
+    if state.is_handed_over() {
+        return;
+    }
     let (state, settings) = (Arc::clone(state), settings.clone());
     let written = tokio::task::spawn_blocking(move || {
         let bytes = write(&state, &settings.path);
@@ -95,10 +195,38 @@ pub async fn save(state: &Arc<State>, settings: &Snapshot) {
     }
 }
 
-/// Encodes what was learned in at most `most` bytes, leaving out residency that does not fit.
+/// Encodes what another replica can use in at most `most` bytes: caches and models, and no decisions.
 pub fn take(state: &State, most: usize) -> Vec<u8> {
-    let mut contents = contents(state);
+    fitting(caches(state), most)
+}
+
+/// Encodes everything that the next process can use in at most `most` bytes.
+pub fn take_all(state: &State, most: usize) -> Vec<u8> {
+    let document = |name: &'static str, document: Vec<u8>| {
+        if document.len() > MAX_DOCUMENT_BYTES {
+            warn!(
+                part = name,
+                bytes = document.len(),
+                "too large for a snapshot: it will be lost at the end of this process"
+            );
+        }
+        document
+    };
+    let now = state.clock.now();
+    let contents = Contents {
+        decisions: document("decisions", decisions::taken(state)),
+        audit: state.operator.audit.kept(MAX_DOCUMENT_BYTES),
+        learned: document("costs and habits", learned::taken(state)),
+        conversations: state.feedback.conversations.lock().kept(now),
+        ..caches(state)
+    };
+    fitting(contents, most)
+}
+
+/// Encodes contents, leaving out residency that does not fit.
+fn fitting(mut contents: Contents, most: usize) -> Vec<u8> {
     let mut bytes = encode(&contents);
+    let mut left_out = 0;
     while bytes.len() > most
         && let Some((_, entries)) = contents
             .workers
@@ -106,18 +234,26 @@ pub fn take(state: &State, most: usize) -> Vec<u8> {
             .rfind(|(_, entries)| !entries.is_empty())
     {
         entries.clear();
+        left_out += 1;
         bytes = encode(&contents);
+    }
+    if left_out > 0 {
+        warn!(
+            workers = left_out,
+            most, "the snapshot has no cached prefixes of some workers: it would be too long"
+        );
     }
     bytes
 }
 
-/// Restores a snapshot of another router. Returns the number of entries. Fails if `bytes` are no snapshot.
+/// Restores a snapshot of another router: caches and models, and no decisions. Returns the number of entries. Fails if
+/// `bytes` are no snapshot.
 pub fn restore(state: &State, bytes: &[u8]) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
-    Ok(restore_contents(state, &decode(bytes)?))
+    Ok(restore_caches(state, &decode(bytes)?.contents))
 }
 
-fn contents(state: &State) -> Contents {
+fn caches(state: &State) -> Contents {
     let workers = state.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     Contents {
@@ -126,57 +262,89 @@ fn contents(state: &State) -> Contents {
     }
 }
 
-fn restore_contents(state: &State, contents: &Contents) -> usize {
+fn restore_caches(state: &State, contents: &Contents) -> usize {
     let workers = state.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    let since = Millis(unix_ms().saturating_sub(contents.taken_ms) as f64);
-    let taken = state.clock.now() - since;
+    let taken = state.clock.now() - age(contents);
     state.feedback.tail.lock().restore(taken, &contents.outcomes);
+    let unknown = contents
+        .workers
+        .iter()
+        .filter(|(name, entries)| !entries.is_empty() && !names.contains(&name.as_str()));
+    let unknown: Vec<&str> = unknown.map(|(name, _)| name.as_str()).take(20).collect();
+    if !unknown.is_empty() {
+        info!(
+            workers = unknown.join(", "),
+            "cached prefixes dropped: these workers are unknown"
+        );
+    }
     state.knowledge.restore(contents, &names) + contents.outcomes.len()
+}
+
+fn age(contents: &Contents) -> Millis {
+    Millis(unix_ms().saturating_sub(contents.taken_ms) as f64)
 }
 
 fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
-    let bytes = encode(&contents(state));
-    fits(bytes.len())?;
-    // Beside the file, so that renaming stays within one file system.
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let (length, beside, to) = (bytes.len(), PathBuf::from(beside), path.to_owned());
-    config::file::within(path, WRITE_LIMIT, move || {
-        config::file::expect_regular_or_none(&to)?;
-        config::file::expect_regular_or_none(&beside)?;
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, &to)
-    })?;
+    let bytes = take_all(state, MAX_FILE_BYTES);
+    let length = bytes.len();
+    if length > MAX_FILE_BYTES {
+        return Err(SnapshotError::Long(length as u64));
+    }
+    config::file::replace_private(path, bytes, WRITE_LIMIT)?;
     Ok(length)
 }
 
-fn fits(bytes: usize) -> Result<(), SnapshotError> {
-    match bytes as u64 {
-        long if long > MAX_FILE_BYTES => Err(SnapshotError::Long(long)),
-        _ => Ok(()),
+/// Reads and restores the rest of what an earlier process has left. Returns the number of entries.
+fn read(state: &State, settings: Option<&Snapshot>, kept: Kept) -> Result<usize, SnapshotError> {
+    let _alone = state.snapshot.lock();
+    let (bytes, is_file) = match (kept.handed, settings) {
+        (Some(bytes), _) => (bytes, false),
+        (None, Some(settings)) => (whole_file(&settings.path)?, true),
+        (None, None) => return Ok(0),
+    };
+    let Decoded {
+        mut contents,
+        left_out,
+    } = decode(&bytes)?;
+    drop(bytes);
+    for part in left_out.iter().filter(|part| !kept.early.left_out.contains(part)) {
+        warn!(part, "a part of the snapshot is not restored");
     }
+    let age_ms = age(&contents);
+    let max_age = settings
+        .filter(|_| is_file)
+        .map_or(Duration::MAX, |settings| settings.max_age);
+    if age_ms.0 > max_age.as_millis() as f64 {
+        info!(
+            age_s = (age_ms.0 / 1e3).round(),
+            max_age_s = max_age.as_secs(),
+            "cached prefixes dropped: older than index.snapshot_max_age_s, so the caches have changed"
+        );
+        (contents.workers, contents.places) = Default::default();
+        (contents.last_workers, contents.prompts) = Default::default();
+    }
+    let now = state.clock.now();
+    let conversations = state
+        .feedback
+        .conversations
+        .lock()
+        .restore(now, age_ms, &contents.conversations);
+    Ok(restore_caches(state, &contents) + conversations)
 }
 
-/// Reads and restores the file. Returns the number of entries.
-fn read(state: &State, settings: &Snapshot) -> Result<usize, SnapshotError> {
-    let _alone = state.snapshot.lock();
-    let own = settings.path.clone();
-    let length = move || Ok(std::fs::metadata(&own)?.len());
-    let length = config::file::within(&settings.path, READ_LIMIT, length)?;
-    if length > MAX_FILE_BYTES {
+fn whole_file(path: &Path) -> Result<Vec<u8>, SnapshotError> {
+    let own = path.to_owned();
+    let length = config::file::within(path, READ_LIMIT, move || Ok(std::fs::metadata(&own)?.len()))?;
+    if length > MAX_FILE_BYTES as u64 {
         return Err(SnapshotError::Long(length));
     }
-    let bytes = config::file::read_within(&settings.path, MAX_FILE_BYTES, READ_LIMIT)?;
-    let contents = decode(&bytes)?;
-    let age = unix_ms().saturating_sub(contents.taken_ms) / 1000;
-    if age > settings.max_age.as_secs() {
-        return Err(SnapshotError::Old(age));
-    }
-    Ok(restore_contents(state, &contents))
+    Ok(config::file::read_within(
+        path,
+        MAX_FILE_BYTES as u64,
+        READ_LIMIT,
+    )?)
 }
 
 /// Returns the worker's name, by which it is matched; empty for a removed worker.

@@ -138,6 +138,12 @@ pub fn level() -> Option<String> {
     LOG.get().map(|log| log.levels.lock().now.clone())
 }
 
+/// Returns the configured level and the one that was set at run time, if they differ.
+pub fn level_override() -> Option<(String, String)> {
+    let levels = LOG.get()?.levels.lock();
+    (levels.now != levels.configured).then(|| (levels.configured.clone(), levels.now.clone()))
+}
+
 /// Sets the level and returns the previous one. Fails and changes nothing if the level is invalid.
 pub fn set_level(level: &str) -> Result<String, LevelError> {
     if let Some((what, hint)) = config::level_problem(level) {

@@ -60,7 +60,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<L
                         LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
                     }
                 }
-                publish_costs(&proxy.state);
+                proxy.state.publish_costs();
                 tokio::task::yield_now().await;
             }
         }
@@ -160,7 +160,7 @@ pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
     let sample = Sample::Counters(took);
     state.metrics.cost_sample(worker.name(), sample.source());
     state.feedback.costs.lock().observe(now, worker.id, size, sample);
-    publish_costs(state);
+    state.publish_costs();
 }
 
 /// Learns from a late first token without waiting for the response's end.
@@ -183,20 +183,7 @@ fn learn_late(state: &State, late: &Late) {
 /// Sets a new worker's cost to that of its pool.
 pub(super) fn introduce(state: &State, worker: WorkerId) {
     state.feedback.costs.lock().introduce(worker);
-    publish_costs(state);
-}
-
-fn publish_costs(state: &State) {
-    if state.config.learning.costs {
-        let mut costs = state.feedback.costs.lock();
-        costs.elapse(state.clock.now());
-        let (published, overheads) = (costs.published(), costs.overheads());
-        drop(costs);
-        for ((worker, cost), overhead) in state.fleet.workers().iter().zip(published).zip(overheads) {
-            worker.set_cost(cost);
-            worker.set_overhead(overhead);
-        }
-    }
+    state.publish_costs();
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
@@ -267,7 +254,7 @@ fn sweep(proxy: &Proxy) {
     if proxy.state.config.learning.costs {
         let has_doubt = proxy.state.feedback.costs.lock().elapse(now);
         if has_doubt {
-            publish_costs(&proxy.state);
+            proxy.state.publish_costs();
         }
         slow::watch(&proxy.state, &workers);
     }

@@ -23,24 +23,22 @@ use tokio::task::JoinSet;
 use proxy::Proxy;
 use replicas::Bus;
 use state::State;
+use state::snapshot::Kept;
 use state::supervise::{Task, forever};
 
-/// Starts all tasks. They end when the set is dropped.
+/// Starts all tasks, which restore what is `kept` of an earlier process. They end when the set is dropped.
 #[must_use]
-pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>) -> JoinSet<()> {
+pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<Kept>) -> JoinSet<()> {
     let mut tasks = Tasks {
         state: Arc::clone(&proxy.state),
         running: JoinSet::new(),
     };
     let state = &proxy.state;
-    if let Some(snapshot) = &state.config.index.snapshot {
-        let (of, snapshot) = (Arc::clone(state), snapshot.clone());
+    let settings = state.config.index.snapshot.clone();
+    if settings.is_some() || kept.is_some() {
+        let of = Arc::clone(state);
         // A restarted task does not restore again: newer state was learned since.
-        let mut restore = true;
-        let keep = move || {
-            let restore = std::mem::take(&mut restore);
-            state::snapshot::keep(Arc::clone(&of), snapshot.clone(), restore)
-        };
+        let keep = move || state::snapshot::keep(Arc::clone(&of), settings.clone(), kept.take());
         tasks.spawn("snapshot", keep);
     }
     tasks.spawn_with(proxy, "gate", proxy::admission::gate::keep_moving);

@@ -1,6 +1,7 @@
 //! Ends temporary changes of the policy and of workers' α.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use policy::units::Millis;
 
@@ -10,9 +11,16 @@ use operator::audit::{AuditRecord, Author};
 use replicas::Bus;
 use state::State;
 
+/// Interval at which a process whose state another one has checks whether that one has failed.
+const SUCCESSOR: Duration = Duration::from_secs(1);
+
 pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
     loop {
         state.policy.revert_due(state.clock).await;
+        if state.is_handed_over() {
+            tokio::time::sleep(SUCCESSOR).await;
+            continue;
+        }
         let reverted = match &bus {
             None => state.revert_policy(),
             Some(bus) => bus.revert_policy(&state).await,
@@ -34,6 +42,10 @@ pub(super) async fn alphas(state: Arc<State>) {
         tokio::select! {
             () = state.operator.alphas_set.notified() => {}
             () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+        }
+        if state.is_handed_over() {
+            tokio::time::sleep(SUCCESSOR).await;
+            continue;
         }
         for worker in workers {
             revert(&state, &worker).await;

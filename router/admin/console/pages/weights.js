@@ -74,8 +74,13 @@ function standing(now) {
     h('p', {}, h('strong', {}, `Revision ${now.revision}`), ` · ${now.settings.policy} · since ${moment(now.since_unix_ms)} · by ${now.by} (${words[now.source] ?? now.source}) `,
       now.as_configured ? chip('as configured', 'quiet') : chip('differs from the configuration', 'warn')),
     now.reason ? h('p', { class: 'note' }, `“${now.reason}”`) : null,
-    now.reverts ? h('p', { class: 'note' }, `Ends in ${span(now.reverts.in_s)}: then revision ${now.reverts.to_revision} is restored.`) : null,
+    now.reverts ? h('p', { class: 'note' }, `Temporary: ${temporary(now.reverts.keys)}.`) : null,
     state.done ? h('p', { class: 'done', role: 'status' }, state.done) : null);
+}
+
+function temporary(keys) {
+  const named = (pointer) => pointer.slice(1).replaceAll('/', '.').replaceAll('~1', '/').replaceAll('~0', '~');
+  return Object.entries(keys).map(([key, { in_s, to }]) => `${named(key)} returns to ${to ?? 'the default'} in ${span(in_s)}`).join(', ');
 }
 
 function undo(now) {

@@ -97,7 +97,9 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
             let answer = client
                 .send_matching(Method::PUT, POLICY, &body, Some(&tag))
                 .await?;
-            Ok(Answer::new(answer, |after| show::set(&shown, after)))
+            Ok(Answer::new(answer, |after| {
+                show::changed(&shown["settings"], after)
+            }))
         }
         Policy::History { limit } => history(client, limit as usize).await,
         Policy::Rollback { to, reason } => {

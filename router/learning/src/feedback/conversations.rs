@@ -1,5 +1,9 @@
 //! Tracks conversations, and learns from gaps and silences what turns of each class do next.
 
+mod kept;
+
+pub use kept::KeptConversation;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 

@@ -15,7 +15,10 @@
 //! Times reported by an engine leave out HTTP and its own hand-over, and so does a β learned from them. The rest of a
 //! time to first token is learned as [`policy::estimate::Overhead`], and published like the cost.
 
+mod kept;
 mod slow;
+
+pub use kept::{KeptCost, KeptPrompt};
 
 use policy::cost::PrefillCost;
 use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, Slowness, pooled};

@@ -30,7 +30,7 @@ impl Knowledge {
             places: self.offsets.all().into_iter().map(place).collect(),
             last_workers: self.conversations.last_workers(),
             prompts: self.conversations.prompts(),
-            outcomes: Vec::new(),
+            ..Contents::default()
         }
     }
 

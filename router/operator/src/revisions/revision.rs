@@ -1,11 +1,15 @@
 //! A revision of the policy, and the change that makes one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use policy::route::Settings;
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::Timers;
+use super::keys::{self, Values};
 
 /// The part of a revision that a routing decision reads.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,7 +23,7 @@ pub struct InForce {
 /// A policy that is or was in force.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Revision {
-    /// Number since the start of the router, or of the bucket that replicas share; the first is 1.
+    /// Number; the first is 1. A restart with a snapshot, a hand-over and replicas that share a bucket continue it.
     pub revision: u64,
     /// Policy and all of its weights.
     #[schemars(with = "config::PolicyDocument")]
@@ -39,6 +43,19 @@ pub struct Revision {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(default)]
     pub temporary: bool,
+    /// Keys whose values are temporary in this revision, as JSON pointers into `settings`, with the values that return;
+    /// `null` for a key that is absent then.
+    #[serde(skip_serializing_if = "Values::is_empty")]
+    #[schemars(default)]
+    pub temporary_keys: Values,
+}
+
+impl Revision {
+    /// Returns the settings without temporary values.
+    #[must_use]
+    pub fn lasting(&self) -> Settings {
+        keys::with(&self.settings, &self.temporary_keys).unwrap_or_else(|_| self.settings.clone())
+    }
 }
 
 /// Kind of change that created a revision.
@@ -83,42 +100,26 @@ pub struct Change {
     pub source: Source,
     /// Time after which it reverts, for a temporary change.
     pub revert_after: Option<Millis>,
+    /// Keys that it sets even where their values stay as they are.
+    pub sets: BTreeSet<String>,
 }
 
 impl Change {
-    /// Returns the change for a changed `[routing]` section.
-    pub(super) fn configured(settings: Settings) -> Self {
+    /// Returns the change for keys of `[routing]` that have changed.
+    pub(super) fn configured(before: &Settings, values: &Values) -> Self {
         Self {
-            settings,
+            // The values come from checked settings.
+            settings: keys::with(before, values).unwrap_or_else(|_| before.clone()),
+            sets: values.keys().cloned().collect(),
             by: "router".to_owned(),
-            reason: Some("[routing] of the configuration has changed".to_owned()),
+            reason: Some(format!(
+                "[routing] of the configuration has changed: {}",
+                keys::in_words(values.keys())
+            )),
             source: Source::Reload,
             revert_after: None,
         }
     }
-
-    /// Returns the change that ends a temporary one.
-    pub(super) fn back_to(earlier: &Revision) -> Self {
-        Self {
-            settings: earlier.settings.clone(),
-            by: "router".to_owned(),
-            reason: Some(format!(
-                "the temporary change expired; back to revision {}",
-                earlier.revision
-            )),
-            source: Source::Revert,
-            revert_after: None,
-        }
-    }
-}
-
-/// A scheduled revert.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Pending {
-    /// Time at which it is due, by the router's clock.
-    pub due: Millis,
-    /// Revision to return to.
-    pub to: Arc<Revision>,
 }
 
 /// A change that was applied, with the state at that time; others may have followed.
@@ -128,8 +129,8 @@ pub struct AppliedChange {
     pub before: Arc<Revision>,
     /// Revision in force after.
     pub after: Arc<Revision>,
-    /// Scheduled revert, if any.
-    pub pending: Option<Pending>,
+    /// Temporary values after it.
+    pub timers: Timers,
 }
 
 /// The revision to be changed is not the one in force.

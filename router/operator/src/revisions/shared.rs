@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use policy::route::Settings;
 use policy::units::Millis;
 
-use super::{Change, Pending, Revision, Revisions, Source};
+use super::{Change, Revision, Revisions, Source, Timers, keys, timers};
 
 /// A revision read from a bucket.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub struct Adopted {
     pub earlier: Vec<Revision>,
     /// The revision in force.
     pub revision: Revision,
-    /// Scheduled revert, if any.
-    pub pending: Option<Pending>,
+    /// Its temporary values.
+    pub timers: Timers,
 }
 
 impl Revisions {
@@ -53,25 +53,25 @@ impl Revisions {
         }
         // The bucket may have been restored from a backup.
         state.older.retain(|known| known.revision < number);
-        state.pending = adopted.pending;
+        state.timers = adopted.timers;
         let after = Arc::new(adopted.revision);
         self.enact(&mut state, Arc::clone(&after));
         Some((before, after))
     }
 
-    /// Returns the scheduled revert as a change, if it is due.
+    /// Returns the change that ends the temporary values that are due.
     pub fn due(&self, now: Millis) -> Option<Change> {
         let state = self.state.lock();
-        let pending = state.pending.as_ref().filter(|pending| pending.due <= now)?;
-        Some(Change::back_to(&pending.to))
+        timers::revert(&state.timers, now, &state.newest)
     }
 
-    /// Requests that `[routing]` be applied to all replicas, if it differs from what was last read.
+    /// Requests that the keys of `[routing]` that differ from what was last read be applied to all replicas.
     pub fn configure_all(&self, settings: Settings) {
         let mut state = self.state.lock();
-        if settings != state.configured {
+        let changed = keys::differing(&state.configured, &settings);
+        if !changed.is_empty() {
             state.configured = settings;
-            state.is_to_configure = true;
+            state.to_configure.extend(changed);
             drop(state);
             self.reconfigured.notify_one();
         }
@@ -82,29 +82,30 @@ impl Revisions {
         self.reconfigured.notified().await;
     }
 
-    /// Returns the configuration that is yet to be applied to all replicas.
+    /// Returns the configured keys that are yet to be applied to all replicas, as a change.
     pub fn to_configure(&self) -> Option<Change> {
         let state = self.state.lock();
-        state
-            .is_to_configure
-            .then(|| Change::configured(state.configured.clone()))
+        let is_any = !state.to_configure.is_empty();
+        is_any.then(|| Change::configured(&state.newest.settings, &state.to_configure))
     }
 
-    /// Returns whether these settings are the latest that came from a configuration. Then another replica has already
-    /// read the same file, and later changes must not be undone by a late reader.
-    pub fn was_configured(&self, settings: &Settings) -> bool {
+    /// Returns whether the latest revision that came from a configuration has this change's keys at its values. Then
+    /// another replica has already read the same file, and later changes must not be undone by a late reader.
+    pub fn was_configured(&self, change: &Change) -> bool {
         let state = self.state.lock();
         let mut newest_first = state.history();
         let last = newest_first.find(|known| known.source == Source::Reload);
-        last.is_some_and(|last| last.settings == *settings)
+        let values = |settings| keys::values_of(settings, &change.sets);
+        last.is_some_and(|last| values(&last.settings) == values(&change.settings))
     }
 
-    /// Records that all replicas have this configuration.
-    pub fn configured_is_in_force(&self, settings: &Settings) {
+    /// Records that all replicas have the keys of this change, as far as they have not changed since.
+    pub fn configured_is_in_force(&self, change: &Change) {
         let mut state = self.state.lock();
-        if state.configured == *settings {
-            state.is_to_configure = false;
-        }
+        let values = keys::values_of(&change.settings, &change.sets);
+        state
+            .to_configure
+            .retain(|key, value| values.get(key) != Some(value));
     }
 }
 
@@ -126,6 +127,7 @@ mod tests {
             source: Source::Put,
             replica: None,
             temporary: false,
+            temporary_keys: keys::Values::new(),
         }
     }
 
@@ -134,7 +136,7 @@ mod tests {
             lineage,
             earlier: Vec::new(),
             revision: revision(number, locality),
-            pending: None,
+            timers: Timers::new(),
         }
     }
 
@@ -190,16 +192,15 @@ mod tests {
         };
         revisions.adopt(found(file(7, 2.0))).unwrap();
         revisions.adopt(found(revision(8, 1.0))).unwrap();
-        assert!(revisions.was_configured(&revision(0, 2.0).settings));
-        assert!(
-            !revisions.was_configured(&revision(0, 1.0).settings),
-            "nobody's file"
-        );
+        let file_with = |locality| {
+            let settings = revision(0, locality).settings;
+            let values = keys::values_of(&settings, &["/weights/locality".to_owned()]);
+            Change::configured(&settings, &values)
+        };
+        assert!(revisions.was_configured(&file_with(2.0)));
+        assert!(!revisions.was_configured(&file_with(1.0)), "no file has it");
         revisions.adopt(found(file(9, 3.0))).unwrap();
-        assert!(
-            !revisions.was_configured(&revision(0, 2.0).settings),
-            "an older file"
-        );
+        assert!(!revisions.was_configured(&file_with(2.0)), "an older file");
     }
 
     #[test]
@@ -229,12 +230,13 @@ mod tests {
     #[test]
     fn a_return_is_due_on_every_replica_that_knows_of_it() {
         let revisions = Revisions::new(Settings::default());
-        let pending = Pending {
+        let timer = timers::Timer {
             due: NOW + Millis(10.0),
-            to: Arc::new(revision(1, 1.0)),
+            back_to: Some(1.0.into()),
+            since: 2,
         };
         let for_a_time = Adopted {
-            pending: Some(pending),
+            timers: [("/weights/locality".to_owned(), timer)].into(),
             ..adopted(7, 2, 2.0)
         };
         revisions.adopt(for_a_time).unwrap();
@@ -250,15 +252,15 @@ mod tests {
         let revisions = Revisions::new(Settings::default());
         revisions.configure_all(Settings::default());
         assert!(revisions.to_configure().is_none());
-        let other = revision(0, 4.0).settings;
+        let (other, another) = (revision(0, 4.0).settings, revision(0, 5.0).settings);
         revisions.configure_all(other.clone());
-        assert_eq!(revisions.to_configure().unwrap().settings, other);
-        revisions.configured_is_in_force(&Settings::default());
-        assert!(
-            revisions.to_configure().is_some(),
-            "it has changed again meanwhile"
-        );
-        revisions.configured_is_in_force(&other);
+        let first = revisions.to_configure().unwrap();
+        assert_eq!(first.settings, other);
+        revisions.configure_all(another.clone());
+        revisions.configured_is_in_force(&first);
+        let second = revisions.to_configure().expect("it has changed again meanwhile");
+        assert_eq!(second.settings, another);
+        revisions.configured_is_in_force(&second);
         assert!(revisions.to_configure().is_none());
     }
 }

@@ -13,6 +13,7 @@ fn put(locality: f64) -> Change {
         reason: None,
         source: Source::Put,
         revert_after: None,
+        sets: std::collections::BTreeSet::new(),
     }
 }
 
@@ -83,10 +84,131 @@ fn a_configuration_is_put_in_force_only_where_its_routing_has_changed() {
         policy: PolicyName::Random,
         ..Settings::default()
     };
-    let (_, after) = revisions.configure(NOW, random.clone()).unwrap();
+    let (_, after) = revisions.configure(NOW, random).unwrap();
+    let expected = Settings {
+        policy: PolicyName::Random,
+        ..put(2.0).settings
+    };
     assert_eq!(
         (after.source, revisions.load().settings.clone()),
-        (Source::Reload, random)
+        (Source::Reload, expected),
+        "the live change of another key stays"
+    );
+}
+
+fn put_load(of: &Revisions, load: f64, seconds: Option<f64>) {
+    let mut settings = of.load().settings.clone();
+    settings.weights.load = load;
+    let change = Change {
+        settings,
+        revert_after: seconds.map(|seconds| Millis(seconds * 1e3)),
+        ..put(0.0)
+    };
+    of.apply(NOW, change, None).unwrap();
+}
+
+fn weights(of: &Revisions) -> (f64, f64) {
+    let in_force = of.load();
+    (in_force.settings.weights.locality, in_force.settings.weights.load)
+}
+
+fn at(seconds: f64) -> Millis {
+    NOW + Millis(seconds * 1e3)
+}
+
+#[test]
+fn a_temporary_value_returns_although_another_key_was_changed_meanwhile() {
+    let revisions = Revisions::new(Settings::default());
+    let (locality, load) = weights(&revisions);
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    put_load(&revisions, 7.0, None);
+    let (newest, timers) = revisions.now();
+    assert_eq!(timers.keys().collect::<Vec<_>>(), ["/weights/locality"]);
+    assert!(!newest.temporary && newest.temporary_keys.contains_key("/weights/locality"));
+    assert_eq!(newest.lasting().weights.locality, locality);
+    assert_eq!(weights(&revisions), (9.0, 7.0));
+    assert!(revisions.revert(at(59.9)).is_none());
+    let (_, after) = revisions.revert(at(60.0)).unwrap();
+    assert_eq!(
+        (weights(&revisions), after.source),
+        ((locality, 7.0), Source::Revert)
+    );
+    assert_eq!(
+        after.reason.as_deref(),
+        Some("the time of revision 2 is over for weights.locality")
+    );
+    assert!(after.temporary_keys.is_empty() && revisions.now().1.is_empty());
+    assert_ne!(load, 7.0);
+}
+
+#[test]
+fn each_of_two_temporary_values_returns_at_its_own_time() {
+    let revisions = Revisions::new(Settings::default());
+    let (locality, load) = weights(&revisions);
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    put_load(&revisions, 7.0, Some(30.0));
+    assert_eq!(weights(&revisions), (9.0, 7.0));
+    revisions.revert(at(30.0)).unwrap();
+    assert_eq!(weights(&revisions), (9.0, load));
+    assert!(revisions.revert(at(59.0)).is_none());
+    revisions.revert(at(60.0)).unwrap();
+    assert_eq!(weights(&revisions), (locality, load));
+}
+
+#[test]
+fn a_key_changed_for_good_or_back_has_no_timer_and_the_others_keep_theirs() {
+    let revisions = Revisions::new(Settings::default());
+    let (_, load) = weights(&revisions);
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    put_load(&revisions, 7.0, Some(60.0));
+    put_load(&revisions, 8.0, None);
+    assert_eq!(revisions.now().1.len(), 1);
+    put_load(&revisions, 7.0, Some(60.0));
+    put_load(&revisions, 8.0, Some(60.0));
+    assert_eq!(revisions.now().1.len(), 1, "it has its lasting value");
+    revisions.revert(at(60.0)).unwrap();
+    assert_eq!(weights(&revisions).1, 8.0);
+    assert_ne!(load, 8.0);
+}
+
+#[test]
+fn a_change_that_changes_nothing_is_about_the_temporary_values() {
+    let revisions = Revisions::new(Settings::default());
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    revisions.apply(NOW, put_for(9.0, 600.0), None).unwrap();
+    assert!(revisions.revert(at(60.0)).is_none(), "it has been extended");
+    revisions.apply(NOW, put(9.0), None).unwrap();
+    assert!(revisions.revert(at(1e6)).is_none(), "it lasts");
+    assert_eq!(locality(&revisions), 9.0);
+}
+
+#[test]
+fn a_rollback_ends_all_timers() {
+    let revisions = Revisions::new(Settings::default());
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    let rollback = Change {
+        source: Source::Rollback,
+        ..put(9.0)
+    };
+    revisions.apply(NOW, rollback, None).unwrap();
+    assert!(revisions.now().1.is_empty());
+}
+
+#[test]
+fn a_changed_configuration_changes_its_keys_and_leaves_the_others_with_their_timers() {
+    let revisions = Revisions::new(Settings::default());
+    let (locality, _) = weights(&revisions);
+    revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
+    put_load(&revisions, 7.0, Some(60.0));
+    let mut file = Settings::default();
+    file.weights.load = 7.0;
+    let (_, after) = revisions.configure(NOW, file).unwrap();
+    assert_eq!((after.source, weights(&revisions)), (Source::Reload, (9.0, 7.0)));
+    revisions.revert(at(60.0)).unwrap();
+    assert_eq!(
+        weights(&revisions),
+        (locality, 7.0),
+        "the file has the last word on its key"
     );
 }
 

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use ::policy::route::Settings;
 use ::policy::units::Millis;
-use config::PolicyDocument;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Bus;
 use crate::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
-use operator::revisions::{Adopted, Change, Pending, Revision, Source};
+use operator::revisions::keys::{differing, settings_of};
+use operator::revisions::timers::{self, WrittenTimer};
+use operator::revisions::{Adopted, Change, Revision, Source, Timer, Timers};
 use operator::unix_ms;
 use state::State;
 
@@ -25,11 +25,16 @@ pub(super) struct Document {
     replica: String,
     reason: Option<String>,
     source: Source,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    temporary: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    timers: Vec<WrittenTimer>,
+    /// The end of a temporary change as a whole, as replicas without timers of single keys write it.
+    #[serde(default, skip_serializing)]
     revert: Option<Revert>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Revert {
     due_unix_ms: u64,
     to_revision: u64,
@@ -39,16 +44,8 @@ struct Revert {
 impl Document {
     /// Returns the current policy as the first document of a bucket.
     pub(super) fn first(state: &State, bus: &Bus) -> Self {
-        let (now, pending) = state.policy.now();
-        let change = Change {
-            settings: now.settings.clone(),
-            by: now.by.clone(),
-            reason: now.reason.clone(),
-            source: now.source,
-            revert_after: (pending.as_ref()).map(|pending| pending.due - state.clock.now()),
-        };
-        let mut document = Self::next(state, bus, &change, &now, pending.as_ref());
-        document.revision = now.revision;
+        let (now, timers) = state.policy.now();
+        let mut document = Self::of(state, bus, &now, &timers);
         if state.policy.is_shared() {
             // The old bucket was lost, and this is a new history.
             document.lineage = document.lineage.wrapping_add(1);
@@ -61,24 +58,36 @@ impl Document {
         bus: &Bus,
         change: &Change,
         before: &Arc<Revision>,
-        pending: Option<&Pending>,
+        timers: &Timers,
     ) -> Self {
-        let now = unix_ms();
-        let lasting = pending.map_or(before, |pending| &pending.to);
-        Self {
-            lineage: state.policy.lineage(),
+        let timers = timers::after(timers, state.clock.now(), before, change);
+        let next = Revision {
             revision: before.revision + 1,
-            settings: value(&change.settings),
-            since_unix_ms: now,
+            settings: change.settings.clone(),
+            since_unix_ms: unix_ms(),
             by: change.by.clone(),
-            replica: bus.name.clone(),
             reason: change.reason.clone(),
             source: change.source,
-            revert: change.revert_after.map(|after| Revert {
-                due_unix_ms: now + after.0.max(0.0) as u64,
-                to_revision: lasting.revision,
-                to: value(&lasting.settings),
-            }),
+            replica: None,
+            temporary: change.revert_after.is_some(),
+            temporary_keys: timers::values(&timers),
+        };
+        Self::of(state, bus, &next, &timers)
+    }
+
+    fn of(state: &State, bus: &Bus, revision: &Revision, timers: &Timers) -> Self {
+        Self {
+            lineage: state.policy.lineage(),
+            revision: revision.revision,
+            settings: serde_json::to_value(&revision.settings).unwrap_or_default(),
+            since_unix_ms: revision.since_unix_ms,
+            by: revision.by.clone(),
+            replica: bus.name.clone(),
+            reason: revision.reason.clone(),
+            source: revision.source,
+            temporary: revision.temporary,
+            timers: timers::written(timers, state.clock.now(), unix_ms()),
+            revert: None,
         }
     }
 
@@ -102,61 +111,41 @@ impl Document {
 
     /// Converts the document into a revision for this replica. Fails if its settings are invalid.
     pub(super) fn adopted(&self, state: &State) -> Result<Adopted, String> {
+        let settings = settings_of(&self.settings)?;
+        let now = state.clock.now();
+        let mut timers = timers::read(&self.timers, now, unix_ms());
+        if let Some(revert) = &self.revert {
+            let lasting = differing(&settings, &settings_of(&revert.to)?);
+            let due = now + Millis(revert.due_unix_ms as f64 - unix_ms() as f64);
+            let timer = |(key, back_to)| {
+                (
+                    key,
+                    Timer {
+                        due,
+                        back_to,
+                        since: self.revision,
+                    },
+                )
+            };
+            timers.extend(lasting.into_iter().map(timer));
+        }
         let revision = Revision {
             revision: self.revision,
-            settings: settings(&self.settings)?,
+            settings,
             since_unix_ms: self.since_unix_ms,
             by: self.by.clone(),
             reason: self.reason.clone(),
             source: self.source,
             replica: Some(self.replica.clone()),
-            temporary: self.revert.is_some(),
+            temporary: self.temporary || self.revert.is_some(),
+            temporary_keys: timers::values(&timers),
         };
-        let pending = self.revert.as_ref().map(|revert| {
-            let left_ms = revert.due_unix_ms as f64 - unix_ms() as f64;
-            let to = Revision {
-                revision: revert.to_revision,
-                settings: settings(&revert.to)?,
-                temporary: false,
-                ..revision.clone()
-            };
-            Ok::<_, String>(Pending {
-                due: state.clock.now() + Millis(left_ms),
-                to: Arc::new(to),
-            })
-        });
         Ok(Adopted {
             lineage: self.lineage,
             earlier: Vec::new(),
-            pending: pending.transpose()?,
             revision,
+            timers,
         })
-    }
-}
-
-fn value(settings: &Settings) -> Value {
-    serde_json::to_value(settings).unwrap_or_default()
-}
-
-/// Parses another replica's settings. It has checked the classes; one that is unknown here has no effect until it is
-/// configured. The bucket outlives releases, so missing fields get their defaults and unknown ones are ignored.
-fn settings(document: &Value) -> Result<Settings, String> {
-    let document = completed(document, &value(&Settings::default()));
-    let document: PolicyDocument = config::read_document(&document).map_err(|error| error.to_string())?;
-    Ok(document.settings_for_any_classes())
-}
-
-/// Fills missing fields from `fields` and drops unknown ones. A table that is empty there has user-defined keys.
-fn completed(document: &Value, fields: &Value) -> Value {
-    match (document, fields) {
-        (Value::Object(document), Value::Object(fields)) if !fields.is_empty() => {
-            let field = |(key, other): (&String, &Value)| {
-                let own = document.get(key).map(|own| completed(own, other));
-                (key.clone(), own.unwrap_or_else(|| other.clone()))
-            };
-            Value::Object(fields.iter().map(field).collect())
-        }
-        _ => document.clone(),
     }
 }
 
@@ -180,34 +169,5 @@ mod tests {
         for garbage in [&b"\xff"[..], b"[]", b"{}", &vec![b' '; LONGEST_BYTES + 1]] {
             assert!(Document::read(garbage).is_err());
         }
-    }
-
-    #[test]
-    fn invalid_settings_are_rejected_as_on_the_admin_port() {
-        for weight in [
-            serde_json::json!(-1.0),
-            serde_json::json!(1e300),
-            serde_json::json!("x"),
-        ] {
-            let document = written(1, &serde_json::json!({ "load": weight }));
-            let document = Document::read(&document).unwrap();
-            assert!(settings(&document.settings).is_err(), "{weight}");
-        }
-    }
-
-    #[test]
-    fn documents_of_older_and_newer_replicas_can_be_read() {
-        let mut written = Settings::default();
-        written.weights.locality = 0.25;
-        let mut document = value(&written);
-        assert_eq!(settings(&document).unwrap(), written);
-        let fields = document.as_object_mut().unwrap();
-        fields.insert("of_tomorrow".to_owned(), Value::from(1));
-        fields.remove("named").unwrap();
-        let weights = fields.get_mut("weights").and_then(Value::as_object_mut).unwrap();
-        weights.remove("load").unwrap();
-        weights.insert("of_tomorrow".to_owned(), Value::from(1));
-        assert_eq!(settings(&document).unwrap(), written);
-        assert!(settings(&Value::Null).is_err());
     }
 }

@@ -271,7 +271,9 @@ async fn a_damaged_snapshot_is_ignored_and_replaced() {
     fleet.turn(&mut talk, &[], &words(2, 50)).await;
     fleet.at_rest().await;
     assert_eq!(fleet.router.drain().await, 0);
-    let written = learning::format::decode(&std::fs::read(&path).unwrap()).unwrap();
+    let written = learning::format::decode(&std::fs::read(&path).unwrap())
+        .unwrap()
+        .contents;
     assert_eq!((written.workers.len(), written.last_workers.len()), (1, 1));
     assert!(!written.workers[0].1.is_empty());
 }

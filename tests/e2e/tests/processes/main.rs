@@ -10,6 +10,7 @@
 //! | `log` | – |
 //! | `kill` | `SECONDS=20 STRICT=1 make kill` |
 //! | `soak` | `make soak` (`SECONDS=600 STREAMS=1000`, `JSON=1` for JSON lines) |
+//! | `survival` | – |
 
 #![allow(
     clippy::unwrap_used,
@@ -24,6 +25,7 @@ mod idle;
 mod kill;
 mod log;
 mod soak;
+mod survival;
 
 use std::str::FromStr;
 

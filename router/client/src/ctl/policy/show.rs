@@ -45,18 +45,6 @@ pub(super) fn changed(before: &Value, answer: &Value) -> String {
     out
 }
 
-pub(super) fn set(shown: &Value, answer: &Value) -> String {
-    let mut out = changed(&shown["settings"], answer);
-    if shown["reverts"].is_object() {
-        let revision = &shown["revision"];
-        let _ = write!(
-            out,
-            "\nrevision {revision} was temporary; its other values stay in force"
-        );
-    }
-    out
-}
-
 fn head(answer: &Value) -> String {
     let mut out = format!(
         "revision {} since {} by {} ({})",
@@ -77,15 +65,24 @@ fn head(answer: &Value) -> String {
     }
     if answer["as_configured"] == false {
         out.push_str(match shared {
-            None => "\ndiffers from the configuration; a restart would undo it",
+            None => "\ndiffers from the configuration",
             Some(_) => {
                 "\ndiffers from this replica's configuration; a restart adopts the policy of the fleet"
             }
         });
     }
-    if let Some(seconds) = answer["reverts"]["in_s"].as_f64() {
-        let to = &answer["reverts"]["to_revision"];
-        let _ = write!(out, "\nback to revision {to} in {seconds:.0} s");
+    for (key, ending) in answer["reverts"]["keys"].as_object().into_iter().flatten() {
+        let key = key
+            .trim_start_matches('/')
+            .replace('/', ".")
+            .replace("~1", "/")
+            .replace("~0", "~");
+        let to = match &ending["to"] {
+            Value::Null => "the default".to_owned(),
+            to => to.to_string(),
+        };
+        let seconds = ending["in_s"].as_f64().unwrap_or_default();
+        let _ = write!(out, "\n{key} is temporary: back to {to} in {seconds:.0} s");
     }
     out
 }
@@ -235,11 +232,10 @@ mod tests {
             "revision 4 since 1970-01-01 00:00:00Z by alice (rollback)\nrestores revision 1\n\nweights.load: 1.0 → 1.2"
         );
         assert!(changed(&after["settings"], &after).ends_with("\nno setting has changed"));
-        let temporary =
-            json!({ "revision": 3, "settings": before, "reverts": { "in_s": 9.0, "to_revision": 2 } });
-        assert!(
-            set(&temporary, &after).ends_with("\nrevision 3 was temporary; its other values stay in force")
-        );
+        let mut temporary = after;
+        temporary["reverts"] =
+            json!({ "in_s": 9.0, "keys": { "/weights/load": { "in_s": 9.0, "to": 1.0 } } });
+        assert!(head(&temporary).ends_with("\nweights.load is temporary: back to 1.0 in 9 s"));
     }
 
     #[test]

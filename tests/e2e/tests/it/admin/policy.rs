@@ -126,7 +126,7 @@ async fn a_temporary_change_is_reverted_and_audited() {
     )
     .await;
     assert_eq!(changed.status, 200, "{}", changed.text());
-    assert_eq!(changed.json()["reverts"]["to_revision"], 1);
+    assert_eq!(changed.json()["reverts"]["keys"]["/policy"]["to"], "tail");
     let parts = fleet.router.parts();
     until("the policy is back", || parts.state.policy.load().revision == 3).await;
     let shown = get(&fleet, POLICY).await;
@@ -139,6 +139,38 @@ async fn a_temporary_change_is_reverted_and_audited() {
     })
     .await;
     assert_eq!(parts.state.operator.audit.newest(1)[0].who.name, "router");
+}
+
+#[tokio::test]
+async fn a_temporary_weight_returns_although_another_was_changed_meanwhile() {
+    let fleet = Fleet::of(1).await;
+    let weights = |locality: f64, load: f64| json!({ "weights": { "locality": locality, "load": load } });
+    let before = get(&fleet, POLICY).await["settings"]["weights"]["locality"]
+        .as_f64()
+        .unwrap();
+    change_policy(&fleet, weights(2.5, 1.0), json!({ "revert_after_s": 1 })).await;
+    let second = change_policy(&fleet, weights(2.5, 3.0), json!({})).await;
+    let keys = second.json()["reverts"]["keys"].as_object().unwrap().clone();
+    assert_eq!(keys.keys().collect::<Vec<_>>(), ["/weights/locality"]);
+    let parts = fleet.router.parts();
+    until("the weight is back", || parts.state.policy.load().revision == 4).await;
+    let shown = get(&fleet, POLICY).await;
+    let now = &shown["settings"]["weights"];
+    assert_eq!(
+        (now["locality"].as_f64(), now["load"].as_f64()),
+        (Some(before), Some(3.0))
+    );
+    assert!(
+        shown["reverts"].is_null() && shown["source"] == "revert",
+        "{shown}"
+    );
+    let history = get(&fleet, &format!("{POLICY}/history")).await;
+    let temporary = |at: usize| {
+        history["revisions"][at]["temporary_keys"]
+            .get("/weights/locality")
+            .is_some()
+    };
+    assert_eq!([0, 1, 2].map(temporary), [false, true, true], "{history}");
 }
 
 #[tokio::test]

@@ -134,6 +134,24 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
 }
 
 #[tokio::test]
+async fn a_process_that_hands_over_refuses_changes_and_still_answers_questions() {
+    let fleet = Fleet::of(2).await;
+    let state = &fleet.router.parts().state;
+    state.set_handed_over(true);
+    let refused = post(&fleet, &name(&fleet, 0), "cordon").await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(
+        refused.text().contains("nothing was changed"),
+        "{}",
+        refused.text()
+    );
+    let worker = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
+    assert_eq!(worker["state"], "ready");
+    state.set_handed_over(false);
+    assert_eq!(post(&fleet, &name(&fleet, 0), "cordon").await.status, 200);
+}
+
+#[tokio::test]
 async fn an_alpha_override_holds_until_it_is_reverted() {
     let fleet = Fleet::of(1).await;
     let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();

@@ -1,0 +1,256 @@
+//! What people decided, as it outlives a process (docs/operating.md, "What survives a restart").
+//!
+//! A [snapshot](crate::snapshot) has it as one JSON document, in a file or handed over to the next process. Each member
+//! is checked as the admin API checks it, and one that cannot be used is left out and logged. Members of workers that
+//! discovery has not found yet wait for them ([`Pending`]).
+
+mod workers;
+
+use std::collections::BTreeMap;
+
+use operator::audit::AuditRecord;
+use operator::revisions::keys::settings_of;
+use operator::shadow::Shadow;
+use operator::unix_ms;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use telemetry::logs;
+use tracing::{info, warn};
+
+pub(crate) use self::workers::KeptWorker;
+use crate::State;
+use crate::learned::KeptLearning;
+
+/// Workers named in a line of the log.
+const NAMED: usize = 20;
+
+/// The document.
+#[derive(Debug, Default, Serialize)]
+struct Decisions {
+    policy: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<Shadowed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_level: Option<LogLevel>,
+    /// Digests of the workers in the configuration, by name: a changed one has been decided anew by its author.
+    configured: BTreeMap<String, String>,
+    /// Workers added by hand, as the admin API accepts them.
+    added: Vec<Value>,
+    /// Workers of the configuration that were removed by hand.
+    removed: Vec<String>,
+    /// Holds, overrides of α and calibrations, by the worker's name.
+    workers: BTreeMap<String, KeptWorker>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Shadowed {
+    settings: Value,
+    since_unix_ms: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LogLevel {
+    configured: String,
+    level: String,
+}
+
+/// Kept state of workers that are not in the fleet yet, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    decided: BTreeMap<String, KeptWorker>,
+    pub(crate) learned: BTreeMap<String, KeptLearning>,
+    /// Time at which `learned` was written, in milliseconds since 1970.
+    pub(crate) taken_ms: u64,
+}
+
+/// Returns the document with everything that was decided.
+pub(crate) fn taken(state: &State) -> Vec<u8> {
+    let policy = state.policy.kept(state.clock.now(), unix_ms());
+    let shadow = state.operator.shadow.load();
+    let decisions = Decisions {
+        policy: serde_json::to_value(policy).unwrap_or_default(),
+        shadow: shadow.as_ref().map(|shadow| Shadowed {
+            settings: serde_json::to_value(&shadow.settings).unwrap_or_default(),
+            since_unix_ms: shadow.since_unix_ms,
+        }),
+        log_level: logs::level_override().map(|(configured, level)| LogLevel { configured, level }),
+        configured: workers::configured(state),
+        added: workers::added(state),
+        removed: workers::removed(state),
+        workers: workers::kept(state),
+    };
+    serde_json::to_vec(&decisions).unwrap_or_default()
+}
+
+/// Restores a document before requests are served. Nothing of it is fatal. Returns what it changed, for the audit log.
+pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
+    let Ok(Value::Object(mut members)) = serde_json::from_slice(document) else {
+        warn!("decisions of the earlier process are not restored: they are no document");
+        return None;
+    };
+    let mut member = |name: &str| members.remove(name).unwrap_or_default();
+    let policy = member("policy");
+    let changed = if policy.is_null() {
+        None
+    } else {
+        restore_policy(state, policy)
+    };
+    if let Some(shadow) = read::<Option<Shadowed>>("shadow", member("shadow")).flatten() {
+        restore_shadow(state, &shadow);
+    }
+    if let Some(level) = read::<Option<LogLevel>>("log_level", member("log_level")).flatten() {
+        restore_level(state, &level);
+    }
+    workers::restore(state, &mut member);
+    changed
+}
+
+/// Reads a member; `None`, with a line in the log, if it has another form.
+fn read<T: DeserializeOwned + Default>(name: &str, member: Value) -> Option<T> {
+    if member.is_null() {
+        return Some(T::default());
+    }
+    let read = serde_json::from_value(member);
+    read.inspect_err(|error| warn!(member = name, %error, "not restored: it cannot be read"))
+        .ok()
+}
+
+fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
+    let restored = serde_json::from_value(policy)
+        .map_err(|error| error.to_string())
+        .and_then(|policy| state.policy.restore(policy, state.clock.now(), unix_ms()));
+    let restored = match restored {
+        Ok(restored) => restored,
+        Err(error) => {
+            warn!(
+                error,
+                "policy and its history are not restored: [routing] is in force"
+            );
+            return None;
+        }
+    };
+    info!(
+        revision = restored.revision,
+        left_out = restored.left_out,
+        "policy and its history restored"
+    );
+    if !restored.knows_configured {
+        warn!("changes of [routing] since the earlier process are not applied: what it had read is unknown");
+    }
+    // A file that was changed in between has the last word on the keys that changed.
+    let (before, after) = state.configure_policy(state.config.routing.settings())?;
+    Some(AuditRecord::by_router("config.reload", &before, &after))
+}
+
+fn restore_shadow(state: &State, shadow: &Shadowed) {
+    match settings_of(&shadow.settings) {
+        Ok(settings) => {
+            let shadow = Shadow::continued(settings, shadow.since_unix_ms);
+            state.operator.shadow.store(Some(shadow.into()));
+            info!("shadow policy restored; its counts begin anew");
+        }
+        Err(error) => warn!(error, "the shadow policy is not restored"),
+    }
+}
+
+fn restore_level(state: &State, kept: &LogLevel) {
+    if kept.configured != state.config.log.level {
+        info!(
+            level = kept.level,
+            "log level not restored: log.level of the configuration has changed"
+        );
+        return;
+    }
+    // The log may not be the router's own.
+    if let Err(error) = logs::set_level(&kept.level) {
+        warn!(level = kept.level, %error, "log level not restored");
+    }
+}
+
+impl State {
+    /// Gives a worker that has just joined what was kept of it.
+    pub(crate) fn claim_pending(&self, worker: &fleet::Worker) {
+        let (decided, learned, taken_ms) = {
+            let mut pending = self.pending.lock();
+            let decided = pending.decided.remove(worker.name());
+            let learned = pending.learned.remove(worker.name());
+            (decided, learned, pending.taken_ms)
+        };
+        if let Some(decided) = decided {
+            decided.apply(self, worker);
+        }
+        if let Some(learned) = learned {
+            learned.apply(self, worker, taken_ms);
+            self.publish_costs();
+        }
+    }
+
+    /// Drops what was kept of workers that no source has.
+    pub(crate) fn drop_pending(&self) {
+        let (decided, learned) = {
+            let mut pending = self.pending.lock();
+            (
+                std::mem::take(&mut pending.decided),
+                std::mem::take(&mut pending.learned),
+            )
+        };
+        if !decided.is_empty() {
+            let what: Vec<String> = decided
+                .iter()
+                .take(NAMED)
+                .map(|(name, kept)| format!("{name} ({})", kept.in_words()))
+                .collect();
+            warn!(
+                count = decided.len(),
+                workers = what.join(", "),
+                "decisions dropped: no source has these workers"
+            );
+        }
+        if !learned.is_empty() {
+            let names: Vec<&str> = learned.keys().take(NAMED).map(String::as_str).collect();
+            info!(
+                count = learned.len(),
+                workers = names.join(", "),
+                "learned costs dropped: no source has these workers"
+            );
+        }
+    }
+
+    /// Returns what was decided and would be lost with this process, in words.
+    #[must_use]
+    pub fn decided(&self) -> Vec<String> {
+        let (now, timers) = self.policy.now();
+        let mut words = Vec::new();
+        if now.settings != self.policy.configured() || !timers.is_empty() {
+            words.push(format!("policy revision {} by {}", now.revision, now.by));
+        }
+        let added = workers::added(self);
+        words.extend(
+            added
+                .iter()
+                .map(|added| format!("added {}", added["name"].as_str().unwrap_or_default())),
+        );
+        words.extend(
+            workers::removed(self)
+                .into_iter()
+                .map(|name| format!("removed {name}")),
+        );
+        let kept = workers::kept(self);
+        words.extend(
+            kept.iter()
+                .map(|(name, kept)| format!("{name} {}", kept.in_words())),
+        );
+        if self.operator.shadow.load().is_some() {
+            words.push("shadow policy".to_owned());
+        }
+        if let Some((_, level)) = logs::level_override() {
+            words.push(format!("log level {level}"));
+        }
+        words.truncate(NAMED);
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests;

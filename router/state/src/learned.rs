@@ -1,0 +1,167 @@
+//! Costs and habits, as they outlive a process (docs/learning.md, "Over a restart").
+//!
+//! A [snapshot](crate::snapshot) has them as one JSON document. Each part is checked, and one that no observations can
+//! have led to is left out and logged. The time between two processes counts as time without a response.
+
+use std::collections::BTreeMap;
+
+use fleet::Worker;
+use learning::feedback::{KeptCost, KeptPrompt};
+use operator::unix_ms;
+use policy::cost::PrefillCost;
+use policy::estimate::KeptHabits;
+use policy::fleet_record::CapacitySource;
+use policy::tail::KeptTail;
+use policy::units::{Millis, Tokens};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tracing::{info, warn};
+
+use crate::State;
+
+/// Most workers that are restored.
+const MOST: usize = 10_000;
+
+#[derive(Serialize)]
+struct Learned {
+    workers: BTreeMap<String, KeptLearning>,
+    prompt: KeptPrompt,
+    habits: KeptHabits,
+    tail: KeptTail,
+}
+
+/// What was learned of a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptLearning {
+    url: String,
+    /// The configured cost, if any: learning begins again with another one.
+    configured: Option<PrefillCost>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost: Option<KeptCost>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capacity: Option<Tokens>,
+}
+
+impl KeptLearning {
+    fn of(state: &State, worker: &Worker) -> Option<Self> {
+        let now = state.clock.now();
+        let cost = state.feedback.costs.lock().kept(now, worker.id);
+        let is_learned = state.capacity_source(worker) == CapacitySource::Learned;
+        let capacity = is_learned.then(|| state.knowledge.capacity(worker.id));
+        (cost.is_some() || capacity.is_some()).then(|| Self {
+            url: worker.spec.url.to_string(),
+            configured: worker.spec.cost_is_known.then_some(worker.spec.cost),
+            cost,
+            capacity,
+        })
+    }
+
+    /// Continues learning of this worker from it.
+    pub(crate) fn apply(&self, state: &State, worker: &Worker, taken_ms: u64) {
+        if self.url != worker.spec.url.to_string() {
+            info!(
+                worker = worker.name(),
+                url = self.url,
+                "learned costs dropped: the worker has another address"
+            );
+            return;
+        }
+        if let Some(capacity) = self.capacity {
+            state.knowledge.restore_capacity(worker.id, capacity);
+        }
+        let Some(cost) = &self.cost else { return };
+        if self.configured != worker.spec.cost_is_known.then_some(worker.spec.cost) {
+            info!(
+                worker = worker.name(),
+                "learned costs dropped: the configured cost has changed"
+            );
+            return;
+        }
+        let (now, age) = (state.clock.now(), age(taken_ms));
+        if !state.feedback.costs.lock().restore(now, age, worker.id, cost) {
+            info!(
+                worker = worker.name(),
+                "learned costs dropped: invalid, or older than what is known here"
+            );
+        }
+    }
+}
+
+fn age(taken_ms: u64) -> Millis {
+    Millis(unix_ms().saturating_sub(taken_ms) as f64)
+}
+
+/// Returns the document with everything that was learned in numbers of a fixed count.
+pub(crate) fn taken(state: &State) -> Vec<u8> {
+    let mut workers = state.pending.lock().learned.clone();
+    for worker in state.fleet.present() {
+        if let Some(learned) = KeptLearning::of(state, &worker) {
+            workers.insert(worker.name().to_owned(), learned);
+        }
+    }
+    let learned = Learned {
+        workers,
+        prompt: state.feedback.costs.lock().kept_prompt(),
+        habits: state.feedback.conversations.lock().habits.kept(),
+        tail: state.feedback.tail.lock().kept(),
+    };
+    serde_json::to_vec(&learned).unwrap_or_default()
+}
+
+/// Restores a document. Returns the number of workers and classes restored.
+pub(crate) fn restore(state: &State, document: &[u8], taken_ms: u64) -> usize {
+    let Ok(Value::Object(mut members)) = serde_json::from_slice(document) else {
+        warn!("costs and habits of the earlier process are not restored: they are no document");
+        return 0;
+    };
+    let mut restored = 0;
+    let mut member = |name: &str| members.remove(name).unwrap_or_default();
+    if let Some(prompt) = read("prompt", member("prompt")) {
+        state.feedback.costs.lock().restore_prompt(prompt);
+    }
+    if let Some(habits) = read::<KeptHabits>("habits", member("habits")) {
+        restored += state.feedback.conversations.lock().habits.restore(&habits);
+    }
+    if let Some(tail) = read::<KeptTail>("tail", member("tail")) {
+        restored += usize::from(state.feedback.tail.lock().restore_kept(&tail));
+    }
+    let workers = read::<BTreeMap<String, Value>>("workers", member("workers")).unwrap_or_default();
+    for (name, learned) in workers.into_iter().take(MOST) {
+        let Some(learned) = read::<KeptLearning>(&name, learned) else {
+            continue;
+        };
+        restored += 1;
+        match state.fleet.find(&name) {
+            Some(worker) => learned.apply(state, &worker, taken_ms),
+            None => {
+                let mut pending = state.pending.lock();
+                pending.taken_ms = taken_ms;
+                pending.learned.insert(name, learned);
+            }
+        }
+    }
+    state.publish_costs();
+    restored
+}
+
+fn read<T: serde::de::DeserializeOwned>(name: &str, member: Value) -> Option<T> {
+    let read = serde_json::from_value(member);
+    read.inspect_err(|error| warn!(of = name, %error, "what was learned is not restored: it cannot be read"))
+        .ok()
+}
+
+impl State {
+    /// Puts the learned costs in force.
+    pub fn publish_costs(&self) {
+        if self.config.learning.costs {
+            let mut costs = self.feedback.costs.lock();
+            costs.elapse(self.clock.now());
+            let (published, overheads) = (costs.published(), costs.overheads());
+            drop(costs);
+            for ((worker, cost), overhead) in self.fleet.workers().iter().zip(published).zip(overheads) {
+                worker.set_cost(cost);
+                worker.set_overhead(overhead);
+            }
+        }
+    }
+}
