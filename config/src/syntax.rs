@@ -30,6 +30,30 @@ pub(crate) fn repeats(message: &str, before: &str, line: &str) -> bool {
     message == DUPLICATE && header(line).is_none() && section.and_then(header).is_some_and(is_second)
 }
 
+/// Returns where the first line with content begins, if it is one of YAML.
+pub(crate) fn yaml_line(text: &str) -> Option<usize> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let content = line.trim();
+        if !content.is_empty() && !content.starts_with('#') {
+            return is_yaml(content).then_some(at);
+        }
+        at += line.len();
+    }
+    None
+}
+
+fn is_yaml(line: &str) -> bool {
+    let Some((key, rest)) = line.split_once(':') else {
+        return line == "---";
+    };
+    let is_key = !key.is_empty()
+        && key
+            .chars()
+            .all(|letter| letter.is_alphanumeric() || "_-".contains(letter));
+    is_key && (rest.is_empty() || rest.starts_with(' '))
+}
+
 fn header(line: &str) -> Option<&str> {
     let name = line.trim_start().strip_prefix('[')?.split(']').next()?;
     (!name.starts_with('[')).then_some(name.trim())

@@ -103,6 +103,19 @@ pub(crate) fn join(section: &str, key: &str) -> String {
 pub(crate) fn read(file: &str, text: &str, problems: &mut Problems) -> Node {
     let place = Place::new(file, text);
     let (table, errors) = DeTable::parse_recoverable(text);
+    if let Some(line) = (!errors.is_empty()).then(|| syntax::yaml_line(text)).flatten() {
+        problems.push(Problem {
+            origin: place.at(line),
+            path: String::new(),
+            what: "not TOML: this looks like YAML".to_owned(),
+            hint: Some("write `[section]` and below it `key = value` (docs/configuration.md)".to_owned()),
+        });
+        let origin = place.at(0);
+        return Node {
+            origin,
+            value: place.table(DeTable::default()),
+        };
+    }
     for error in errors {
         let offset = error.span().map_or(0, |span| span.start);
         let (before, line) = place.line(offset);

@@ -75,7 +75,8 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
         if let Some(property) = schema.property(key) {
             return validate(entry, property, &path, problems);
         }
-        let hint = (!problems.is_full()).then(|| known_key(key, schema));
+        let is_root = !path.contains('.');
+        let hint = (!problems.is_full()).then(|| known_key(key, schema, is_root));
         problems.push(Problem {
             origin: entry.origin.clone(),
             path: shortened(path),
@@ -86,12 +87,33 @@ fn check_keys(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Pr
     });
 }
 
-fn known_key(key: &str, schema: Schema<'_>) -> String {
+fn known_key(key: &str, schema: Schema<'_>, is_root: bool) -> String {
     let names = || schema.properties().map(|(name, _)| name);
+    if let Some(path) = is_root.then(|| section_of(key, schema)).flatten() {
+        return format!("did you mean `[{path}]`?");
+    }
     match nearest(key, names()) {
         Some(name) => format!("did you mean `{name}`?"),
         None => format!("known here: {}", names().collect::<Vec<_>>().join(", ")),
     }
+}
+
+/// Returns the path of a section of this name within the sections of the file.
+fn section_of(key: &str, root: Schema<'_>) -> Option<String> {
+    let mut sections = root.properties();
+    sections.find_map(|(name, section)| {
+        let inner = section.property(key)?;
+        let is_section = inner.properties().next().is_some();
+        is_section.then(|| format!("{name}.{key}"))
+    })
+}
+
+/// Suggests a share for what was probably written in percent.
+fn as_share(number: f64, schema: Schema<'_>) -> Option<String> {
+    let most = bound(schema, "maximum").or_else(|| bound(schema, "exclusiveMaximum"));
+    let is_share = schema.kind() == "number" && most.is_some_and(|most| most <= 1.0);
+    let share = number / 100.0;
+    (is_share && number >= 2.0 && in_range(share, schema)).then(|| format!("did you mean `{share}`?"))
 }
 
 fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {
@@ -123,6 +145,8 @@ fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut 
             nearest(text, choices.iter().map(|(name, _)| *name)).map(|name| format!("did you mean `{name}`?"))
         }
         Value::Table(_) if kind == "array" => Some(format!("each entry begins with [[{path}]]")),
+        Value::Integer(number) => as_share(*number as f64, schema),
+        Value::Float(number) => as_share(*number, schema),
         _ => None,
     };
     problems.push(Problem {

@@ -9,8 +9,6 @@ pub mod serve;
 pub mod tiers;
 pub mod worker;
 
-use std::io::{ErrorKind, Write as _};
-
 use serde::Serialize;
 
 /// Prints a result as JSON or as a table. A reader that has closed the pipe is no error.
@@ -20,8 +18,5 @@ fn print<T: Serialize>(found: &T, json: bool, table: impl Fn(&T) -> String) -> a
     } else {
         table(found)
     };
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(crate::terminal::print(&text)?)
 }

@@ -20,3 +20,4 @@ pub mod record;
 pub mod report;
 pub mod sample;
 pub mod source;
+pub mod terminal;

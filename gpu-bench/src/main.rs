@@ -1,10 +1,9 @@
 //! `gpu-bench`: measures the cost of a prompt token on a worker.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use gpu_bench::cmd;
+use gpu_bench::{cmd, terminal};
 
 /// Measures the cost of a prompt token on a worker: ttft = wait + β + α·u + γ·u·(h + u/2).
 #[derive(Debug, Parser)]
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
         Command::Push(args) => cmd::push::run(&args),
     };
     done.unwrap_or_else(|error| {
-        let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
+        terminal::complain(&format!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -2,7 +2,6 @@
 //! when the source fails permanently or too often. The samples are on disk in every case. A calibration is written if
 //! the fit is reliable; an incomplete one is called `….partial.json`, so as not to replace a complete one.
 
-use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -19,6 +18,7 @@ use crate::record::{self, Head, Measured, Record, Unfinished};
 use crate::report;
 use crate::sample::{Facts, Sample};
 use crate::source::{Source, SourceError};
+use crate::terminal;
 
 /// Consecutive failed probes after which the measurement ends.
 const MOST_FAILURES_IN_A_ROW: u32 = 3;
@@ -273,19 +273,14 @@ fn write(
             samples.display()
         )
     };
-    match writeln!(std::io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    terminal::print(&text)?;
     if whole {
         return Ok(ExitCode::SUCCESS);
     }
-    let stderr = &mut std::io::stderr().lock();
-    let _ = writeln!(
-        stderr,
+    terminal::complain(&format!(
         "not complete: {} is unchanged; --resume continues",
         output.out.display()
-    );
+    ));
     Ok(ExitCode::FAILURE)
 }
 

@@ -1,6 +1,5 @@
 //! Sends a calibration to a running router: `gpu-bench push`, and `--push`.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use serde_json::json;
 use crate::access::{bearer, secret};
 use crate::calibration::Calibration;
 use crate::source::http::{Client, ProbeError};
+use crate::terminal::complain;
 
 /// Timeout of a request to the router.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -114,6 +114,6 @@ pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration)
     let name = send(router, to, calibration)
         .await
         .context("the calibration was written, but not pushed")?;
-    let _ = writeln!(std::io::stderr().lock(), "{router} now uses it for {name}");
+    complain(&format!("{router} now uses it for {name}"));
     Ok(())
 }

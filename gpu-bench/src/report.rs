@@ -5,6 +5,8 @@ mod plots;
 
 use std::fmt::Write as _;
 
+use policy::text::printable;
+
 use crate::calibration::{Calibration, Ended};
 use crate::fit::Interval;
 use crate::sample::Clock;
@@ -19,7 +21,10 @@ pub fn text(calibration: &Calibration) -> String {
     let range = &calibration.range;
     let mut out = format!(
         "{} ({}), {} samples, {} failed\n\n  ttft = β + α·u + γ·u·(h + u/2)\n\n",
-        calibration.worker, calibration.model, fit.samples, calibration.failed_probes
+        printable(&calibration.worker),
+        printable(&calibration.model),
+        fit.samples,
+        calibration.failed_probes
     );
     let mut row = |name: &str, value: f64, Interval { low, high }: Interval, unit: &str| {
         let _ = writeln!(

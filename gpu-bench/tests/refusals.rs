@@ -102,6 +102,22 @@ async fn a_worker_that_cannot_be_reached() {
 }
 
 #[tokio::test]
+async fn a_worker_whose_stream_is_longer_than_any() {
+    let line = ":".repeat(1 << 16) + "\n";
+    let said = refusal(worker(move |_| (200, "text/event-stream", line.repeat(1_030))).await).await;
+    assert!(said.contains("more than 67108864 bytes"), "{said}");
+}
+
+#[tokio::test]
+async fn a_worker_whose_error_would_control_the_terminal() {
+    let said = refusal(worker(|_| (500, "text/plain", "\x1b[2K\u{9b}gone".to_owned())).await).await;
+    assert!(
+        said.contains(r"\u001b[2K\u009bgone") && !said.contains('\x1b'),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn a_worker_that_does_not_stream() {
     let said = refusal(worker(|_| (200, "application/json", "{}".to_owned())).await).await;
     assert!(

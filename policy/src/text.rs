@@ -1,4 +1,49 @@
-//! Numbers as people read them, for sentences that the router and its tools print.
+//! Text for people, in sentences that the router and its tools print: numbers, and names that others chose.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Escapes what would act on a terminal instead of being shown, as JSON does: control characters with line ends and tabs
+/// (`\n`, `\u001b`), and characters that reorder or hide text (`\u202e`, `\u200b`). The result is one line.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escape(text, |_| false)
+}
+
+/// Like [`printable`], for text of several lines: line feeds and tabs stay.
+#[must_use]
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    escape(text, |letter| matches!(letter, '\n' | '\t'))
+}
+
+fn escape(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let acts = |letter: char| acts_on_terminals(letter) && !stays(letter);
+    let Some(first) = text.find(acts) else {
+        return Cow::Borrowed(text);
+    };
+    let (shown, rest) = text.split_at(first);
+    let mut out = String::with_capacity(text.len() + 16);
+    out.push_str(shown);
+    for letter in rest.chars() {
+        match letter {
+            letter if !acts(letter) => out.push(letter),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // Writing to a string does not fail.
+            letter => drop(write!(out, "\\u{:04x}", u32::from(letter))),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Returns whether a character controls a terminal, ends a line, changes the direction of text, or has no width.
+#[must_use]
+pub fn acts_on_terminals(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter,
+            '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
 
 /// Formats a whole number with commas: `5,136`.
 #[must_use]
@@ -41,6 +86,24 @@ fn signed(whole: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_as_in_json() {
+        for (text, shown) in [
+            ("gpu-0 α 日本 👩‍🚀", "gpu-0 α 日本 👩‍🚀"),
+            ("a\x1b[31mb\x07", r"a\u001b[31mb\u0007"),
+            ("a\nb\r\tc\x7f", r"a\nb\r\tc\u007f"),
+            ("\u{9b}2K\u{85}", r"\u009b2K\u0085"),
+            (
+                "\u{202e}evil\u{2066}\u{200b}\u{feff}\u{2028}",
+                r"\u202eevil\u2066\u200b\ufeff\u2028",
+            ),
+        ] {
+            assert_eq!(printable(text), shown);
+        }
+        assert_eq!(printable_lines("a\n\tb\r\x1bc"), "a\n\tb\\r\\u001bc");
+        assert!(matches!(printable("gpu-0"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn numbers_have_separators_and_units() {

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::cmd;
 
@@ -40,7 +40,7 @@ enum Command {
 
 /// Runs the command line `arguments`, of which the first is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match parse(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are "errors" with code 0 that go to standard output.
@@ -67,9 +67,44 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     })
 }
 
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    command.build();
+    let mut command = with_usage(command);
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Gives each command its usage for errors too, where clap would show the options that were given as if required.
+fn with_usage(command: clap::Command) -> clap::Command {
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    if names.is_empty() {
+        let usage = command.clone().render_usage().to_string();
+        return command.override_usage(usage.trim_start_matches("Usage: ").to_owned());
+    }
+    names
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, with_usage))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+
+    #[test]
+    fn an_option_that_was_given_is_not_shown_as_required() {
+        let arguments = ["tailroute", "ctl", "workers", "cordon", "--admin", "127.0.0.1:1"];
+        let error = super::parse(arguments.map(Into::into)).unwrap_err().to_string();
+        let usage = error.lines().find(|line| line.starts_with("Usage: "));
+        assert_eq!(
+            usage,
+            Some("Usage: tailroute ctl workers cordon [OPTIONS] --reason <REASON> <NAME>..."),
+            "{error}"
+        );
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

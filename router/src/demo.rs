@@ -200,7 +200,7 @@ pub async fn play_on(
         concurrency_limit: 4096,
     };
     let client = Client::new(Duration::from_secs(60))?;
-    let samples = replay(client, settings, plan, |_| bar.inc(1)).await;
+    let samples = replay(client, settings, plan, |_| bar.inc(1), std::future::pending()).await;
     let run = Run::of(&samples, Some(TTFT_OBJECTIVE_MS / TIME_SCALE), None);
     let ttft = &run.ttft_ms;
     let scaled = |millis: f64| millis * TIME_SCALE;

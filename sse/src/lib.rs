@@ -3,7 +3,8 @@
 //! [`Lines`] yields each line as soon as it ends, without copying: a proxy must not wait for the empty line after a
 //! token's. [`Events`] follows the [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as
 //! OpenAI's streams use it: `data` fields, joined by newlines, dispatched by an empty line; other fields are skipped.
-//! Both accept LF, CRLF and CR, and buffer no more than a given bound.
+//! Both accept LF, CRLF and CR, and buffer no more than a given bound. Empty lines between events mean nothing, and are
+//! passed over many at a time: a stream of line ends costs no more than any other.
 
 use memchr::memchr2;
 
@@ -63,14 +64,24 @@ impl Lines {
         }
     }
 
-    /// Adds a chunk and yields each line that it completes, without the line ending.
+    /// Adds a chunk and yields each line that it completes, without the line ending. Of the empty lines, only one that
+    /// ends an event is yielded.
     pub fn push(&mut self, mut chunk: &[u8], mut line: impl FnMut(&[u8])) {
         while let Some(&first) = chunk.first() {
             if std::mem::take(&mut self.after_cr) && first == b'\n' {
                 chunk = &chunk[1..];
                 continue;
             }
-            let Some(end) = memchr2(b'\n', b'\r', chunk) else {
+            if is_end(first) && matches!(self.standing(), StreamPosition::Between) {
+                let run = chunk
+                    .iter()
+                    .position(|byte| !is_end(*byte))
+                    .unwrap_or(chunk.len());
+                self.after_cr = chunk[run - 1] == b'\r';
+                chunk = &chunk[run..];
+                continue;
+            }
+            let Some(end) = end_of_line(chunk) else {
                 self.keep(chunk);
                 return;
             };
@@ -132,6 +143,18 @@ impl Lines {
             StreamPosition::Between
         }
     }
+}
+
+/// Bytes of a line that are compared one by one, before a search whose start costs more than they do.
+const SHORT_LINE: usize = 4;
+
+fn end_of_line(chunk: &[u8]) -> Option<usize> {
+    let short = chunk.iter().take(SHORT_LINE).position(|byte| is_end(*byte));
+    short.or_else(|| memchr2(b'\n', b'\r', chunk))
+}
+
+fn is_end(byte: u8) -> bool {
+    byte == b'\n' || byte == b'\r'
 }
 
 /// Returns the payload of a `data:` line.

@@ -211,3 +211,35 @@ proptest! {
         prop_assert_eq!(config.routing.kappa_max, kappa);
     }
 }
+
+#[test]
+fn a_file_of_yaml_is_one_problem() {
+    for text in [
+        "server:\n  listen: 0.0.0.0:8080\nworkers:\n  - url: http://a:1\n",
+        "# ours\n---\nserver:\n  a: b\n",
+    ] {
+        let told = complaints(load_text(text));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("not TOML: this looks like YAML; write `[section]`"),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn a_share_in_percent_is_answered_with_the_share() {
+    let told = complaints(load_text(&format!("{ONE_WORKER}[objective]\nshare = 95\n")));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].ends_with("did you mean `0.95`?"), "{told:?}");
+}
+
+#[test]
+fn a_section_without_its_parent_is_answered_with_its_path() {
+    let told = complaints(load_text(&format!("{ONE_WORKER}[weights]\nlocality = 1\n")));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].ends_with("unknown key; did you mean `[routing.weights]`?"),
+        "{told:?}"
+    );
+}

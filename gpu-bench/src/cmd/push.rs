@@ -1,6 +1,5 @@
 //! `gpu-bench push FILE ROUTER`: sends a calibration to a running router.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,6 +7,7 @@ use crate::access::base_url;
 use crate::calibration::Calibration;
 use crate::measure;
 use crate::push::{self, ToArgs};
+use crate::terminal::complain;
 
 /// Send a worker's calibration to a running router
 ///
@@ -32,11 +32,10 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let calibration = Calibration::read(&args.file)?;
     let name = measure::runtime()?.block_on(push::send(&args.router, &args.to, &calibration))?;
-    let _ = writeln!(
-        std::io::stderr().lock(),
+    complain(&format!(
         "{} now uses {} for {name}",
         args.router,
         args.file.display()
-    );
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use http_body_util::{BodyExt as _, Limited};
+use policy::text::printable;
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -179,7 +180,7 @@ impl Client {
             200..=299 => Ok(response),
             status @ (401 | 403) => Err(ProbeError::Unauthorised { status }),
             status => {
-                let said = text(response).await.chars().take(300).collect();
+                let said = printable(&text(response).await).chars().take(300).collect();
                 Err(ProbeError::Status { status, said })
             }
         }

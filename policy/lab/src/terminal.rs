@@ -1,11 +1,19 @@
-//! Output to the terminal that tolerates closed and blocked streams.
+//! Output to the terminal that tolerates closed and blocked streams. Control characters are escaped, wherever the text
+//! came from.
 
 use std::io::{ErrorKind, Write as _};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use policy::text::printable_lines;
+
 /// Writes `text` and a newline to standard output. Fails if it cannot be written to, unless its reader has gone.
 pub fn print(text: &str) -> std::io::Result<()> {
+    print_styled(&printable_lines(text))
+}
+
+/// Like [`print`], for text with sequences of its own for colours. Text of others in it has to be escaped already.
+pub fn print_styled(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
@@ -17,7 +25,7 @@ const COMPLAINT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Writes `text` and a newline to standard error. A failed write is ignored, and a blocked one is abandoned.
 pub fn complain(text: &str) {
-    let (line, (done, written)) = (format!("{text}\n"), mpsc::channel());
+    let (line, (done, written)) = (format!("{}\n", printable_lines(text)), mpsc::channel());
     let write = move || {
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
         let _ = done.send(());

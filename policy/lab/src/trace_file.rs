@@ -12,6 +12,9 @@ use thiserror::Error;
 
 /// Upper bound on a line: a prompt of four million blocks.
 const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Upper bound on empty lines, and on the bytes of all lines that are no turns. A few megabytes of gzip can hold billions.
+const MAX_EMPTY_LINES: u64 = 1_000_000;
+const MAX_IDLE_BYTES: u64 = 1 << 30;
 
 /// Errors of reading a trace.
 #[derive(Debug, Error)]
@@ -61,6 +64,9 @@ pub struct TraceFile {
     input: Box<dyn BufRead>,
     reader: Reader,
     buffer: Vec<u8>,
+    empty_lines: u64,
+    /// Bytes of lines that are no turns.
+    idle_bytes: u64,
     done: bool,
 }
 
@@ -84,6 +90,8 @@ impl TraceFile {
             input,
             reader,
             buffer: Vec::new(),
+            empty_lines: 0,
+            idle_bytes: 0,
             done: false,
         })
     }
@@ -95,6 +103,8 @@ impl TraceFile {
             input: Box::new(io::Cursor::new(bytes.to_vec())),
             reader: Reader::new(Format::Auto),
             buffer: Vec::new(),
+            empty_lines: 0,
+            idle_bytes: 0,
             done: false,
         }
     }
@@ -133,7 +143,22 @@ impl TraceFile {
             })? {
                 return Ok(Some(turn));
             }
+            self.idle_bytes += read as u64;
+            self.empty_lines += u64::from(self.buffer.is_empty());
+            if self.empty_lines > MAX_EMPTY_LINES || self.idle_bytes > MAX_IDLE_BYTES {
+                return Err(idle(&self.path, line));
+            }
         }
+    }
+}
+
+fn idle(path: &Path, line: u64) -> TraceFileError {
+    let reason =
+        format!("more than {MAX_EMPTY_LINES} empty lines, or {MAX_IDLE_BYTES} bytes of lines without turns");
+    TraceFileError::Read {
+        path: path.to_owned(),
+        line,
+        source: io::Error::new(io::ErrorKind::InvalidData, reason),
     }
 }
 
@@ -211,6 +236,28 @@ mod tests {
         );
         assert!(error.source().is_some());
         assert!(trace.next().is_none());
+    }
+
+    #[test]
+    fn a_flood_of_empty_lines_is_refused_by_its_line() {
+        let file = file(&gzip(&(lines(1) + &"\n".repeat(MAX_EMPTY_LINES as usize + 5))));
+        let mut trace = TraceFile::open(file.path(), Format::Auto).unwrap();
+        let error = trace.find_map(Result::err).expect("it is refused");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("line {}: ", MAX_EMPTY_LINES + 2)),
+            "{error}"
+        );
+        assert!(error.source().unwrap().to_string().contains("empty lines"));
+    }
+
+    #[test]
+    fn bytes_of_lines_without_turns_are_bounded_in_sum() {
+        let mut trace = TraceFile::of_bytes(b" \n  \n");
+        trace.idle_bytes = MAX_IDLE_BYTES - 2;
+        let error = trace.next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("line 2: "), "{error}");
     }
 
     #[test]

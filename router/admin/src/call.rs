@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::problem::Problem;
+use super::reason;
 use crate::Admin;
 use operator::tokens::Principal;
 
@@ -90,12 +91,8 @@ impl Call {
     pub fn body<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Problem> {
         let json: Value = serde_json::from_slice(&self.body)
             .map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
-        let reason = json.get("reason").and_then(Value::as_str);
-        if reason.is_some_and(|reason| !reason.is_empty() && reason.trim().is_empty()) {
-            return Err(Problem::invalid_field(
-                "reason",
-                "is empty; the audit log requires a reason",
-            ));
+        if let Some(wrong) = json.get("reason").and_then(Value::as_str).and_then(reason::wrong) {
+            return Err(Problem::invalid_field("reason", wrong));
         }
         config::read_document(&json).map_err(|problems| Problem::invalid(&problems))
     }

@@ -19,6 +19,7 @@ use super::problem::Problem;
 use crate::Admin;
 use operator::audit::{AuditRecord, Author};
 use operator::tokens::Principal;
+use policy::text::printable;
 
 /// Largest body in bytes.
 pub const MAX_BODY_BYTES: usize = 256 * 1024;
@@ -206,13 +207,14 @@ fn subject(operation: &Operation) -> String {
     subject.unwrap_or_default().to_owned()
 }
 
-/// Returns the reason in the body, even if the rest of the body is invalid.
+/// Returns the reason in the body, even if the rest of the body is invalid. Control characters are escaped.
 fn reason(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(shorten(body.get("reason")?.as_str()?.to_owned()))
 }
 
 fn shorten(text: String) -> String {
+    let text = printable(&text).into_owned();
     match text.char_indices().nth(super::reason::MOST) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use policy::text::acts_on_terminals;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
@@ -28,6 +29,17 @@ impl JsonSchema for Reason {
     }
 }
 
+/// Returns what is wrong with a reason, beyond what its schema says.
+pub(crate) fn wrong(reason: &str) -> Option<&'static str> {
+    if !reason.is_empty() && reason.trim().is_empty() {
+        Some("is empty; the audit log requires a reason")
+    } else if reason.contains(acts_on_terminals) {
+        Some("contains control characters; expected one line of text")
+    } else {
+        None
+    }
+}
+
 /// A change that takes nothing else.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -47,4 +59,28 @@ pub struct Forced {
     /// Also if it is the last ready worker; clients then get 503.
     #[serde(default)]
     pub force: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_one_line_of_text() {
+        for good in ["its fan is loud", "réparé – 日本", ""] {
+            assert_eq!(wrong(good), None, "{good}");
+        }
+        for bad in [
+            " \t",
+            "a\nb",
+            "a\x1b[2K",
+            "a\u{9b}2K",
+            "\x7f",
+            "\u{202e}dab",
+            "a\u{2028}b",
+            "a\0",
+        ] {
+            assert!(wrong(bad).is_some(), "{bad:?}");
+        }
+    }
 }

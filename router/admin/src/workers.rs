@@ -57,6 +57,8 @@ struct List {
 enum State {
     /// It is given work.
     Ready,
+    /// It was not probed long enough to be given work.
+    Starting,
     /// Its probes fail.
     Unwell,
     /// The source that named it says that it is not ready.
@@ -80,6 +82,7 @@ impl State {
             (AdminState::Cordoned, _) => Self::Cordoned,
             (AdminState::None, _) if !worker.is_offered() => Self::NotReady,
             (AdminState::None, true) => Self::Ready,
+            (AdminState::None, false) if worker.failing().is_none() => Self::Starting,
             (AdminState::None, false) => Self::Unwell,
         }
     }

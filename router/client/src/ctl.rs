@@ -7,6 +7,7 @@ mod answer;
 mod audit;
 pub mod client;
 mod decisions;
+mod event;
 pub(crate) mod format;
 mod generate;
 mod policy;
@@ -23,13 +24,14 @@ use futures_util::StreamExt as _;
 use http::Method;
 use serde_json::json;
 
+pub(crate) use self::answer::printable_json;
 use self::answer::{Answer, indented};
 use self::client::{Client, Target};
 
 /// See and change a running router through its admin port
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tailroute ctl policy set weights.locality=1.2 --reason 'fewer misses at noon' --for 600\n  \
+    tailroute ctl policy set weights.locality=1.2 --reason 'fewer misses at noon' --for 10m\n  \
     tailroute ctl policy rollback --reason 'worse than before'\n  \
     tailroute ctl workers drain gpu-3 --reason 'new driver' --wait\n  \
     tailroute ctl --admin http://10.0.0.5:9090 --token-file ~/.tailroute-token workers\n  \
@@ -200,7 +202,7 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
         What::Capture {
             what: Some(Capture::Turns),
         } => {
-            let turns = client.text("/admin/v1/capture/turns").await?;
+            let turns = client.turns().await?;
             return Ok(lab::terminal::print(turns.trim_end())?);
         }
         What::Capture { what } => capture(client, what.unwrap_or(Capture::Status)).await?,
@@ -265,7 +267,7 @@ async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
         let text = if json {
             event.to_string()
         } else {
-            show::event(&event)
+            event::event(&printable_json(&event))
         };
         lab::terminal::print(&text)?;
     }

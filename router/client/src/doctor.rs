@@ -27,10 +27,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use policy::text::printable_lines;
 
 use self::checks::{
-    access, cache_events, cached_tokens, capacity, clock, configuration, cost, health, hints, objective,
-    prefix_caching, replicas, sharing, streams, workers,
+    access, admin_port, cache_events, cached_tokens, capacity, clients, clock, configuration, cost, health,
+    hints, objective, prefix_caching, replicas, sharing, streams, workers,
 };
 use self::facts::{Facts, Worker};
 pub use self::gather::gather;
@@ -143,7 +144,7 @@ const fn of_router(name: &'static str, check: fn(&Facts) -> Verdict) -> Check {
     }
 }
 
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 17] = [
     of_worker("health", "health", health::check),
     of_worker("prefix caching", "caching", prefix_caching::check),
     of_worker("cached tokens", "reports", cached_tokens::check),
@@ -154,9 +155,11 @@ const CHECKS: [Check; 15] = [
     of_worker("hints", "hints", hints::check),
     of_worker("clock", "clock", clock::check),
     of_worker("sharing", "shared", sharing::check),
+    of_router("admin", admin_port::check),
     of_router("workers", workers::check),
     of_router("configuration", configuration::check),
     of_router("replicas", replicas::check),
+    of_router("clients", clients::check),
     of_router("streams", streams::check),
     of_router("access", access::check),
 ];
@@ -171,12 +174,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let text = if args.json {
-        serde_json::to_string_pretty(&report)?
+        printable_lines(&serde_json::to_string_pretty(&report)?).into_owned()
     } else {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         report.text(colour)
     };
-    lab::terminal::print(&text)?;
+    lab::terminal::print_styled(&text)?;
     Ok(match report.is_good(args.strict) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

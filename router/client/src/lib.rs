@@ -1,5 +1,6 @@
 //! Programs that talk to a running router: `ctl`, `doctor` and `top` through its admin port, `drive` as its clients do.
 
+mod bounded;
 pub mod ctl;
 pub mod doctor;
 pub mod drive;

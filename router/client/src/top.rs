@@ -5,18 +5,19 @@
 
 mod changes;
 mod draw;
+mod follow;
 mod help;
 mod look;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context as _;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Size;
-use ratatui::{DefaultTerminal, Terminal, backend::TestBackend};
+use ratatui::{Terminal, backend::TestBackend};
 
-use self::look::Screen;
+use self::follow::{Session, follow, signals, typed};
+use self::look::{Screen, poll};
 use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
 
@@ -30,15 +31,16 @@ const ONCE: Size = Size::new(120, 40);
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Seconds between two polls.
-    #[arg(long, default_value_t = 1.0, value_parser = lab::args::positive)]
+    /// Time between two polls, such as 2s; a number alone is seconds.
+    #[arg(long, value_name = "TIME", default_value_t = 1.0, value_parser = lab::args::seconds)]
     interval_s: f64,
     /// Poll once, print the screen as text, and exit.
     #[arg(long)]
     once: bool,
 }
 
-/// Shows the screen until q is typed. Fails if there is no terminal, or with `--once` if the router cannot be reached.
+/// Shows the screen until q is typed, or a signal ends the program. Fails if there is no terminal, or with `--once` if
+/// the router cannot be reached.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let target = args.target.target()?;
     let mut screen = Screen::new(target.authority());
@@ -48,57 +50,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("no runtime")?;
     if args.once {
-        runtime.block_on(screen.look(&client))?;
+        screen.show(runtime.block_on(poll(&client))?);
         lab::terminal::print(&text(&screen, ONCE)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let interval = Duration::try_from_secs_f64(args.interval_s).context("--interval-s")?;
-    let mut terminal = ratatui::try_init().context("not a terminal; --once prints one screen as text")?;
-    let shown = loop {
-        // A failed poll is shown on the screen and retried.
-        let looked = runtime.block_on(screen.look(&client));
-        screen.note(looked);
-        match show_until_ended(&mut terminal, &mut screen, interval) {
-            Ok(false) => {}
-            Ok(true) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    ratatui::restore();
-    shown?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Shows the screen until the next poll is due. Returns whether the user wants to end.
-fn show_until_ended(
-    terminal: &mut DefaultTerminal,
-    screen: &mut Screen,
-    interval: Duration,
-) -> std::io::Result<bool> {
-    let until = Instant::now() + interval;
-    loop {
-        terminal.draw(|frame| draw::draw(frame, screen))?;
-        match typed(until)? {
-            None => return Ok(false),
-            Some(key) if screen.takes(key) => return Ok(true),
-            Some(_) => {}
-        }
-    }
-}
-
-/// Waits for a key. Returns `None` at that time.
-fn typed(until: Instant) -> std::io::Result<Option<KeyEvent>> {
-    loop {
-        if !event::poll(until.saturating_duration_since(Instant::now()))? {
-            return Ok(None);
-        }
-        match event::read()? {
-            Event::Key(key) if key.kind == KeyEventKind::Press => return Ok(Some(key)),
-            // The terminal has another size.
-            Event::Resize(..) => return Ok(Some(KeyEvent::from(KeyCode::Null))),
-            _ => {}
-        }
-    }
+    runtime.block_on(async {
+        let ended = signals()?;
+        // Dropped on every way out, which restores the terminal; a panic does so by its hook.
+        let mut session = Session::begin().context("not a terminal; --once prints one screen as text")?;
+        let keys = typed().context("cannot read keys")?;
+        let signal = follow(&mut session.terminal, &mut screen, &client, interval, keys, ended).await?;
+        Ok(signal.map_or(ExitCode::SUCCESS, ExitCode::from))
+    })
 }
 
 fn text(screen: &Screen, size: Size) -> anyhow::Result<String> {

@@ -50,7 +50,7 @@ async fn cached(turns: Vec<Turn>, block_size: Option<u32>, change: impl FnOnce(&
     };
     let plan = Plan::new(turns, block_size, 1.0, 0.0);
     let client = Client::new(Duration::from_secs(60)).unwrap();
-    let samples = replay(client, settings, &plan, |_| ()).await;
+    let samples = replay(client, settings, &plan, |_| (), std::future::pending()).await;
     engine.shutdown().await;
     Run::of(&samples, None, None)
 }

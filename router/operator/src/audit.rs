@@ -3,9 +3,13 @@
 //! With a configured file, a separate thread writes each entry before the response is sent: a confirmed change is in
 //! the file. A full disk does not block a change, since a change is often the way to recover. A caller without
 //! permission can cause refusals at will, so they are kept apart from changes, with [a bound for each name](refusals).
+//!
+//! An entry gets its number and its place in the queue of its file under one lock, and one thread at a time writes the
+//! queue. So the lines of a file are in the order of their numbers.
 
 mod file;
 mod kept;
+mod queue;
 mod refusals;
 
 use std::collections::VecDeque;
@@ -23,6 +27,7 @@ use tokio::sync::Notify;
 use tracing::{error, info};
 
 use self::file::Lines;
+use self::queue::{Queue, Queued};
 use self::refusals::Refusals;
 use super::revisions::Revision;
 
@@ -149,13 +154,36 @@ struct Files {
 struct File {
     path: PathBuf,
     lines: Arc<Mutex<Lines>>,
+    queue: Arc<Queue>,
 }
 
 impl File {
-    /// Writes a line. A write beyond the time limit is abandoned, and further ones fail until the disk responds.
-    fn write(self, line: Vec<u8>) -> io::Result<()> {
-        let path = self.path;
-        config::file::within(&path, WRITE_LIMIT, move || self.lines.lock().write(&line))
+    fn open(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
+        let own = path.clone();
+        let lines = config::file::within(&path, WRITE_LIMIT, move || Lines::open(&own, max_bytes))?;
+        Ok(Self {
+            path,
+            lines: Arc::new(Mutex::new(lines)),
+            queue: Arc::default(),
+        })
+    }
+
+    /// Writes the queue up to this line. A write beyond the time limit is abandoned, and further ones fail until the
+    /// disk responds.
+    fn write(self, queued: &Queued) -> io::Result<()> {
+        let (lines, queue, own) = (Arc::clone(&self.lines), Arc::clone(&self.queue), queued.clone());
+        let written = config::file::within(&self.path, WRITE_LIMIT, move || {
+            let mut lines = lines.lock();
+            queue.drain(&own, |line| lines.write(line));
+            Ok(())
+        });
+        match written {
+            Ok(()) => queued.outcome(),
+            Err(error) => {
+                self.queue.give_up(queued);
+                Err(error)
+            }
+        }
     }
 }
 
@@ -175,8 +203,7 @@ struct Newest {
 }
 
 impl Newest {
-    fn push(&mut self, entry: Arc<Entry>) {
-        let bytes = serde_json::to_string(&*entry).map_or(0, |text| text.len());
+    fn push(&mut self, entry: Arc<Entry>, bytes: usize) {
         self.entries.push_back((entry, bytes));
         self.bytes += bytes;
         while self.entries.len() > ENTRIES || (self.bytes > BYTES && self.entries.len() > 1) {
@@ -200,18 +227,10 @@ impl Audit {
 
     /// Creates a log that appends to a file, with refusals in `FILE.refused`. Fails if a file cannot be opened.
     pub fn to_file(path: &Path, max_bytes: u64) -> io::Result<Self> {
-        let lines = |path: &Path| {
-            let own = path.to_owned();
-            let lines = config::file::within(path, WRITE_LIMIT, move || Lines::open(&own, max_bytes))?;
-            Ok::<_, io::Error>(File {
-                path: path.to_owned(),
-                lines: Arc::new(Mutex::new(lines)),
-            })
-        };
         Ok(Self {
             files: Some(Files {
-                applied: lines(path)?,
-                refused: lines(&file::beside(path, "refused"))?,
+                applied: File::open(path.to_owned(), max_bytes)?,
+                refused: File::open(file::beside(path, "refused"), max_bytes)?,
             }),
             ..Self::in_memory()
         })
@@ -219,19 +238,13 @@ impl Audit {
 
     /// Records an entry, unless it exceeds the bound on refusals. Returns after it is in the file, if there is one.
     pub async fn record(&self, happened: AuditRecord) {
-        let Some(entry) = self.keep(happened) else {
+        let Some((entry, queued)) = self.keep(happened) else {
             return;
         };
-        let file = self.files.as_ref().map(|files| match entry.outcome {
-            Outcome::Applied => files.applied.clone(),
-            Outcome::Refused => files.refused.clone(),
-        });
-        let Some(file) = file else {
+        let Some((file, queued)) = queued else {
             return;
         };
-        let mut line = serde_json::to_vec(&*entry).unwrap_or_default();
-        line.push(b'\n');
-        let written = tokio::task::spawn_blocking(move || file.write(line)).await;
+        let written = tokio::task::spawn_blocking(move || file.write(&queued)).await;
         let failed = match written {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
@@ -245,7 +258,9 @@ impl Audit {
         );
     }
 
-    fn keep(&self, happened: AuditRecord) -> Option<Arc<Entry>> {
+    /// Numbers an entry, keeps it in memory and queues it for its file, if there is one. Returns `None` if it exceeds
+    /// the bound on refusals.
+    fn keep(&self, happened: AuditRecord) -> Option<(Arc<Entry>, Option<(File, Queued)>)> {
         let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
             Ok((before, after)) => (Outcome::Applied, before, after, None),
@@ -274,10 +289,19 @@ impl Audit {
             left_out,
         });
         recent.next += 1;
-        match outcome {
-            Outcome::Applied => recent.applied.push(Arc::clone(&entry)),
-            Outcome::Refused => recent.refused.push(Arc::clone(&entry)),
-        }
+        let text = serde_json::to_string(&*entry).unwrap_or_default();
+        let (kind, file) = match outcome {
+            Outcome::Applied => (
+                &mut recent.applied,
+                self.files.as_ref().map(|files| &files.applied),
+            ),
+            Outcome::Refused => (
+                &mut recent.refused,
+                self.files.as_ref().map(|files| &files.refused),
+            ),
+        };
+        kind.push(Arc::clone(&entry), text.len());
+        let queued = file.map(|file| (file.clone(), file.queue.add(text + "\n")));
         drop(recent);
         if outcome == Outcome::Applied {
             self.changed.notify_one();
@@ -292,7 +316,7 @@ impl Audit {
             left_out = entry.left_out,
             "administration"
         );
-        Some(entry)
+        Some((entry, queued))
     }
 
     /// Returns the newest entries, newest first.
@@ -378,6 +402,37 @@ mod tests {
         };
         assert_eq!(whys(&path), ["c"]);
         assert_eq!(whys(&folder.path().join("audit.jsonl.1")), ["a", "b"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn numbers_are_in_the_order_of_the_lines_when_many_record_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let audit = Arc::new(Audit::to_file(&path, 1 << 20).unwrap());
+        let mut tasks = tokio::task::JoinSet::new();
+        for at in 0..300 {
+            let audit = Arc::clone(&audit);
+            tasks.spawn(async move {
+                audit.record(happened(&at.to_string())).await;
+                let file =
+                    std::fs::read_to_string(audit.files.as_ref().unwrap().applied.path.clone()).unwrap();
+                let why = format!("\"why\":\"{at}\"");
+                assert!(file.contains(&why), "{at} is in the file when its record returns");
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let numbers: Vec<u64> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<Value>(line).unwrap()["number"]
+                    .as_u64()
+                    .unwrap()
+            })
+            .collect();
+        assert_eq!(numbers, (0..300).collect::<Vec<_>>());
     }
 
     #[tokio::test]

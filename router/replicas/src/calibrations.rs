@@ -4,6 +4,7 @@
 //! connected. The others take entries newer than theirs: a calibration's number is one more than all before it.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -235,13 +236,15 @@ fn fitting(all: &mut All) -> Vec<u8> {
 }
 
 pub(super) async fn follow(state: Arc<State>, bus: Arc<Bus>) {
-    let Some(bucket) = bus.bucket.get() else { return };
+    let Some(bucket) = bus.bucket() else {
+        return pending().await;
+    };
     let mut trouble = None;
     loop {
         if let Ok(mut told) = bucket.changes(KEY).await {
             loop {
                 if bus.is_up() {
-                    let error = bus.exchange_calibrations(&state, bucket).await.err();
+                    let error = bus.exchange_calibrations(&state, &bucket).await.err();
                     if error != trouble {
                         say(error.as_ref());
                     }

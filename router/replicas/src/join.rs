@@ -89,7 +89,7 @@ impl Bus {
         now < READY_WITHIN && !self.has_joined.load(Ordering::Acquire) && may_be_up
     }
 
-    fn knows_things(&self) -> bool {
+    pub(super) fn knows_things(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
     }
 

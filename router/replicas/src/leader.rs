@@ -5,6 +5,7 @@
 //! leader only until three seconds after the start of its last successful write, so there are never two. For what it
 //! does, see docs/scaling.md, "The leader".
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,10 +128,12 @@ impl Bus {
 }
 
 pub(super) async fn lead(state: Arc<State>, bus: Arc<Bus>) {
-    let Some(bucket) = bus.bucket.get() else { return };
+    let Some(bucket) = bus.bucket() else {
+        return pending().await;
+    };
     loop {
         if bus.is_up()
-            && let Err(error) = bus.renew(bucket, state.is_draining()).await
+            && let Err(error) = bus.renew(&bucket, state.is_draining()).await
         {
             debug!(%error, "cannot renew the lease");
         }

@@ -20,7 +20,7 @@ mod tests;
 pub mod turns;
 pub mod wire;
 
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -61,7 +61,8 @@ pub struct Bus {
     next_turn: AtomicU64,
     /// Notified when a roll call should be sent soon.
     roll_wanted: Notify,
-    bucket: OnceLock<Bucket>,
+    /// The bucket of the present client; `None` without one.
+    bucket: Mutex<Option<Arc<Bucket>>>,
     live_policy: LivePolicy,
     calibrations: Calibrations,
     lease: Lease,
@@ -118,7 +119,7 @@ impl Bus {
             waiting: tokio::sync::Mutex::new(waiting),
             next_turn: AtomicU64::new(0),
             roll_wanted: Notify::new(),
-            bucket: OnceLock::new(),
+            bucket: Mutex::new(None),
             live_policy: LivePolicy::default(),
             calibrations: Calibrations::default(),
             lease: Lease::default(),
@@ -132,6 +133,14 @@ impl Bus {
     /// Returns whether NATS is connected.
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
+    }
+
+    fn bucket(&self) -> Option<Arc<Bucket>> {
+        self.bucket.lock().clone()
+    }
+
+    fn use_bucket(&self, bucket: Option<Bucket>) {
+        *self.bucket.lock() = bucket.map(Arc::new);
     }
 
     /// Records whether NATS is connected. Returns whether that changed.

@@ -1,5 +1,8 @@
 //! The connection to NATS, shared by all tasks, with automatic reconnection.
 //!
+//! The client reconnects by itself as long as its own task runs. A server can end that task: the client panics on some
+//! invalid messages. The tasks here then end with it, and a new client begins after a pause.
+//!
 //! Messages are not kept while the server is unreachable, because they would be outdated on reconnection. The roll
 //! call that follows at once has the current state.
 
@@ -12,8 +15,9 @@ use std::time::Duration;
 use async_nats::{Client, ConnectOptions, Event};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::Bus;
@@ -36,6 +40,9 @@ const INBOX: usize = 1_024;
 /// Most bytes of received messages waiting to be processed.
 const INBOX_BYTES: usize = 16 << 20;
 const LONGEST_CREDENTIALS: u64 = 1 << 20;
+/// Pauses before a new client: the first and the longest. The first follows again after a client that lasted a minute.
+const NEW_CLIENT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(15));
+const STEADY: Duration = Duration::from_secs(60);
 /// Interval of the check for silent replicas.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -79,8 +86,6 @@ struct Connected {
     state: Arc<State>,
     bus: Arc<Bus>,
     client: Client,
-    /// Events of the connection; locked by the task that watches it.
-    events: Arc<Mutex<mpsc::Receiver<Event>>>,
 }
 
 impl Connected {
@@ -95,33 +100,51 @@ impl Connected {
 
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Connects and runs all tasks of the bus forever.
+/// Connects and runs all tasks of the bus forever, with a new client whenever the last one has ended.
 pub async fn run(state: Arc<State>, bus: Arc<Bus>) {
-    let (client, events) = loop {
+    let mut pause = NEW_CLIENT.0;
+    loop {
+        let begun = Instant::now();
         match connect(&bus).await {
-            Ok(connected) => break connected,
-            Err(error) => {
-                let text = format!("{:#}", anyhow::Error::new(error));
-                if bus.set_error(text.clone()) {
-                    warn!(error = text, "cannot use NATS: this replica works alone");
-                }
-                bus.set_up(state.clock.now(), false);
-                tokio::time::sleep(RETRY.1).await;
+            Ok((client, events)) => {
+                serve(&state, &bus, client, events).await;
+                trouble(
+                    &state,
+                    &bus,
+                    "the NATS client ended: the server sent it an invalid message",
+                );
             }
+            Err(error) => trouble(&state, &bus, &format!("{:#}", anyhow::Error::new(error))),
         }
-    };
-    // Set only here.
-    let _ = bus.bucket.set(Bucket::new(client.clone(), &bus.settings.cluster));
+        disconnected(&state, &bus);
+        if begun.elapsed() >= STEADY {
+            pause = NEW_CLIENT.0;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(NEW_CLIENT.1);
+    }
+}
+
+/// Runs all tasks with a client until the client's own task has ended.
+async fn serve(state: &Arc<State>, bus: &Arc<Bus>, client: Client, mut events: mpsc::Receiver<Event>) {
+    bus.use_bucket(Some(Bucket::new(client.clone(), &bus.settings.cluster)));
     let connected = Connected {
-        state: Arc::clone(&state),
-        bus,
+        state: Arc::clone(state),
+        bus: Arc::clone(bus),
         client,
-        events: Arc::new(Mutex::new(events)),
     };
     let mut tasks = JoinSet::new();
+    spawn_all(&mut tasks, &connected);
+    drop(connected);
+    watch(state, bus, &mut events).await;
+    bus.use_bucket(None);
+    tasks.shutdown().await;
+}
+
+fn spawn_all(tasks: &mut JoinSet<()>, connected: &Connected) {
     let mut spawn = |kind, start: fn(&Connected) -> Running| {
         let connected = connected.clone();
-        tasks.spawn(forever(Arc::clone(&state), Task::only(kind), move || {
+        tasks.spawn(forever(connected.state(), Task::only(kind), move || {
             start(&connected)
         }));
     };
@@ -135,26 +158,24 @@ pub async fn run(state: Arc<State>, bus: Arc<Bus>) {
     spawn("bus_give", |to| {
         Box::pin(join::give(to.state(), to.bus(), to.client.clone()))
     });
-    spawn("bus_watch", |to| {
-        Box::pin(watch(to.state(), to.bus(), Arc::clone(&to.events)))
-    });
     spawn("bus_hear", |to| {
         Box::pin(hear(to.state(), to.bus(), to.client.clone()))
     });
     spawn("bus_tidy", |to| Box::pin(tidy(to.state(), to.bus())));
-    let joins = connected.clone();
-    let join = move || join::join(joins.state(), joins.bus(), joins.client.clone());
-    tasks.spawn(until_done(Arc::clone(&state), Task::only("bus_join"), join));
-    let say = move || {
-        let (state, bus) = (connected.state(), connected.bus());
+    spawn("bus_speak", |to| {
+        let (state, bus) = (to.state(), to.bus());
         let mut out = ToNats {
-            client: connected.client.clone(),
+            client: to.client.clone(),
             subject: subject(&bus),
             bus: Arc::clone(&bus),
         };
-        async move { speak(&state, &bus, &mut out).await }
-    };
-    forever(state, Task::only("bus_speak"), say).await;
+        Box::pin(async move { speak(&state, &bus, &mut out).await })
+    });
+    if !connected.bus.knows_things() {
+        let joins = connected.clone();
+        let join = move || join::join(joins.state(), joins.bus(), joins.client.clone());
+        tasks.spawn(until_done(connected.state(), Task::only("bus_join"), join));
+    }
 }
 
 fn subject(bus: &Bus) -> String {
@@ -213,30 +234,31 @@ fn announce(state: &State, bus: &Bus) {
     state.operator.events.tell(Kind::Replicas, &bus.name, now);
 }
 
-async fn watch(state: Arc<State>, bus: Arc<Bus>, events: Arc<Mutex<mpsc::Receiver<Event>>>) {
-    let mut events = events.lock().await;
+/// Records what happens to the connection, until the client's own task has ended.
+async fn watch(state: &State, bus: &Bus, events: &mut mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
-        let now = state.clock.now();
         match event {
             Event::Connected => {
-                if bus.set_up(now, true) {
+                if bus.set_up(state.clock.now(), true) {
                     info!(cluster = bus.settings.cluster, "connected to NATS");
-                    announce(&state, &bus);
+                    announce(state, bus);
                 }
                 bus.roll_wanted.notify_one();
                 bus.live_policy.wanted.notify_one();
             }
-            Event::Disconnected | Event::Closed => {
-                if bus.set_up(now, false) {
-                    warn!("NATS connection lost: this replica works alone until it is restored");
-                    announce(&state, &bus);
-                }
-            }
+            Event::Disconnected | Event::Closed => disconnected(state, bus),
             Event::SlowConsumer(_) => bus.counters.lost_messages("inbox", 1),
-            Event::ClientError(error) => trouble(&state, &bus, &error.to_string()),
-            Event::ServerError(error) => trouble(&state, &bus, &error.to_string()),
+            Event::ClientError(error) => trouble(state, bus, &error.to_string()),
+            Event::ServerError(error) => trouble(state, bus, &error.to_string()),
             other => debug!(event = %other, "NATS"),
         }
+    }
+}
+
+fn disconnected(state: &State, bus: &Bus) {
+    if bus.set_up(state.clock.now(), false) {
+        warn!("NATS connection lost: this replica works alone until it is restored");
+        announce(state, bus);
     }
 }
 
@@ -309,3 +331,6 @@ async fn tidy(state: Arc<State>, bus: Arc<Bus>) {
         bus.peers.tidy(&state, &bus);
     }
 }
+
+#[cfg(test)]
+mod tests;

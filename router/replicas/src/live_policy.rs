@@ -6,6 +6,7 @@
 
 mod document;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,7 +117,7 @@ impl Bus {
             let made = state.change_policy(change.clone(), expected);
             return made.map_err(|Stale(revision)| ChangeError::Stale(revision));
         }
-        let Some(bucket) = self.bucket.get().filter(|_| self.is_up()) else {
+        let Some(bucket) = self.bucket().filter(|_| self.is_up()) else {
             let why = self.why_down();
             return Err(ChangeError::Gone(
                 why.unwrap_or_else(|| "the connection was lost".to_owned()),
@@ -124,7 +125,7 @@ impl Bus {
         };
         let changing = async {
             let _turn = self.live_policy.turn.lock().await;
-            self.change_in_turn(state, bucket, change, expected).await
+            self.change_in_turn(state, &bucket, change, expected).await
         };
         let made = tokio::time::timeout(LIMIT, changing).await;
         made.unwrap_or_else(|_| Err(ChangeError::Unwritten(bucket.is_late())))
@@ -263,10 +264,12 @@ impl Bus {
 }
 
 pub(super) async fn follow(state: Arc<State>, bus: Arc<Bus>) {
-    let Some(bucket) = bus.bucket.get() else { return };
+    let Some(bucket) = bus.bucket() else {
+        return pending().await;
+    };
     loop {
         match bucket.changes(KEY).await {
-            Ok(mut told) => while look_and_wait(&state, &bus, bucket, &mut told).await {},
+            Ok(mut told) => while look_and_wait(&state, &bus, &bucket, &mut told).await {},
             Err(error) => warn!(%error, "policy changes cannot be watched"),
         }
         tokio::time::sleep(LOOK).await;

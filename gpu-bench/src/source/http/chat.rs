@@ -11,6 +11,9 @@ use serde_json::Value;
 
 use super::{Client, ProbeError};
 
+/// Longest stream that is read.
+const MAX_STREAM_BYTES: usize = 64 << 20;
+
 /// A complete response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
@@ -131,8 +134,15 @@ impl Client {
         }
         let mut reading = Reading::default();
         let mut events = sse::Events::default();
+        let mut read = 0;
         while let Some(bytes) = response.chunk().await? {
             let at = sent.elapsed();
+            read += bytes.len();
+            if read > MAX_STREAM_BYTES {
+                return Err(ProbeError::Malformed(format!(
+                    "more than {MAX_STREAM_BYTES} bytes"
+                )));
+            }
             events
                 .push(&bytes, |data| reading.event(data, at))
                 .map_err(|error| ProbeError::Malformed(error.to_string()))?;

@@ -23,7 +23,7 @@ const TREE_TOKENS: Tokens = Tokens(1 << 24);
 /// Compare routing policies on a fleet: TTFT percentiles, hits, utilisation
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tailroute-lab sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
+    tailroute-lab sim fleet --trace hot:1 --workers 4 --capacity-blocks 8000 --policies tail,cache_aware,least_ttft --load 0.8\n  \
     tailroute-lab sim fleet --trace conv.jsonl.gz --workers 4 --capacity-blocks 1000 --policies tail --cache lru,tail,to-belady --load 0.5 --json\n  \
     tailroute-lab sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 500 --policies tail --cache lru,end-lru,belady --view exact --load 1\n  \
     tailroute-lab sim fleet --trace gen:agentic:1 --workers 4 --capacity-blocks 4000 --policies tail,cache_aware --load 2 --fault die:1@0.3,return:1@0.6")]
@@ -393,5 +393,6 @@ fn table(reports: &[FleetReport]) -> String {
             r.slo_share * 100.0
         );
     }
-    text
+    text + "\n\np50 to mean: time to first token in ms. TEL (tail excess latency): sum of the times beyond the objective.\n\
+            hits: share of prompt tokens that were cached. busy: share of the workers' time. in SLO: turns within the objective."
 }

@@ -217,14 +217,15 @@ function terms(decision) {
 }
 
 /** When the first token came, against the objective and the prediction. */
-function came({ outcome, objective_ms: objective, runner_up: second }) {
+function came({ outcome, objective_ms: objective, runner_up: second, terms }) {
   const ttft = outcome?.ttft_ms;
   if (!ttft) return outcome ? `It ended without a first token: ${outcome.state}.` : 'It has no first token yet.';
   const limit = `the objective of ${text(time(objective))}`;
   const late = outcome.met === false;
   const cause = outcome.cause ? ` (cause: ${PART_NAMES[outcome.cause] ?? outcome.cause})` : '';
   const said = [`First token after ${text(time(ttft))}, ${late ? `${text(time(ttft - objective))} late for ${limit}${cause}` : `within ${limit}`}.`];
-  if (second?.than_actual_ms <= -1) said.push(`${second.worker} was predicted ${text(time(-second.than_actual_ms))} sooner.`);
+  const sooner = second && terms[0] ? terms[0].predicted_ttft_ms - second.predicted_ttft_ms : 0;
+  if (sooner >= 1) said.push(`On ${second.worker} it was predicted ${text(time(sooner))} sooner than here.`);
   if (outcome.avoidable_elsewhere_tokens) said.push(`Another worker held ${text(count(outcome.avoidable_elsewhere_tokens))} of the tokens that were computed.`);
   if (outcome.avoidable_mistaken_tokens) said.push(`${text(count(outcome.avoidable_mistaken_tokens))} tokens were predicted in this worker’s cache and were missing.`);
   return said.join(' ');

@@ -1,44 +1,110 @@
+//! The audit log in sentences.
+
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::format::{list, plain, text, time};
 use super::policy::settings::differences;
-use super::table::{Align, Table};
 
 /// Most differences that are shown of one change.
 const MOST: usize = 8;
 
-/// Formats the log, with what each change changed, or why it was refused, below it.
+/// Operations as a change that was made and as one that was refused. `{}` is the target.
+const OPERATIONS: &[(&str, &str, &str)] = &[
+    ("policy.put", "changed the policy", "change the policy"),
+    (
+        "policy.rollback",
+        "rolled the policy back",
+        "roll the policy back",
+    ),
+    (
+        "policy.revert",
+        "reverted the temporary policy",
+        "revert the temporary policy",
+    ),
+    (
+        "policy.adopt",
+        "changed the policy on another replica",
+        "change the policy",
+    ),
+    (
+        "policy.shadow_put",
+        "set the shadow policy",
+        "set the shadow policy",
+    ),
+    (
+        "policy.shadow_stop",
+        "stopped the shadow policy",
+        "stop the shadow policy",
+    ),
+    (
+        "config.reload",
+        "reloaded the configuration",
+        "reload the configuration",
+    ),
+    ("workers.add", "added worker {}", "add worker {}"),
+    ("workers.remove", "removed worker {}", "remove worker {}"),
+    ("workers.cordon", "cordoned {}", "cordon {}"),
+    ("workers.uncordon", "uncordoned {}", "uncordon {}"),
+    ("workers.drain", "drained {}", "drain {}"),
+    ("workers.alpha", "set α of {}", "set α of {}"),
+    ("workers.alpha_revert", "reverted α of {}", "revert α of {}"),
+    ("workers.calibrate", "calibrated {}", "calibrate {}"),
+    (
+        "keys.reset",
+        "reset the limits of key {}",
+        "reset the limits of key {}",
+    ),
+    ("capture.start", "started a capture", "start a capture"),
+    ("capture.stop", "stopped the capture", "stop the capture"),
+    ("log.put", "changed the log level", "change the log level"),
+];
+
+/// Formats the log, with what each change changed, or why it was refused, below its sentence.
 pub(super) fn audit(answer: &Value) -> String {
-    let mut table = Table::new(&[
-        ("when", Align::Left),
-        ("who", Align::Left),
-        ("what", Align::Left),
-        ("of", Align::Left),
-        ("outcome", Align::Left),
-        ("why", Align::Left),
-    ]);
+    let mut out = String::new();
     for entry in list(answer, "entries") {
-        table.row([
-            time(&entry["at_unix_ms"]),
-            text(&entry["who"], "name").to_owned(),
-            text(entry, "action").to_owned(),
-            text(entry, "target").to_owned(),
-            text(entry, "outcome").to_owned(),
-            text(entry, "why").to_owned(),
-        ]);
-        if let Some(refused) = entry["refused"].as_str() {
-            table.note(refused);
-        }
+        let _ = writeln!(out, "{}  {}", time(&entry["at_unix_ms"]), sentence(entry));
         let changes = changes(entry);
         let more = changes.len().saturating_sub(MOST);
         for change in changes.into_iter().take(MOST) {
-            table.note(change);
+            let _ = writeln!(out, "    {change}");
         }
         if more > 0 {
-            table.note(format!("and {more} more"));
+            let _ = writeln!(out, "    and {more} more");
         }
     }
-    table.text()
+    match out.is_empty() {
+        true => "There have been no changes.".to_owned(),
+        false => out.trim_end().to_owned(),
+    }
+}
+
+/// Says who changed what and why: `alice cordoned gpu-1: its fan is loud`.
+fn sentence(entry: &Value) -> String {
+    let (who, action, target) = (
+        text(&entry["who"], "name"),
+        text(entry, "action"),
+        text(entry, "target"),
+    );
+    let known = OPERATIONS.iter().find(|(known, ..)| *known == action);
+    let mut out = match (entry["refused"].as_str(), known) {
+        (None, Some((_, done, _))) => format!("{who} {}", done.replace("{}", target)),
+        (None, None) => format!("{who}: {action} of {target}"),
+        (Some(_), Some((_, _, wanted))) => format!("{who} was refused to {}", wanted.replace("{}", target)),
+        (Some(_), None) => format!("{who} was refused {action} of {target}"),
+    };
+    if let Some(why) = entry["why"].as_str() {
+        let _ = write!(out, ": {why}");
+    }
+    if let Some(refused) = entry["refused"].as_str() {
+        let _ = write!(out, " ({refused})");
+    }
+    if let Some(more @ 1..) = entry["left_out"].as_u64() {
+        let _ = write!(out, "; {more} such refusals before it are left out");
+    }
+    out
 }
 
 /// Compares the states before and after a change. Of a revision of the policy, only the settings are compared.
@@ -83,15 +149,16 @@ mod tests {
             entry("workers.cordon", "applied", json!({ "before": "none", "after": "cordoned" })),
             entry("workers.add", "applied", json!({ "before": null, "after": { "name": "x" } })),
             entry("policy.put", "refused", json!({ "before": null, "after": null, "refused": "403 no" })),
+            entry("spells.cast", "applied", json!({ "before": null, "after": null })),
         ] }));
-        let notes: Vec<&str> = shown
-            .lines()
-            .filter_map(|line| line.strip_prefix("    "))
-            .collect();
         assert_eq!(
-            notes,
-            ["weights.load: 1.0 → 1.2", "none → cordoned", "403 no"],
-            "{shown}"
+            shown,
+            "1970-01-01 00:00:00Z  alice changed the policy: w\n    weights.load: 1.0 → 1.2\n\
+             1970-01-01 00:00:00Z  alice cordoned x: w\n    none → cordoned\n\
+             1970-01-01 00:00:00Z  alice added worker x: w\n\
+             1970-01-01 00:00:00Z  alice was refused to change the policy: w (403 no)\n\
+             1970-01-01 00:00:00Z  alice: spells.cast of x: w"
         );
+        assert_eq!(audit(&json!({ "entries": [] })), "There have been no changes.");
     }
 }

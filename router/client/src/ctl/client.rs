@@ -1,17 +1,43 @@
-//! A client of the admin port, with one connection per request.
+//! A client of the admin port, with one connection per request, bounded in time and size.
 
+use std::collections::VecDeque;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use eventsource_stream::Eventsource as _;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, stream};
 use http::header::IF_MATCH;
 use http::{Method, StatusCode, Uri};
-use http_body_util::{BodyDataStream, BodyExt as _, Limited};
-use reqwest::{Body, Response};
+use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 
-const MAX_ANSWER_BYTES: usize = 512 << 20;
+use super::answer::printable_json;
+use crate::bounded::{self, FetchError, Fetched, Limits, fetch, open};
+
+/// Of an answer to a GET.
+const READ: Limits = Limits {
+    time: Duration::from_secs(10),
+    bytes: 16 << 20,
+};
+/// Of an answer to a change or a preview, which the router works on for 20 s at most.
+const CHANGE: Limits = Limits {
+    time: Duration::from_secs(40),
+    ..READ
+};
+/// Of a metrics page.
+const TEXT: Limits = Limits {
+    bytes: 64 << 20,
+    ..READ
+};
+/// Of a capture's turns.
+const TURNS: Limits = Limits {
+    time: Duration::from_secs(300),
+    bytes: 512 << 20,
+};
+/// Longest silence of the event stream: three of the router's keep-alives.
+const SILENCE: Duration = Duration::from_secs(45);
+/// Longest event.
+const EVENT_BYTES: usize = 1 << 20;
 
 /// The address and the credentials of a router.
 #[derive(Clone, Debug)]
@@ -62,30 +88,30 @@ pub struct Client {
 impl Client {
     /// Returns a client of this router. Fails if the HTTP client cannot be built.
     pub fn new(target: Target) -> anyhow::Result<Self> {
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .pool_max_idle_per_host(0);
-        Ok(Self {
-            target,
-            http: http.build()?,
-        })
+        let http = bounded::client().pool_max_idle_per_host(0).build()?;
+        Ok(Self { target, http })
     }
 
     /// Sends a GET and parses the JSON response. Fails if the router cannot be reached, or rejects the request.
     pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(serde_json::from_str(&self.text(path).await?)?)
+        self.json(self.request(Method::GET, path), READ).await
     }
 
     /// Sends a GET and returns the response as text. Fails if the router cannot be reached, or rejects the request.
     pub async fn text(&self, path: &str) -> anyhow::Result<String> {
-        let response = self.request(Method::GET, path, None, None).await?;
-        whole(response).await
+        let answer = self.whole(self.request(Method::GET, path), TEXT).await?;
+        Ok(answer.text())
+    }
+
+    /// Fetches the turns of the capture. Fails if the router cannot be reached, or rejects the request.
+    pub async fn turns(&self) -> anyhow::Result<String> {
+        let request = self.request(Method::GET, "/admin/v1/capture/turns");
+        Ok(self.whole(request, TURNS).await?.text())
     }
 
     /// Sends a change. Fails if the router cannot be reached, or rejects the request.
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.send_matching(method, path, body, None).await
+        self.json(self.request(method, path).json(body), CHANGE).await
     }
 
     /// Sends a change, conditional on this entity tag. Fails if the router cannot be reached, or rejects the request.
@@ -94,59 +120,113 @@ impl Client {
         method: Method,
         path: &str,
         body: &Value,
-        tag: Option<&str>,
+        tag: &str,
     ) -> anyhow::Result<Value> {
-        let response = self.request(method, path, Some(body), tag).await?;
-        Ok(serde_json::from_str(&whole(response).await?)?)
+        let request = self.request(method, path).header(IF_MATCH, tag).json(body);
+        self.json(request, CHANGE).await
     }
 
-    /// Streams changes as they happen. Fails if the router cannot be reached, or rejects the request.
-    pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>> + Unpin> {
-        let response = self.request(Method::GET, "/admin/v1/events", None, None).await?;
-        let events = BodyDataStream::new(Body::from(response)).eventsource();
-        Ok(events.map(|event| Ok(serde_json::from_str(&event?.data)?)))
+    /// Streams changes as they happen. Fails if the router cannot be reached, or rejects the request. The stream fails
+    /// if the router is silent, even without changes.
+    pub async fn events(&self) -> anyhow::Result<impl Stream<Item = anyhow::Result<Value>>> {
+        let request = self.request(Method::GET, "/admin/v1/events");
+        let response = open(request, READ.time).await;
+        let response = response.map_err(|error| self.unreached(error))?;
+        if !response.status().is_success() {
+            let status = response.status();
+            return Err(self.refusal(status, ""));
+        }
+        let follow = Follow {
+            response,
+            events: sse::Events::new(EVENT_BYTES),
+            ready: VecDeque::new(),
+        };
+        Ok(Box::pin(stream::try_unfold(follow, Follow::next)))
     }
 
-    async fn request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        tag: Option<&str>,
-    ) -> anyhow::Result<Response> {
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self
+            .http
+            .request(method, format!("http://{}{path}", self.target.authority));
+        match &self.target.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn whole(&self, request: RequestBuilder, limits: Limits) -> anyhow::Result<Fetched> {
+        let answer = fetch(request, limits).await;
+        let answer = answer.map_err(|error| self.unreached(error))?;
+        match answer.status.is_success() {
+            true => Ok(answer),
+            false => Err(self.refusal(answer.status, &answer.text())),
+        }
+    }
+
+    async fn json(&self, request: RequestBuilder, limits: Limits) -> anyhow::Result<Value> {
+        let answer = self.whole(request, limits).await?;
+        serde_json::from_slice(&answer.body).with_context(|| {
+            format!(
+                "{} did not answer in JSON: is it an admin port? (--admin URL)",
+                self.target.authority
+            )
+        })
+    }
+
+    fn unreached(&self, error: FetchError) -> anyhow::Error {
         let authority = &self.target.authority;
-        let mut request = self.http.request(method, format!("http://{authority}{path}"));
-        if let Some(token) = &self.target.token {
-            request = request.bearer_auth(token);
+        match error {
+            FetchError::Connect(why) => anyhow!(
+                "cannot reach the admin port at {authority}: {why}; is `tailroute serve` running there? (--admin URL)"
+            ),
+            error => anyhow::Error::new(error).context(format!("the admin port at {authority} failed")),
         }
-        if let Some(tag) = tag {
-            request = request.header(IF_MATCH, tag);
+    }
+
+    /// Formats a problem document, with one line per invalid field.
+    fn refusal(&self, status: StatusCode, body: &str) -> anyhow::Error {
+        let problem: Value = serde_json::from_str(body).unwrap_or_default();
+        if problem["detail"].is_null() && status == StatusCode::NOT_FOUND {
+            return anyhow!(
+                "{} answered 404, so it is no admin port; is it the data port? --admin takes the address of the \
+                 section [admin], by default http://127.0.0.1:9090",
+                self.target.authority
+            );
         }
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let request = request.build().context("invalid request")?;
-        let response = self.http.execute(request).await;
-        let response = response.map_err(|error| match error.is_connect() {
-            true => anyhow!(error).context(format!(
-                "cannot reach the admin port at {authority}; is `tailroute serve` running there? (--admin URL)"
-            )),
-            false => error.into(),
-        })?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        let status = response.status();
-        Err(refusal(status, &whole(response).await?))
+        refusal(status, &printable_json(&problem))
     }
 }
 
-async fn whole(response: Response) -> anyhow::Result<String> {
-    let body = Limited::new(Body::from(response), MAX_ANSWER_BYTES)
-        .collect()
-        .await;
-    let body = body.map_err(|error| anyhow!("the response was cut off: {error}"))?;
-    Ok(String::from_utf8(body.to_bytes().to_vec())?)
+/// The event stream of a router.
+struct Follow {
+    response: Response,
+    events: sse::Events,
+    ready: VecDeque<Value>,
+}
+
+impl Follow {
+    async fn next(mut self) -> anyhow::Result<Option<(Value, Self)>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some((event, self)));
+            }
+            let piece = bounded::next(&mut self.response, SILENCE).await;
+            let Some(piece) = piece.context("the router's events ended")? else {
+                return Ok(None);
+            };
+            let Self { events, ready, .. } = &mut self;
+            let mut malformed = None;
+            events
+                .push(&piece, |data| match serde_json::from_slice(data) {
+                    Ok(event) => ready.push_back(event),
+                    Err(error) => malformed = Some(error),
+                })
+                .context("the router's events ended")?;
+            if let Some(error) = malformed {
+                return Err(error).context("an event of the router is not JSON");
+            }
+        }
+    }
 }
 
 /// Escapes text for use as one path segment.
@@ -155,9 +235,7 @@ pub(super) fn escaped(text: &str) -> String {
     escaped.replace('+', "%20")
 }
 
-/// Formats a problem document, with one line per invalid field.
-fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
-    let problem: Value = serde_json::from_str(body).unwrap_or_default();
+fn refusal(status: StatusCode, problem: &Value) -> anyhow::Error {
     let Some(detail) = problem["detail"].as_str() else {
         return anyhow!("the router answered {status}");
     };
@@ -185,9 +263,13 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt as _;
+    use serde_json::json;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     use super::*;
+    use crate::bounded::tests::server;
 
     #[test]
     fn addresses_are_urls_or_hosts_with_ports() {
@@ -233,15 +315,63 @@ mod tests {
         let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
         let error = client.text("/").await.unwrap_err().to_string();
         assert!(
-            error.starts_with(&format!("cannot reach the admin port at {address}; is")),
+            error.starts_with(&format!(
+                "cannot reach the admin port at {address}: connection refused; is"
+            )),
             "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_no_admin_port_is_named() {
+        let address = server(|mut socket: TcpStream| async move {
+            let body = r#"{"error":{"message":"no route"}}"#;
+            let head = format!("HTTP/1.1 404 Not Found\r\ncontent-length: {}\r\n\r\n", body.len());
+            socket.write_all(format!("{head}{body}").as_bytes()).await
+        })
+        .await;
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let error = client.get("/admin/v1/workers").await.unwrap_err().to_string();
+        assert!(error.contains("is it the data port?"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn control_characters_of_a_problem_are_escaped() {
+        let address = server(|mut socket: TcpStream| async move {
+            let body = r#"{"detail":"a\u001b[2Kb\nc\u009bd\u202ee"}"#;
+            let head = format!("HTTP/1.1 409 Conflict\r\ncontent-length: {}\r\n\r\n", body.len());
+            socket.write_all(format!("{head}{body}").as_bytes()).await
+        })
+        .await;
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let error = client.get("/admin/v1/workers").await.unwrap_err().to_string();
+        assert_eq!(error, r"refused (409): a\u001b[2Kb\nc\u009bd\u202ee");
+    }
+
+    #[tokio::test]
+    async fn an_endless_event_ends_the_stream() {
+        let address = server(|mut socket: TcpStream| async move {
+            socket.write_all(b"HTTP/1.1 200 OK\r\n\r\ndata: ").await?;
+            loop {
+                socket.write_all(&[b'x'; 65536]).await?;
+            }
+        })
+        .await;
+        let client = Client::new(Target::new(&address, None).unwrap()).unwrap();
+        let mut events = client.events().await.unwrap();
+        let error = events.next().await.unwrap().unwrap_err();
+        assert!(
+            format!("{error:#}").contains("more than 1048576 bytes"),
+            "{error:#}"
         );
     }
 
     #[test]
     fn a_problem_names_each_field_on_its_line() {
-        let body = r#"{"detail":"d","errors":[{"field":"settings.policy","detail":"wrong","hint":"did you mean `tail`?"}]}"#;
-        let text = refusal(StatusCode::UNPROCESSABLE_ENTITY, body).to_string();
+        let problem = json!({ "detail": "d", "errors": [
+            { "field": "settings.policy", "detail": "wrong", "hint": "did you mean `tail`?" },
+        ] });
+        let text = refusal(StatusCode::UNPROCESSABLE_ENTITY, &problem).to_string();
         assert_eq!(
             text,
             "refused (422), nothing was changed:\n  settings.policy: wrong; did you mean `tail`?"

@@ -127,7 +127,7 @@ struct LeftOut {
 struct RunnerUp {
     worker: String,
     score_more: f64,
-    than_actual_ms: Option<f64>,
+    predicted_ttft_ms: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use self::settings::apply;
-use super::answer::Answer;
+use super::answer::{Answer, printable_json};
 use super::client::Client;
 
 const POLICY: &str = "/admin/v1/policy";
@@ -22,7 +22,7 @@ pub(super) enum Policy {
     /// `classes.CLASS.weights.slo=2`; of a policy that requests select by name, `named.NAME.policy=least_ttft`.
     /// `null` removes an override.
     #[command(
-        after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 600\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'same as the others'"
+        after_help = "Examples:\n  tailroute ctl policy set weights.locality=1.2 weights.slo=0.1 --reason 'noon' --for 10m\n  tailroute ctl policy set classes.batch.weights.locality=2 --reason 'batch can wait'\n  tailroute ctl policy set classes.batch=null --reason 'same as the others'"
     )]
     Set {
         /// The changes, each as KEY=VALUE.
@@ -31,8 +31,8 @@ pub(super) enum Policy {
         /// The reason, for the audit log.
         #[arg(long)]
         reason: String,
-        /// Revert to the current policy after this many seconds.
-        #[arg(long = "for", value_name = "SECONDS")]
+        /// Revert to the current policy after this time: 90, 90s, 10m, 2h or 1d; a number alone is seconds.
+        #[arg(long = "for", value_name = "TIME", value_parser = lab::args::seconds)]
         revert_after_s: Option<f64>,
     },
     /// Earlier policies, newest first.
@@ -94,16 +94,15 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
         } => {
             let (shown, settings, tag) = changed(client, &changes).await?;
             let body = json!({ "settings": settings, "reason": reason, "revert_after_s": revert_after_s });
-            let answer = client
-                .send_matching(Method::PUT, POLICY, &body, Some(&tag))
-                .await?;
+            let answer = client.send_matching(Method::PUT, POLICY, &body, &tag).await?;
+            let shown = printable_json(&shown);
             Ok(Answer::new(answer, |after| {
                 show::changed(&shown["settings"], after)
             }))
         }
         Policy::History { limit } => history(client, limit as usize).await,
         Policy::Rollback { to, reason } => {
-            let before = client.get(POLICY).await?["settings"].take();
+            let before = printable_json(&client.get(POLICY).await?["settings"]);
             let body = json!({ "to_revision": to, "reason": reason });
             let answer = client
                 .send(Method::POST, "/admin/v1/policy/rollback", &body)
@@ -142,7 +141,7 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
 async fn history(client: &Client, limit: usize) -> anyhow::Result<Answer> {
     let more = (limit + 1).min(1000);
     let mut answer = client.get(&format!("{POLICY}/history?limit={more}")).await?;
-    let text = show::history(&answer, limit);
+    let text = show::history(&printable_json(&answer), limit);
     if let Some(revisions) = answer["revisions"].as_array_mut() {
         revisions.truncate(limit);
     }
@@ -150,7 +149,7 @@ async fn history(client: &Client, limit: usize) -> anyhow::Result<Answer> {
 }
 
 async fn shadow(client: &Client, answer: Value) -> anyhow::Result<Answer> {
-    let in_force = client.get(POLICY).await?["settings"].take();
+    let in_force = printable_json(&client.get(POLICY).await?["settings"]);
     Ok(Answer::new(answer, |shadow| show::shadow(shadow, &in_force)))
 }
 

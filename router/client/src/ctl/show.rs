@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::format::{text, time};
+use super::format::text;
 
 pub(super) fn index(answer: &Value) -> String {
     let mut out = format!(
@@ -44,17 +44,4 @@ pub(super) fn index(answer: &Value) -> String {
         );
     }
     out
-}
-
-pub(super) fn event(event: &Value) -> String {
-    if let Some(missed) = event["missed"].as_u64() {
-        return format!("({missed} events were missed)");
-    }
-    format!(
-        "{}  {:<8} {:<24} {}",
-        time(&event["at_unix_ms"]),
-        text(event, "kind"),
-        text(event, "subject"),
-        event["now"],
-    )
 }

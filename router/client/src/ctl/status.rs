@@ -127,7 +127,10 @@ pub(super) fn config(answer: &Value) -> String {
     };
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     table.row(["generation".to_owned(), answer["generation"].to_string()]);
-    table.row(["refused".to_owned(), refused.unwrap_or("no").to_owned()]);
+    let problems: Vec<&str> = refused.map_or(vec!["no"], |refused| refused.split("\\n").collect());
+    let (first, more) = problems.split_first().unwrap_or((&"no", &[]));
+    table.row(["refused".to_owned(), (*first).to_owned()]);
+    more.iter().for_each(|problem| table.note(*problem));
     let sections = match sections.is_empty() {
         true => "nothing".to_owned(),
         false => sections.join(", "),

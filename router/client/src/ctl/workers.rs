@@ -2,6 +2,7 @@ mod show;
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -9,6 +10,9 @@ use super::answer::Answer;
 use super::client::{Client, escaped};
 use super::pair;
 
+/// Workers per page of the list, and pages at most.
+const PAGE: usize = 1_000;
+const PAGES: usize = 66;
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Subcommand)]
@@ -73,8 +77,8 @@ pub(super) enum Workers {
         /// Milliseconds per uncached token.
         #[arg(long)]
         ms_per_token: f64,
-        /// Revert after this many seconds.
-        #[arg(long = "for", value_name = "SECONDS")]
+        /// Revert after this time: 90, 90s, 10m, 2h or 1d; a number alone is seconds.
+        #[arg(long = "for", value_name = "TIME", value_parser = lab::args::seconds)]
         revert_after_s: Option<f64>,
     },
     /// Use a worker's learned α again.
@@ -83,22 +87,15 @@ pub(super) enum Workers {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Named {
-    /// The worker's name.
-    name: String,
+    /// The names of one or several workers.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
     /// The reason, for the audit log.
     #[arg(long)]
     reason: String,
 }
 
 pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer> {
-    let post = async |named: &Named, action: &str, force: bool| {
-        let path = format!("{}/{action}", path(&named.name));
-        let mut body = json!({ "reason": named.reason });
-        if force {
-            body["force"] = json!(true);
-        }
-        client.send(Method::POST, &path, &body).await
-    };
     let answer = match what {
         Workers::List => return Ok(Answer::new(all(client).await?, show::workers)),
         Workers::Show { name } => client.get(&path(&name)).await?,
@@ -114,38 +111,94 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer
             let body = json!({ "worker": worker, "reason": reason });
             client.send(Method::POST, "/admin/v1/workers", &body).await?
         }
-        Workers::Remove { named, force, wait } => {
-            let answer = post(&named, "remove", force).await?;
-            while wait && is_there(client, &named.name).await? {
-                tokio::time::sleep(LOOK).await;
-            }
-            answer
+        Workers::Remove { named, force, wait } => return remove(client, named, force, wait).await,
+        Workers::Cordon { named, force } => {
+            return each(client, named, Method::POST, "cordon", forced(force)).await;
         }
-        Workers::Cordon { named, force } => post(&named, "cordon", force).await?,
-        Workers::Uncordon(named) => post(&named, "uncordon", false).await?,
-        Workers::Drain { named, force, wait } => {
-            let mut answer = post(&named, "drain", force).await?;
-            while wait && answer["state"] == "draining" {
-                tokio::time::sleep(LOOK).await;
-                answer = client.get(&path(&named.name)).await?;
-            }
-            answer
-        }
+        Workers::Uncordon(named) => return each(client, named, Method::POST, "uncordon", json!({})).await,
+        Workers::Drain { named, force, wait } => return drain(client, named, force, wait).await,
         Workers::Alpha {
             named,
             ms_per_token,
             revert_after_s,
         } => {
-            let body = json!({
-                "alpha_ms_per_token": ms_per_token, "reason": named.reason, "revert_after_s": revert_after_s,
-            });
-            client
-                .send(Method::PUT, &format!("{}/alpha", path(&named.name)), &body)
-                .await?
+            let body = json!({ "alpha_ms_per_token": ms_per_token, "revert_after_s": revert_after_s });
+            return each(client, named, Method::PUT, "alpha", body).await;
         }
-        Workers::AlphaRevert(named) => post(&named, "alpha/revert", false).await?,
+        Workers::AlphaRevert(named) => {
+            return each(client, named, Method::POST, "alpha/revert", json!({})).await;
+        }
     };
     Ok(Answer::new(answer, show::worker))
+}
+
+fn forced(force: bool) -> Value {
+    match force {
+        true => json!({ "force": true }),
+        false => json!({}),
+    }
+}
+
+/// Makes one change to each worker, in order. Fails at the first that is refused; the error names it, and those before
+/// it are changed.
+async fn each(
+    client: &Client,
+    named: Named,
+    method: Method,
+    action: &str,
+    mut body: Value,
+) -> anyhow::Result<Answer> {
+    body["reason"] = json!(named.reason);
+    let mut answers = Vec::new();
+    for name in &named.names {
+        let answer = client
+            .send(method.clone(), &format!("{}/{action}", path(name)), &body)
+            .await;
+        let answer = match named.names.len() {
+            1 => answer,
+            _ => answer.with_context(|| format!("{name} (those before it were changed)")),
+        };
+        answers.push(answer?);
+    }
+    Ok(shown(answers))
+}
+
+/// Formats one worker, or several as a list.
+fn shown(mut answers: Vec<Value>) -> Answer {
+    match answers.len() {
+        1 => Answer::new(answers.remove(0), show::worker),
+        _ => Answer::new(json!({ "workers": answers }), show::workers),
+    }
+}
+
+async fn remove(client: &Client, named: Named, force: bool, wait: bool) -> anyhow::Result<Answer> {
+    let names = named.names.clone();
+    let answer = each(client, named, Method::POST, "remove", forced(force)).await?;
+    for name in names {
+        while wait && is_there(client, &name).await? {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    Ok(answer)
+}
+
+async fn drain(client: &Client, named: Named, force: bool, wait: bool) -> anyhow::Result<Answer> {
+    let names = named.names.clone();
+    let answer = each(client, named, Method::POST, "drain", forced(force)).await?;
+    if !wait {
+        return Ok(answer);
+    }
+    let mut answers = Vec::new();
+    for name in names {
+        answers.push(loop {
+            let answer = client.get(&path(&name)).await?;
+            if answer["state"] != "draining" {
+                break answer;
+            }
+            tokio::time::sleep(LOOK).await;
+        });
+    }
+    Ok(shown(answers))
 }
 
 async fn is_there(client: &Client, name: &str) -> anyhow::Result<bool> {
@@ -158,18 +211,22 @@ fn path(name: &str) -> String {
     format!("/admin/v1/workers/{}", escaped(name))
 }
 
-/// Fetches all pages of the list.
+/// Fetches all pages of the list. Fails if there are more than any router has workers for.
 pub(crate) async fn all(client: &Client) -> anyhow::Result<Value> {
     let mut workers: Vec<Value> = Vec::new();
-    loop {
+    for _ in 0..PAGES {
         let part = client
-            .get(&format!("/admin/v1/workers?limit=1000&offset={}", workers.len()))
+            .get(&format!(
+                "/admin/v1/workers?limit={PAGE}&offset={}",
+                workers.len()
+            ))
             .await?;
         let part = part["workers"].as_array().cloned().unwrap_or_default();
-        let whole = part.len() < 1000;
+        let whole = part.len() < PAGE;
         workers.extend(part);
         if whole {
             return Ok(json!({ "total": workers.len(), "workers": workers }));
         }
     }
+    anyhow::bail!("the router lists more than {} workers", PAGES * PAGE)
 }

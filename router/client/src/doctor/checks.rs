@@ -1,7 +1,9 @@
 pub(super) mod access;
+pub(super) mod admin_port;
 pub(super) mod cache_events;
 pub(super) mod cached_tokens;
 pub(super) mod capacity;
+pub(super) mod clients;
 pub(super) mod clock;
 pub(super) mod configuration;
 pub(super) mod cost;
@@ -25,7 +27,7 @@ fn untold() -> Verdict {
 /// The verdict where the worker itself has not told a fact.
 fn unreached(worker: &Worker) -> Verdict {
     if !worker.is_up() {
-        return Verdict::unknown("its probes fail", "see its health");
+        return Verdict::unknown("it is not well", "see its health");
     }
     match &worker.direct.unreachable {
         Some(error) => Verdict::unknown(

@@ -1,52 +1,50 @@
-//! One request, bounded in time, and the server's clock.
+//! One request, bounded in time and size, and the server's clock.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use reqwest::header::DATE;
-use reqwest::{Response, Url};
+use http::HeaderMap;
+use http::header::DATE;
+use reqwest::Url;
 
 use super::facts::Offset;
+use crate::bounded::{FetchError, Fetched, Limits, fetch};
 use crate::unix_ms;
 
-/// Timeout of a request that an idle program answers at once.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-pub(super) const PROMPT_PATIENCE: Duration = Duration::from_secs(60);
+/// Bounds of a request that an idle program answers at once.
+const ASKED: Limits = Limits {
+    time: Duration::from_secs(5),
+    bytes: 2 << 20,
+};
+/// Bounds of a prompt's answer.
+pub(super) const PROMPTED: Limits = Limits {
+    time: Duration::from_secs(30),
+    bytes: 1 << 20,
+};
 
 pub(super) async fn get(
     http: &reqwest::Client,
     url: Url,
     key: Option<&str>,
-) -> Result<(Response, Option<Offset>), String> {
-    let mut request = http.get(url).timeout(PATIENCE);
+) -> Result<(Fetched, Option<Offset>), FetchError> {
+    let mut request = http.get(url);
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
     let sent = unix_ms();
-    let response = request.send().await.map_err(|error| explain(&error))?;
-    let offset = offset(&response, sent, unix_ms());
-    Ok((response, offset))
+    let fetched = fetch(request, ASKED).await?;
+    let headed = sent + fetched.head_after.as_secs_f64() * 1e3;
+    let offset = offset(&fetched.headers, sent, headed);
+    Ok((fetched, offset))
 }
 
 /// Compares a response's `Date` with the middle of its exchange. The header is cut to seconds.
-fn offset(response: &Response, sent: f64, received: f64) -> Option<Offset> {
-    let date = httpdate::parse_http_date(response.headers().get(DATE)?.to_str().ok()?).ok()?;
+fn offset(headers: &HeaderMap, sent: f64, received: f64) -> Option<Offset> {
+    let date = httpdate::parse_http_date(headers.get(DATE)?.to_str().ok()?).ok()?;
     let date = date.duration_since(UNIX_EPOCH).ok()?.as_secs_f64() * 1e3;
     Some(Offset {
         ms: date + 500.0 - (sent + received) / 2.0,
         error_ms: 500.0 + (received - sent) / 2.0,
     })
-}
-
-/// Formats an error without the URL, by its innermost cause.
-pub(super) fn explain(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "no answer in time".to_owned();
-    }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]
@@ -55,14 +53,8 @@ mod tests {
 
     #[test]
     fn a_date_is_compared_with_the_middle_of_the_exchange() {
-        let response = |date: &str| -> Response {
-            http::Response::builder()
-                .header(DATE, date)
-                .body("")
-                .unwrap()
-                .into()
-        };
-        let found = offset(&response("Thu, 01 Jan 1970 00:00:10 GMT"), 6_000.0, 7_000.0).unwrap();
+        let headers = |date: &str| HeaderMap::from_iter([(DATE, date.parse().unwrap())]);
+        let found = offset(&headers("Thu, 01 Jan 1970 00:00:10 GMT"), 6_000.0, 7_000.0).unwrap();
         assert_eq!(
             found,
             Offset {
@@ -70,6 +62,6 @@ mod tests {
                 error_ms: 1_000.0
             }
         );
-        assert_eq!(offset(&response("yesterday"), 0.0, 0.0), None);
+        assert_eq!(offset(&headers("yesterday"), 0.0, 0.0), None);
     }
 }

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::stream_probe::StreamError;
+
 /// All facts about a router and its fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -10,7 +12,12 @@ pub struct Facts {
     pub router: String,
     /// The workers, in the router's order.
     pub(super) workers: Vec<Worker>,
+    /// The newest turns that have ended, late or not.
     pub(super) turns: Vec<Turn>,
+    /// The objective of turns of no class.
+    pub(super) objective_ms: Option<f64>,
+    /// What the admin port did not answer, and why.
+    pub(super) unread: Vec<(&'static str, String)>,
     pub(super) configuration: Configuration,
     pub(super) replicas: Replicas,
     pub(super) discovery: Vec<Source>,
@@ -20,7 +27,42 @@ pub struct Facts {
     /// Milliseconds since 1970, by this machine's clock.
     pub(super) now_unix_ms: f64,
     /// Outcome of the stream through the clients' URL, if one was given.
-    pub(super) stream: Option<Result<Stream, String>>,
+    pub(super) stream: Option<Result<Stream, StreamError>>,
+}
+
+impl Facts {
+    /// Returns what a worker's answers to turns show of its cache. `None` without turns that report it.
+    pub(super) fn shown_by(&self, worker: &str) -> Option<Shown> {
+        let turns = self.turns.iter().filter(|turn| turn.worker == worker);
+        let reports = turns.filter_map(|turn| Some((turn.prompt_tokens(), turn.reported_cached?)));
+        reports.fold(None, |shown, (prompt, cached)| {
+            let Shown {
+                turns,
+                prompt_tokens,
+                cached_tokens,
+            } = shown.unwrap_or_default();
+            Some(Shown {
+                turns: turns + 1,
+                prompt_tokens: prompt_tokens.saturating_add(prompt),
+                cached_tokens: cached_tokens.saturating_add(cached),
+            })
+        })
+    }
+}
+
+/// Reports of cached tokens in a worker's answers to turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) turns: usize,
+    pub(super) prompt_tokens: u64,
+    pub(super) cached_tokens: u64,
+}
+
+impl Shown {
+    /// Returns whether any turn found a part of its prompt.
+    pub(super) fn caches_prefixes(self) -> bool {
+        self.cached_tokens > 0
+    }
 }
 
 /// A worker, as the admin port describes it. Fields that an older router lacks are `None`.
@@ -57,7 +99,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn is_up(&self) -> bool {
-        self.state != "unwell"
+        !matches!(self.state.as_str(), "unwell" | "starting")
     }
 }
 
@@ -84,20 +126,32 @@ pub(super) struct Turn {
     pub(super) objective_ms: f64,
     pub(super) uncached_tokens: u64,
     pub(super) cached_tokens: u64,
+    /// Cached tokens that the answer itself reports.
+    pub(super) reported_cached: Option<u64>,
+    pub(super) is_late: bool,
+    pub(super) arrived_unix_ms: f64,
 }
 
 impl Turn {
+    pub(super) fn prompt_tokens(&self) -> u64 {
+        self.uncached_tokens.saturating_add(self.cached_tokens)
+    }
+
     /// Reads a turn from a decision. `None` if the turn has no complete answer.
     pub(super) fn of(decision: &Value) -> Option<Self> {
         let outcome = &decision["outcome"];
         let prompt = outcome["prompt_tokens"].as_u64()?;
         let predicted = || decision["terms"][0]["cached_tokens"].as_u64();
-        let cached = outcome["cached_tokens"].as_u64().or_else(predicted)?.min(prompt);
+        let reported = outcome["cached_tokens"].as_u64().map(|cached| cached.min(prompt));
+        let cached = reported.or_else(predicted)?.min(prompt);
         Some(Self {
             worker: decision["worker"].as_str()?.to_owned(),
             objective_ms: decision["objective_ms"].as_f64()?,
             uncached_tokens: prompt - cached,
             cached_tokens: cached,
+            reported_cached: reported,
+            is_late: outcome["met"] == false,
+            arrived_unix_ms: decision["arrived_unix_ms"].as_f64().unwrap_or(0.0),
         })
     }
 }

@@ -4,12 +4,12 @@
 use anyhow::Context as _;
 use futures_util::{StreamExt as _, stream};
 use reqwest::Url;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::exchange::{PATIENCE, get};
+use super::exchange::get;
 use super::facts::{Facts, Offset, Turn, Worker};
 use super::{Options, stream_probe, worker_probe};
+use crate::bounded::{self, FetchError};
 use crate::ctl::client::Client;
 use crate::ctl::workers;
 use crate::unix_ms;
@@ -17,14 +17,12 @@ use crate::unix_ms;
 /// Readings of the workers' queues: a request in transit is counted by one side only for a moment.
 const READINGS: usize = 3;
 const AT_ONCE: usize = 16;
+/// Turns that are judged.
+const TURNS: usize = 200;
 
 /// Collects all facts about a router. Fails if the router cannot be reached, or does not list its workers.
 pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow::Result<Facts> {
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(PATIENCE)
-        .build()?;
+    let http = bounded::client().build()?;
     let mut workers = list(client).await?;
     for _ in 1..READINGS {
         tokio::time::sleep(options.between_readings).await;
@@ -37,7 +35,7 @@ pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow:
         ..Facts::default()
     };
     read_router(client, &mut facts).await;
-    facts.workers = ask_workers(&http, workers, options).await;
+    facts.workers = ask_workers(&http, workers, &facts, options).await;
     if let Some(url) = &options.url {
         facts.stream = Some(stream_probe::run(&http, url, options.key.as_deref()).await);
     }
@@ -69,35 +67,71 @@ async fn router_clock(http: &reqwest::Client, router: &str) -> Option<Offset> {
     get(http, url, None).await.ok()?.1
 }
 
+/// Reads everything at once, so that a router that does not answer is waited for only once.
 async fn read_router(client: &Client, facts: &mut Facts) {
-    let page = read::<Value>(client, "/admin/v1/decisions?limit=200")
-        .await
-        .unwrap_or_default();
-    facts.turns = page["decisions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Turn::of)
-        .collect();
-    facts.configuration = read(client, "/admin/v1/config").await.unwrap_or_default();
-    facts.replicas = read(client, "/admin/v1/replicas").await.unwrap_or_default();
-    let sources = read::<Value>(client, "/admin/v1/discovery")
-        .await
-        .unwrap_or_default();
-    facts.discovery = serde_json::from_value(sources["sources"].clone()).unwrap_or_default();
-    facts.metrics = client.text("/metrics").await.ok();
+    let get = async |path: &'static str| (path, client.get(path).await);
+    let metrics = async { ("/metrics", client.text("/metrics").await) };
+    let (late, punctual, slo, configuration, replicas, discovery, (_, metrics)) = tokio::join!(
+        get("/admin/v1/decisions?late=true&limit=200"),
+        get("/admin/v1/decisions?late=false&limit=200"),
+        get("/admin/v1/slo"),
+        get("/admin/v1/config"),
+        get("/admin/v1/replicas"),
+        get("/admin/v1/discovery"),
+        metrics,
+    );
+    let mut read = |(path, answer): (&'static str, anyhow::Result<Value>)| {
+        answer.unwrap_or_else(|error| {
+            facts.unread.extend(unread(path, &error));
+            Value::Null
+        })
+    };
+    let pages = [read(late), read(punctual)];
+    let slo = read(slo);
+    let (configuration, replicas, discovery) = (read(configuration), read(replicas), read(discovery));
+    facts.turns = newest(&pages);
+    facts.objective_ms = of_no_class(&slo);
+    facts.configuration = serde_json::from_value(configuration).unwrap_or_default();
+    facts.replicas = serde_json::from_value(replicas).unwrap_or_default();
+    facts.discovery = serde_json::from_value(discovery["sources"].clone()).unwrap_or_default();
+    match metrics {
+        Ok(page) => facts.metrics = Some(page),
+        Err(error) => facts.unread.extend(unread("/metrics", &error)),
+    }
 }
 
-async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Option<T> {
-    serde_json::from_value(client.get(path).await.ok()?).ok()
+/// Returns what is reported of a request that failed. A router that rejects it may be older.
+fn unread(path: &'static str, error: &anyhow::Error) -> Option<(&'static str, String)> {
+    let failed = error.downcast_ref::<FetchError>()?;
+    Some((path, failed.to_string()))
 }
 
-async fn ask_workers(http: &reqwest::Client, workers: Vec<Worker>, options: &Options) -> Vec<Worker> {
+/// Returns the newest turns of several pages that have ended.
+fn newest(pages: &[Value]) -> Vec<Turn> {
+    let decisions = pages.iter().filter_map(|page| page["decisions"].as_array());
+    let mut turns: Vec<Turn> = decisions.flatten().filter_map(Turn::of).collect();
+    turns.sort_by(|one, two| two.arrived_unix_ms.total_cmp(&one.arrived_unix_ms));
+    turns.truncate(TURNS);
+    turns
+}
+
+fn of_no_class(slo: &Value) -> Option<f64> {
+    let mut classes = slo["objective"]["classes"].as_array()?.iter();
+    classes.find(|class| class["class"] == "default")?["ttft_ms"].as_f64()
+}
+
+async fn ask_workers(
+    http: &reqwest::Client,
+    workers: Vec<Worker>,
+    facts: &Facts,
+    options: &Options,
+) -> Vec<Worker> {
     let asked = workers
         .into_iter()
         .enumerate()
         .map(|(at, mut worker)| async move {
-            worker.direct = worker_probe::run(http, &worker, at as u64, options).await;
+            let shown = facts.shown_by(&worker.name);
+            worker.direct = worker_probe::run(http, &worker, shown, at as u64, options).await;
             worker
         });
     stream::iter(asked).buffered(AT_ONCE).collect().await

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use policy::text::printable;
 use serde::Serialize;
 
 use super::verdict::{Finding, Status, counted};
@@ -258,19 +259,20 @@ impl Paint {
 }
 
 fn cut(name: &str, width: usize) -> String {
+    let name = printable(name).into_owned();
     if name.chars().count() <= width {
-        return name.to_owned();
+        return name;
     }
     let mut name: String = name.chars().take(width - 1).collect();
     name.push('…');
     name
 }
 
-/// Breaks text between words; a longer word has a line of its own. Control characters of foreign text are dropped.
+/// Breaks text between words; a longer word has a line of its own. Control characters of foreign text are escaped.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let word: String = word.chars().filter(|letter| !letter.is_control()).collect();
+        let word = printable(word).into_owned();
         match lines.last_mut() {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
                 line.push(' ');

@@ -1,57 +1,92 @@
 //! A streamed completion through the URL that clients use.
 
-use reqwest::Url;
+use http::StatusCode;
 use reqwest::header::{HeaderMap, SERVER, VIA};
+use reqwest::{RequestBuilder, Url};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::exchange::{PROMPT_PATIENCE, explain, get};
+use super::exchange::{PROMPTED, get};
 use super::facts::Stream;
+use crate::bounded::{FetchError, next, open};
 use crate::drive::answer::Answer;
 
 const TOKENS: u32 = 32;
 
-pub(super) async fn run(http: &reqwest::Client, base: &str, key: Option<&str>) -> Result<Stream, String> {
-    let base = base.trim_end_matches('/');
-    let base = base.strip_suffix("/v1").unwrap_or(base);
-    let url = |path: &str| -> Result<Url, String> {
-        let url: Url = format!("{base}{path}")
-            .parse()
-            .map_err(|_| "the URL is not understood".to_owned())?;
-        match url.scheme() {
-            "http" => Ok(url),
-            _ => Err("the URL is https, which this command does not speak".to_owned()),
-        }
-    };
-    let (models, _) = get(http, url("/v1/models")?, key).await?;
-    if !models.status().is_success() {
-        return Err(format!("GET /v1/models answered {}", models.status()));
+/// Why there was no stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StreamError {
+    /// The clients' URL answers with this status what does not depend on streams.
+    #[error("GET /v1/models answered {0}")]
+    Unserved(StatusCode),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<FetchError> for StreamError {
+    fn from(error: FetchError) -> Self {
+        Self::Failed(error.to_string())
     }
-    let models: Value = models.json().await.map_err(|error| explain(&error))?;
-    let model = models["data"][0]["id"].as_str().ok_or("it lists no model")?;
+}
+
+pub(super) async fn run(
+    http: &reqwest::Client,
+    base: &str,
+    key: Option<&str>,
+) -> Result<Stream, StreamError> {
+    let model = model(http, url(base, "/v1/models")?, key).await?;
     let body = json!({
         "model": model, "max_tokens": TOKENS, "stream": true,
         "messages": [{ "role": "user", "content": "Count from one to a hundred in words." }],
     });
-    let mut request = http
-        .post(url("/v1/chat/completions")?)
-        .json(&body)
-        .timeout(PROMPT_PATIENCE);
+    let mut request = http.post(url(base, "/v1/chat/completions")?).json(&body);
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
+    let read = timeout(PROMPTED.time, answered(request)).await;
+    read.unwrap_or(Err(FetchError::Late(PROMPTED.time).into()))
+}
+
+fn url(base: &str, path: &str) -> Result<Url, StreamError> {
+    let failed = |why: &str| StreamError::Failed(why.to_owned());
+    let base = base.trim_end_matches('/');
+    let base = base.strip_suffix("/v1").unwrap_or(base);
+    let url: Url = format!("{base}{path}")
+        .parse()
+        .map_err(|_| failed("the URL is not understood"))?;
+    match url.scheme() {
+        "http" => Ok(url),
+        _ => Err(failed("the URL is https, which this command does not speak")),
+    }
+}
+
+async fn model(http: &reqwest::Client, url: Url, key: Option<&str>) -> Result<String, StreamError> {
+    let (models, _) = get(http, url, key).await?;
+    if !models.status.is_success() {
+        return Err(StreamError::Unserved(models.status));
+    }
+    let models: Value = serde_json::from_slice(&models.body).unwrap_or_default();
+    let model = models["data"][0]["id"].as_str().map(str::to_owned);
+    model.ok_or_else(|| StreamError::Failed("GET /v1/models lists no model".to_owned()))
+}
+
+async fn answered(request: RequestBuilder) -> Result<Stream, StreamError> {
     let sent = Instant::now();
-    let mut response = request.send().await.map_err(|error| explain(&error))?;
+    let mut response = open(request, PROMPTED.time).await?;
     if !response.status().is_success() {
-        return Err(format!("a chat completion was answered {}", response.status()));
+        let why = format!("a chat completion was answered {}", response.status());
+        return Err(StreamError::Failed(why));
     }
     let named = named(response.headers());
-    let mut answer = Answer::default();
-    while let Some(bytes) = response.chunk().await.map_err(|error| explain(&error))? {
-        answer.push(&bytes, sent.elapsed());
+    let (mut answer, mut bytes) = (Answer::default(), 0);
+    while let Some(piece) = next(&mut response, PROMPTED.time).await? {
+        bytes += piece.len();
+        if bytes > PROMPTED.bytes {
+            return Err(FetchError::TooLong(PROMPTED.bytes).into());
+        }
+        answer.push(&piece, sent.elapsed());
     }
-    let took_ms = sent.elapsed().as_secs_f64() * 1e3;
-    Ok(read(&answer, took_ms, named))
+    Ok(read(&answer, sent.elapsed().as_secs_f64() * 1e3, named))
 }
 
 fn read(answer: &Answer, took_ms: f64, named: Option<String>) -> Stream {

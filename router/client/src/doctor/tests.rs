@@ -5,6 +5,7 @@ use serde_json::json;
 use super::facts::Stream;
 use super::facts::{Direct, Engine, Prompt};
 use super::facts::{Failure, Offset, Source, Turn};
+use super::stream_probe::StreamError;
 use super::*;
 
 mod broken;
@@ -56,6 +57,9 @@ fn healthy() -> Facts {
         objective_ms: 400.0,
         uncached_tokens: 200 + at,
         cached_tokens: 3_000,
+        reported_cached: None,
+        is_late: false,
+        arrived_unix_ms: NOW - 1_000.0 * at as f64,
     };
     Facts {
         router: "127.0.0.1:9090".to_owned(),
@@ -109,7 +113,7 @@ fn a_healthy_fleet_has_no_findings() {
     assert_eq!(found(&healthy()), [""; 0]);
     let report = diagnose(&healthy());
     assert!(report.is_good(true));
-    assert_eq!(report.findings.len(), 10 * 2 + 5);
+    assert_eq!(report.findings.len(), 10 * 2 + 7);
 }
 
 #[test]
@@ -157,6 +161,105 @@ fn without_reports_the_times_of_both_prompts_decide() {
             "{times:?}"
         );
     }
+}
+
+#[track_caller]
+fn of_gpu_1(facts: &Facts, check: &str) -> Finding {
+    let mut findings = diagnose(facts).findings.into_iter();
+    findings
+        .find(|finding| {
+            finding.check == check && finding.worker.as_deref().is_none_or(|name| name == "gpu-1")
+        })
+        .unwrap()
+}
+
+#[test]
+fn answers_to_turns_outweigh_the_prompts() {
+    let mut facts = healthy();
+    prompts(&mut facts)[1].cached_tokens = Some(0);
+    assert_eq!(of_gpu_1(&facts, "prefix caching").status, Status::Problem);
+    for turn in &mut facts.turns {
+        turn.reported_cached = Some(if turn.worker == "gpu-1" {
+            turn.prompt_tokens() / 4
+        } else {
+            0
+        });
+    }
+    let found = of_gpu_1(&facts, "prefix caching");
+    assert_eq!(
+        (found.status, found.found.as_str()),
+        (Status::Ok, "50 turns found 25 % of their prompts in the cache")
+    );
+}
+
+#[test]
+fn a_busy_worker_is_not_accused_by_its_prompts() {
+    let mut facts = healthy();
+    prompts(&mut facts)[1].cached_tokens = Some(0);
+    one(&mut facts).direct.caches_prefixes = None;
+    one(&mut facts).wait_ms = 1_400.0;
+    let found = of_gpu_1(&facts, "prefix caching");
+    assert_eq!(found.status, Status::Unknown, "{}", found.found);
+}
+
+#[test]
+fn waits_beyond_the_objective_are_a_problem_once_most_turns_were_late() {
+    let mut facts = healthy();
+    one(&mut facts).wait_ms = 52_000.0;
+    assert_eq!(of_gpu_1(&facts, "objective").status, Status::Warning);
+    facts.turns.iter_mut().for_each(|turn| turn.is_late = true);
+    let found = of_gpu_1(&facts, "objective");
+    assert_eq!(
+        (found.status, found.found.as_str()),
+        (
+            Status::Problem,
+            "50 of its last 50 turns were late, and 52000 ms of wait come before a new turn, more than the objective \
+             of 400 ms"
+        )
+    );
+    facts.turns.clear();
+    assert_eq!(
+        of_gpu_1(&facts, "objective").status,
+        Status::Unknown,
+        "no objective is known"
+    );
+    facts.objective_ms = Some(400.0);
+    assert_eq!(of_gpu_1(&facts, "objective").status, Status::Warning);
+}
+
+#[test]
+fn what_the_clients_url_refuses_is_not_blamed_on_streams() {
+    let mut facts = healthy();
+    facts.stream = Some(Err(StreamError::Unserved(http::StatusCode::SERVICE_UNAVAILABLE)));
+    assert_eq!(found(&facts), ["clients problem", "streams unknown"]);
+    facts.stream = Some(Err(StreamError::Unserved(http::StatusCode::UNAUTHORIZED)));
+    assert_eq!(found(&facts), ["clients unknown", "streams unknown"]);
+    facts.stream = None;
+    assert_eq!(found(&facts), ["clients unknown", "streams unknown"]);
+}
+
+#[test]
+fn what_the_admin_port_does_not_answer_is_named() {
+    let mut facts = healthy();
+    facts.unread = vec![("/admin/v1/slo", "no answer within 10 s".to_owned())];
+    assert_eq!(found(&facts), ["admin problem"]);
+    let found = of_gpu_1(&facts, "admin").found;
+    assert!(found.ends_with("/admin/v1/slo: no answer within 10 s"), "{found}");
+}
+
+#[test]
+fn control_characters_of_names_and_errors_are_escaped_in_the_report() {
+    let mut facts = healthy();
+    let worker = one(&mut facts);
+    worker.name = "gpu\x1b]0;x\x07\n\u{9b}2K".to_owned();
+    worker.state = "unwell".to_owned();
+    worker.last_error = Some("\x1b[31m\u{202e}refused".to_owned());
+    let text = diagnose(&facts).text(false);
+    assert!(
+        !text.contains(|letter| letter != '\n' && policy::text::acts_on_terminals(letter)),
+        "{text:?}"
+    );
+    assert!(text.contains(r"\u001b[31m\u202erefused"), "{text}");
 }
 
 #[test]
@@ -261,7 +364,7 @@ fn the_report_is_a_table_and_then_what_to_do() {
 worker           health caching reports capacity cost objective events hints clock shared
 gpu-0            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✓
 gpu-1            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✗
-router           ✓ workers  ✓ configuration  ✓ replicas  ✓ streams  ✓ access
+router           ✓ admin  ✓ workers  ✓ configuration  ✓ replicas  ✓ clients  ✓ streams  ✓ access
 
 ✗ sharing (gpu-1): 3 requests at the worker did not come through this router (2 did).
   → if another tailroute uses the worker, set fleet.nats on both (docs/scaling.md); otherwise send

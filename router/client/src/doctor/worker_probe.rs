@@ -3,22 +3,30 @@
 use std::process;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use reqwest::{Response, Url};
+use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Options;
-use super::exchange::{PROMPT_PATIENCE, explain, get};
+use super::exchange::{PROMPTED, get};
 use super::exposition::samples;
-use super::facts::{Direct, Engine, Offset, Prompt, Worker};
+use super::facts::{Direct, Engine, Offset, Prompt, Shown, Worker};
+use crate::bounded::{Fetched, fetch};
 use crate::drive::text::Words;
 use lab::simulate::fleet::mix;
 
 /// Words of the prompt. Random words are one to three tokens each.
 const WORDS: u64 = 500;
 
-/// Asks a worker for what it says of itself, and sends the prompts if they are wanted and it is healthy.
-pub(super) async fn run(http: &reqwest::Client, worker: &Worker, number: u64, options: &Options) -> Direct {
+/// Asks a worker for what it says of itself, and sends the prompts if they are wanted, and it is healthy and has not
+/// shown by its answers to turns that it caches prefixes.
+pub(super) async fn run(
+    http: &reqwest::Client,
+    worker: &Worker,
+    shown: Option<Shown>,
+    number: u64,
+    options: &Options,
+) -> Direct {
     let link = Link {
         http,
         worker,
@@ -29,8 +37,9 @@ pub(super) async fn run(http: &reqwest::Client, worker: &Worker, number: u64, op
         direct.unreachable = Some(error);
         return direct;
     }
-    if options.probes && worker.is_up() {
-        direct.prompts = Some(link.prompts(number).await);
+    if options.probes && worker.is_up() && !shown.is_some_and(Shown::caches_prefixes) {
+        let prompts = link.prompts(number).await;
+        direct.prompts = Some(prompts.map_err(|error| error.to_string()));
         if let Ok((_, clock)) = link.get("/health").await {
             direct.see_clock(clock);
         }
@@ -59,9 +68,8 @@ impl Link<'_> {
     async fn introduce(&self, direct: &mut Direct) -> Result<(), String> {
         let (response, clock) = self.get("/metrics").await?;
         direct.see_clock(clock);
-        if response.status().is_success() {
-            let page = response.text().await.map_err(|error| explain(&error))?;
-            read_metrics(direct, &page, self.worker.rank);
+        if response.status.is_success() {
+            read_metrics(direct, &response.text(), self.worker.rank);
         }
         if let Some(sources) = self.document("/kv_event_sources").await {
             direct.names_publisher = Some(names_publisher(&sources));
@@ -74,23 +82,24 @@ impl Link<'_> {
         Ok(())
     }
 
-    async fn get(&self, path: &str) -> Result<(Response, Option<Offset>), String> {
-        get(self.http, self.url(path)?, self.key).await
+    async fn get(&self, path: &str) -> Result<(Fetched, Option<Offset>), String> {
+        let answer = get(self.http, self.url(path)?, self.key).await;
+        answer.map_err(|error| error.to_string())
     }
 
     async fn document(&self, path: &str) -> Option<Value> {
         let (response, _) = self.get(path).await.ok()?;
-        response.status().is_success().then_some(())?;
-        response.json().await.ok()
+        response.status.is_success().then_some(())?;
+        serde_json::from_slice(&response.body).ok()
     }
 
-    async fn prompts(&self, number: u64) -> Result<[Prompt; 2], String> {
+    async fn prompts(&self, number: u64) -> Result<[Prompt; 2], PromptError> {
         let model = match self.worker.models.first() {
             Some(model) => model.clone(),
             None => {
                 let list = self.document("/v1/models").await.unwrap_or_default();
                 let model = list["data"][0]["id"].as_str().map(str::to_owned);
-                model.ok_or("it lists no model")?
+                model.ok_or(PromptError::Failed("it lists no model".to_owned()))?
             }
         };
         let prompt = prompt(number);
@@ -101,21 +110,19 @@ impl Link<'_> {
         // A server of chats only, or one of completions only, refuses the other form.
         let (path, body, first) = match self.send("/v1/completions", &whole).await {
             Ok(first) => ("/v1/completions", whole, first),
-            Err(_) => (
+            Err(PromptError::Refused(_)) => (
                 "/v1/chat/completions",
                 chat.clone(),
                 self.send("/v1/chat/completions", &chat).await?,
             ),
+            Err(error) => return Err(error),
         };
         Ok([first, self.send(path, &body).await?])
     }
 
-    async fn send(&self, path: &str, body: &Value) -> Result<Prompt, String> {
-        let mut request = self
-            .http
-            .post(self.url(path)?)
-            .json(body)
-            .timeout(PROMPT_PATIENCE);
+    async fn send(&self, path: &str, body: &Value) -> Result<Prompt, PromptError> {
+        let url = self.url(path).map_err(PromptError::Failed)?;
+        let mut request = self.http.post(url).json(body);
         if let Some(key) = self.key {
             request = request.bearer_auth(key);
         }
@@ -125,16 +132,29 @@ impl Link<'_> {
                 .header("x-override-routed-dp-rank", rank);
         }
         let sent = Instant::now();
-        let response = request.send().await.map_err(|error| explain(&error))?;
-        let status = response.status();
-        let body = response.bytes().await.map_err(|error| explain(&error))?;
-        if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&body).chars().take(160).collect();
-            return Err(format!("{}: {said}", status.as_u16()));
+        let answer = fetch(request, PROMPTED).await;
+        let answer = answer.map_err(|error| PromptError::Failed(error.to_string()))?;
+        if !answer.status.is_success() {
+            let said: String = answer.text().chars().take(160).collect();
+            return Err(PromptError::Refused(format!(
+                "{}: {said}",
+                answer.status.as_u16()
+            )));
         }
-        let answer: Value = serde_json::from_slice(&body).map_err(|_| "its answer is not JSON".to_owned())?;
-        Ok(read_prompt(&answer, sent.elapsed()))
+        let json: Value = serde_json::from_slice(&answer.body)
+            .map_err(|_| PromptError::Failed("its answer is not JSON".to_owned()))?;
+        Ok(read_prompt(&json, sent.elapsed()))
     }
+}
+
+/// Why a prompt has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum PromptError {
+    /// The server answered that it does not take it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{0}")]
+    Failed(String),
 }
 
 fn read_prompt(answer: &Value, took: Duration) -> Prompt {

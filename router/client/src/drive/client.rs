@@ -5,17 +5,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use http_body_util::{BodyExt as _, Limited};
+use policy::text::printable;
 use reqwest::{Response, Url};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::answer::{Answer, Fault};
 use super::target::Target;
+use crate::bounded::{self, Limits, fetch, words};
 
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Longest error body or model list that is read.
 const MAX_BODY_BYTES: usize = 1 << 20;
+/// Longest stream that is read.
+const MAX_STREAM_BYTES: usize = 64 << 20;
+/// Longest error text that is kept.
+const DETAIL_CHARS: usize = 300;
 
 /// Why a turn has no complete response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,10 +85,7 @@ pub struct Client {
 impl Client {
     /// Returns a client with `timeout` per turn. Fails if the HTTP client cannot be built.
     pub fn new(timeout: Duration) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(timeout.min(Duration::from_secs(10)))
+        let http = bounded::client()
             // Below any server's idle timeout: a request sent as a server closes would count as its failure.
             .pool_idle_timeout(Duration::from_secs(2))
             .build()?;
@@ -116,7 +119,7 @@ impl Client {
         Exchange {
             answer,
             failure,
-            detail,
+            detail: detail.map(|detail| printable(&detail).chars().take(DETAIL_CHARS).collect()),
             took: due.elapsed(),
         }
     }
@@ -138,22 +141,30 @@ impl Client {
         }
         let sent = request.send().await;
         let mut response = sent.map_err(|error| {
-            *detail = Some(chain(&error.without_url()));
+            *detail = Some(words(&error));
             Failure::Connection
         })?;
         let status = response.status().as_u16();
         if status != 200 {
             // The body is read so that the connection can be reused.
             let said = whole(response).await.ok();
-            *detail = said.map(|said| String::from_utf8_lossy(&said).chars().take(300).collect());
+            *detail = said.map(|said| String::from_utf8_lossy(&said).into_owned());
             return Err(Failure::Status(status));
         }
+        let mut read = 0;
         loop {
             match response.chunk().await {
-                Ok(Some(bytes)) => answer.push(&bytes, due.elapsed()),
+                Ok(Some(bytes)) => {
+                    read += bytes.len();
+                    if read > MAX_STREAM_BYTES {
+                        *detail = Some(format!("a response of more than {MAX_STREAM_BYTES} bytes"));
+                        return Err(Failure::Malformed);
+                    }
+                    answer.push(&bytes, due.elapsed());
+                }
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    *detail = Some(chain(&error.without_url()));
+                    *detail = Some(words(&error));
                     return Err(Failure::Reset);
                 }
             }
@@ -170,36 +181,22 @@ impl Client {
         struct Model {
             id: String,
         }
-        let ask = async {
-            let url = target.urls("/v1/models")?.into_iter().next();
-            let url = url.ok_or_else(|| anyhow::anyhow!("has no url"))?;
-            let response = self.http.get(url).send().await?;
-            anyhow::ensure!(response.status().is_success(), "answered {}", response.status());
-            let body = whole(response).await.map_err(|error| anyhow::anyhow!(error))?;
-            let list: List = serde_json::from_slice(&body)?;
-            list.data
-                .into_iter()
-                .next()
-                .map(|model| model.id)
-                .ok_or_else(|| anyhow::anyhow!("names no model"))
+        let url = target.urls("/v1/models")?.into_iter().next();
+        let url = url.ok_or_else(|| anyhow::anyhow!("has no url"))?;
+        let limits = Limits {
+            time: self.timeout.min(Duration::from_secs(30)),
+            bytes: MAX_BODY_BYTES,
         };
-        tokio::time::timeout(self.timeout.min(Duration::from_secs(30)), ask).await?
+        let answer = fetch(self.http.get(url), limits).await?;
+        anyhow::ensure!(answer.status.is_success(), "answered {}", answer.status);
+        let list: List = serde_json::from_slice(&answer.body)?;
+        let mut models = list.data.into_iter();
+        let first = models.next().map(|model| model.id);
+        first.ok_or_else(|| anyhow::anyhow!("names no model"))
     }
 }
 
 async fn whole(response: Response) -> Result<Bytes, Box<dyn std::error::Error + Send + Sync>> {
     let body = Limited::new(reqwest::Body::from(response), MAX_BODY_BYTES);
     Ok(body.collect().await?.to_bytes())
-}
-
-/// Formats an error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

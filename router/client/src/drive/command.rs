@@ -1,5 +1,6 @@
 //! `tailroute drive`: replays a trace against endpoints and reports the latency that users would see.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,18 +10,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::client::Client;
 use super::plan::Plan;
 use super::report::{Report, TargetReport};
-use super::run::{Settings, replay};
+use super::run::{Samples, Settings, replay};
 use super::stats::{Run, cpu_time};
 use super::target::Target;
 use lab::simulate::fleet::mix;
 use lab::trace_source::{Trace, TraceSource, named};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Interval of progress lines without a terminal.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Replay a turn trace as streamed chat completions and report time to first token
 ///
 /// Open loop: turns are sent when the trace says and timed from that moment, however slow the responses are. Only a
 /// turn whose predecessor is still being answered waits for that response. With several targets, each round replays
 /// the trace against every target in turn, and the report compares medians over rounds. Exit code 1: some turn had no
-/// complete response.
+/// complete response. An interrupt or SIGTERM ends the replay; what was measured until then is reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     tailroute drive --trace gen:wildchat:1 --turns 200 --target http://127.0.0.1:8080 --speed 10\n  \
@@ -56,8 +61,8 @@ pub struct Args {
     /// Send no X-Session-ID: the endpoint has to recognise conversations by their prompts.
     #[arg(long)]
     no_session: bool,
-    /// Timeout of a whole turn in seconds.
-    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
+    /// Timeout of a whole turn, such as 90s or 10m; a number alone is seconds.
+    #[arg(long, value_name = "TIME", default_value_t = 600.0, value_parser = lab::args::seconds)]
     timeout: f64,
     /// Maximum number of turns in flight, to protect this machine; delayed turns are reported.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
@@ -122,7 +127,9 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
     }
     let bar = progress(plan.turns * args.targets.len() * usize::from(args.rounds));
     let mut runs = vec![Vec::new(); args.targets.len()];
-    for round in 0..args.rounds {
+    let mut stopped = Box::pin(stopped()?);
+    let mut is_interrupted = false;
+    'rounds: for round in 0..args.rounds {
         for (at, target) in args.targets.iter().enumerate() {
             bar.set_message(format!("{}, round {} of {}", target.name, round + 1, args.rounds));
             // Other words in every run: the same ones would hit the caches that the previous run filled.
@@ -132,20 +139,25 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
                 ..settings[at].clone()
             };
             let before = cpu_time();
-            let samples = replay(client.clone(), settings, plan, |_| bar.inc(1)).await;
+            let stop = async {
+                stopped.as_mut().await;
+                is_interrupted = true;
+            };
+            let replaying = replay(client.clone(), settings, plan, |_| bar.inc(1), stop);
+            let samples = told_of(&bar, replaying).await;
             let cpu = cpu_time()
                 .zip(before)
                 .map(|(after, before)| after.saturating_sub(before));
             runs[at].push(Run::of(&samples, args.slo_ttft_ms, cpu));
+            if is_interrupted {
+                break 'rounds;
+            }
         }
     }
     bar.finish_and_clear();
-    let targets = args
-        .targets
-        .iter()
-        .zip(runs)
-        .map(|(target, runs)| TargetReport::new(target, runs))
-        .collect();
+    let targets = args.targets.iter().zip(runs);
+    // An interruption may have left no time for some.
+    let targets = targets.filter(|(_, runs)| !runs.is_empty());
     Ok(Report {
         trace: args.trace.0.clone(),
         speed: args.speed,
@@ -154,8 +166,41 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
         rounds: usize::from(args.rounds),
         seed: args.seed,
         slo_ttft_ms: args.slo_ttft_ms,
-        targets,
+        interrupted: is_interrupted,
+        targets: targets
+            .map(|(target, runs)| TargetReport::new(target, runs))
+            .collect(),
     })
+}
+
+/// Returns a future that is ready once a signal asks the program to end.
+fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Waits for a run, and says now and then how far it is where standard error is no terminal and shows no bar.
+async fn told_of(bar: &ProgressBar, run: impl Future<Output = Samples>) -> Samples {
+    let mut run = std::pin::pin!(run);
+    let mut ticks = tokio::time::interval(TELL_INTERVAL);
+    ticks.tick().await;
+    loop {
+        tokio::select! {
+            samples = &mut run => return samples,
+            _ = ticks.tick() => {
+                if !std::io::stderr().is_terminal() {
+                    let (done, all) = (bar.position(), bar.length().unwrap_or(0));
+                    lab::terminal::complain(&format!("{done} of {all} turns; {}", bar.message()));
+                }
+            }
+        }
+    }
 }
 
 /// Returns a progress bar on standard error, hidden if that is not a terminal.

@@ -28,6 +28,8 @@ pub struct Report {
     pub seed: u64,
     /// The objective for time to first token, if one was given.
     pub slo_ttft_ms: Option<f64>,
+    /// Whether a signal ended the replay early. Turns in flight at that time are not counted.
+    pub interrupted: bool,
     /// The results per target.
     pub targets: Vec<TargetReport>,
 }
@@ -73,7 +75,7 @@ impl Report {
     /// Returns whether every turn of every run was sent and completely answered.
     pub fn is_clean(&self) -> bool {
         let clean = |run: &Run| run.turns == self.turns && run.errors + run.incomplete == 0;
-        self.targets.iter().flat_map(|target| &target.rounds).all(clean)
+        !self.interrupted && self.targets.iter().flat_map(|target| &target.rounds).all(clean)
     }
 
     /// Formats the report as a table with a row per figure and a column per target.
@@ -119,6 +121,9 @@ impl Report {
             for (cell, width) in cells.iter().zip(&widths) {
                 let _ = write!(out, "  {cell:>width$}");
             }
+        }
+        if self.interrupted {
+            out.push_str("\ninterrupted: only turns that had ended are counted");
         }
         out.push_str(&self.failures());
         out.push_str(&self.lateness());
@@ -220,6 +225,7 @@ mod tests {
             rounds: 3,
             seed: 1,
             slo_ttft_ms: None,
+            interrupted: false,
             targets,
         };
         assert!(report.is_clean());

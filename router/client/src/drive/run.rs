@@ -86,13 +86,16 @@ struct Shared {
     limited: AtomicU64,
 }
 
-/// Replays `plan` and returns when every turn has ended. Calls `on_turn` as each one ends.
+/// Replays `plan` and returns when every turn has ended, or when `stop` is ready, without the turns in flight. Calls
+/// `on_turn` as each one ends.
 pub async fn replay(
     client: Client,
     settings: Settings,
     plan: &Plan,
     mut on_turn: impl FnMut(&Sample),
+    stop: impl Future<Output = ()>,
 ) -> Samples {
+    let mut stop = std::pin::pin!(stop);
     let shared = Arc::new(Shared {
         client,
         block_size: plan.block_size,
@@ -120,6 +123,7 @@ pub async fn replay(
         }
         tokio::select! {
             biased;
+            () = &mut stop => break,
             sample = samples.recv() => match sample {
                 Some(sample) => {
                     on_turn(&sample);

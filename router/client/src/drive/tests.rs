@@ -33,6 +33,7 @@ enum Reply {
     BreaksOff,
     ForgetsDone,
     Hangs,
+    Floods,
 }
 
 /// The requests received: body and session.
@@ -91,6 +92,10 @@ async fn respond(reply: Reply) -> Response<UnsyncBoxBody<Bytes, std::io::Error>>
         }
         Reply::ForgetsDone => events("whole", false),
         Reply::Hangs => std::future::pending().await,
+        Reply::Floods => {
+            let line = Bytes::from(":".repeat(1 << 20) + "\n");
+            (0..100).map(|_| Ok(Frame::data(line.clone()))).collect()
+        }
     };
     let body = StreamBody::new(futures_util::stream::iter(events).then(one_by_one).boxed());
     Response::builder()
@@ -146,17 +151,22 @@ fn plan(turns: &[(u64, u64, u64)]) -> Plan {
 }
 
 async fn drive(endpoint: &Endpoint, plan: &Plan, timeout: Duration, concurrency_limit: usize) -> Samples {
+    let settings = settings(endpoint, concurrency_limit);
+    let client = Client::new(timeout).unwrap();
+    replay(client, settings, plan, |_| (), std::future::pending()).await
+}
+
+fn settings(endpoint: &Endpoint, concurrency_limit: usize) -> Settings {
     let url = format!("http://{}/v1/chat/completions", endpoint.address)
         .parse()
         .unwrap();
-    let settings = Settings {
+    Settings {
         urls: vec![url],
         model: "m".to_owned(),
         session: true,
         seed: 3,
         concurrency_limit,
-    };
-    replay(Client::new(timeout).unwrap(), settings, plan, |_| ()).await
+    }
 }
 
 const PATIENT: Duration = Duration::from_secs(60);
@@ -243,6 +253,48 @@ async fn failures_are_distinguished() {
             "{samples:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_response_longer_than_any_is_given_up() {
+    let endpoint = endpoint(|_| Reply::Floods).await;
+    let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), PATIENT, 9).await;
+    let turn = &samples.turns[0];
+    assert_eq!(turn.failure, Some(Failure::Malformed));
+    assert_eq!(
+        turn.detail.as_deref(),
+        Some("a response of more than 67108864 bytes")
+    );
+}
+
+#[tokio::test]
+async fn a_stopped_replay_returns_the_turns_that_have_ended() {
+    let endpoint = endpoint(|body| {
+        match body["messages"][0]["content"]
+            .as_str()
+            .unwrap()
+            .split(' ')
+            .count()
+        {
+            5 => Reply::Says("now"),
+            _ => Reply::Hangs,
+        }
+    })
+    .await;
+    let ended = Notify::new();
+    let client = Client::new(PATIENT).unwrap();
+    let plan = plan(&[(1, 0, 5), (2, 0, 9)]);
+    let stop = ended.notified();
+    let samples = replay(
+        client,
+        settings(&endpoint, 9),
+        &plan,
+        |_| ended.notify_one(),
+        stop,
+    )
+    .await;
+    assert_eq!(samples.turns.len(), 1);
+    assert_eq!(samples.turns[0].failure, None);
 }
 
 #[tokio::test]

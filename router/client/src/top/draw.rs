@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -11,6 +13,10 @@ use super::look::Screen;
 
 /// Columns from which on a screen has room for all columns of all tables.
 const WIDE: u16 = 110;
+/// Time without an answer from which on the screen says so.
+const SILENT: Duration = Duration::from_secs(2);
+/// Lines of a panel that are no rows: its borders and its header.
+const FRAME: u16 = 3;
 
 /// Returns the lines of the summary, the curve, the panels and the changes. The workers have the rest, at least five.
 fn heights(screen: u16) -> [u16; 4] {
@@ -31,7 +37,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         Constraint::Length(changes),
     ])
     .areas(frame.area());
-    let prefixes = if frame.area().width >= WIDE { 52 } else { 30 };
+    let prefixes = if frame.area().width >= WIDE { 44 } else { 30 };
     let [hottest, late] =
         Layout::horizontal([Constraint::Length(prefixes), Constraint::Fill(1)]).areas(middle);
     frame.render_widget(Paragraph::new(summary(screen)), head);
@@ -56,8 +62,13 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
         policy["revision"],
         screen.workers.len(),
     );
+    let red = Style::new().fg(Color::Red);
     let second = match &screen.error {
-        Some(error) => Line::styled(error.clone(), Style::new().fg(Color::Red)),
+        _ if screen.silent_for >= SILENT => {
+            let silent = screen.silent_for.as_secs();
+            Line::styled(format!("{} has not answered for {silent} s", screen.router), red)
+        }
+        Some(error) => Line::styled(error.clone(), red),
         None => Line::raw(objective(&screen.objective)),
     };
     vec![
@@ -126,8 +137,19 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     ];
     let table = Table::new(rows, widths)
         .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
-        .block(Block::bordered().title(" workers, longest wait first "));
+        .block(Block::bordered().title(workers_title(workers.len(), area)));
     frame.render_widget(table, area);
+}
+
+/// Says how many workers the panel has no room for.
+fn workers_title(workers: usize, area: Rect) -> String {
+    let shown = usize::from(area.height.saturating_sub(FRAME));
+    match workers.checked_sub(shown) {
+        None | Some(0) => " workers, longest wait first ".to_owned(),
+        Some(hidden) => {
+            format!(" workers, longest wait first; {hidden} of {workers} hidden, a higher window shows more ")
+        }
+    }
 }
 
 fn row(worker: &Value) -> Row<'static> {
@@ -173,9 +195,9 @@ fn draw_hottest(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let length = Constraint::Length;
     let (title, header, widths) = match is_wide {
         true => (
-            " hottest prefixes: most shared, then newest ",
+            " hottest prefixes: shared, then newest ",
             vec!["prefix", "tokens", "forks", "holders", "longest on"],
-            vec![length(16), length(8), length(5), length(7), min(10)],
+            vec![length(8), length(8), length(5), length(7), min(10)],
         ),
         false => (
             " hottest prefixes ",
@@ -190,8 +212,15 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let title = match &screen.late {
         None => " late turns: the router keeps no decisions (explain.max_bytes) ",
         Some(none) if none.is_empty() => " late turns: none among the stored decisions ",
-        Some(_) => " late turns; ctl explain REQUEST says more ",
+        Some(_) => " late turns; ctl explain ID, or its beginning ",
     };
+    let widths = match frame.area().width {
+        WIDE.. => [5, 13, 8, 10],
+        _ => [4, 11, 7, 8],
+    };
+    // Each column is followed by a space, and the borders take two.
+    let others: u16 = widths.iter().map(|width| width + 1).sum();
+    let request = usize::from(area.width.saturating_sub(others + 2));
     let rows = screen.late.iter().flatten().map(|decision| {
         let outcome = &decision["outcome"];
         let ms = |value: &Value| value.as_f64().unwrap_or(0.0);
@@ -204,18 +233,21 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
             ),
             text(&outcome["cause"]).replace("_worker", ""),
             text(&decision["worker"]),
-            // Its beginning is enough for `ctl explain`.
-            text(&decision["request"]),
+            cut(text(&decision["request"]), request),
         ])
     });
-    let widths = match frame.area().width {
-        WIDE.. => [5, 13, 8, 10],
-        _ => [4, 11, 7, 8],
-    };
     let widths = widths.map(Constraint::Length);
     let widths = widths.into_iter().chain([Constraint::Min(12)]).collect();
     let header = vec!["ago", "first token", "cause", "worker", "request"];
     panel(frame, area, title, header, widths, rows);
+}
+
+/// Cuts an id that does not fit, and marks the cut. Its beginning is enough for `ctl explain`.
+fn cut(id: String, width: usize) -> String {
+    match id.char_indices().nth(width.saturating_sub(1)) {
+        Some((at, _)) if id.chars().count() > width => format!("{}…", &id[..at]),
+        _ => id,
+    }
 }
 
 fn ago(screen: &Screen, unix_ms: &Value) -> String {

@@ -1,13 +1,15 @@
 //! The data on the screen, and the polls that fetch it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
+use policy::text::printable;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
 use super::changes::{Change, changes};
 use crate::ctl::client::Client;
-use crate::ctl::workers;
+use crate::ctl::{printable_json, workers};
 use crate::unix_ms;
 
 /// Polls shown in the curve.
@@ -37,6 +39,8 @@ pub(super) struct Screen {
     /// Median, 95th and 99th percentile of the latest poll with turns.
     pub(super) percentiles: Option<[f64; 3]>,
     pub(super) error: Option<String>,
+    /// How long the present poll has not been answered.
+    pub(super) silent_for: Duration,
     pub(super) help: bool,
     buckets: Option<Buckets>,
 }
@@ -58,32 +62,22 @@ impl Screen {
             p95_ms: VecDeque::new(),
             percentiles: None,
             error: None,
+            silent_for: Duration::ZERO,
             help: false,
             buckets: None,
         }
     }
 
-    /// Polls the router. Fails if the router cannot be reached, or rejects a request.
-    pub(super) async fn look(&mut self, client: &Client) -> anyhow::Result<()> {
-        let listed = workers::all(client).await?;
-        self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
-        self.policy = client.get("/admin/v1/policy").await?;
-        self.objective = client.get("/admin/v1/slo").await?["objective"].take();
-        let audit = client.get(&format!("/admin/v1/audit?limit={AUDITED}")).await?;
-        self.changes = changes(audit["entries"].as_array().map(Vec::as_slice).unwrap_or_default());
-        let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
-        let index = async |order: &str| {
-            client
-                .get(&format!("/admin/v1/index?order={order}&limit={PREFIXES}"))
-                .await
-        };
-        let prefixes = [index("shared").await?, index("newest").await?];
-        let late = decisions(&format!("late=true&limit={LATE}")).await?;
-        self.found(&prefixes, late);
+    /// Stores what a poll found.
+    pub(super) fn show(&mut self, polled: Polled) {
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        self.workers = list(&polled.workers["workers"]);
+        self.policy = polled.policy;
+        self.objective = polled.objective;
+        self.changes = changes(&list(&polled.audit["entries"]));
+        self.found(&polled.prefixes, polled.late);
         self.now_unix_ms = unix_ms();
-        let page = client.text("/metrics").await?;
-        self.saw(buckets(&page));
-        Ok(())
+        self.saw(buckets(&polled.page));
     }
 
     /// Stores a page of the most shared prefixes, one of the newest, and the late turns.
@@ -107,8 +101,15 @@ impl Screen {
         false
     }
 
-    pub(super) fn note(&mut self, looked: anyhow::Result<()>) {
-        self.error = looked.err().map(|error| format!("{error:#}"));
+    /// Stores what a poll found, or why it failed; the screen then stays.
+    pub(super) fn note(&mut self, polled: anyhow::Result<Polled>) {
+        match polled {
+            Ok(polled) => {
+                self.error = None;
+                self.show(polled);
+            }
+            Err(error) => self.error = Some(printable(&format!("{error:#}")).into_owned()),
+        }
     }
 
     fn saw(&mut self, now: Buckets) {
@@ -133,6 +134,34 @@ impl Screen {
             self.percentiles = Some([p50, p95, p99]);
         }
     }
+}
+
+/// What a poll found, with escaped control characters.
+#[derive(Debug)]
+pub(super) struct Polled {
+    workers: Value,
+    policy: Value,
+    objective: Value,
+    audit: Value,
+    /// A page of the most shared prefixes, and one of the newest.
+    prefixes: [Value; 2],
+    late: Value,
+    page: String,
+}
+
+/// Polls the router. Fails if the router cannot be reached, or rejects a request.
+pub(super) async fn poll(client: &Client) -> anyhow::Result<Polled> {
+    let get = async |path: &str| Ok::<_, anyhow::Error>(printable_json(&client.get(path).await?));
+    let index = async |order: &str| get(&format!("/admin/v1/index?order={order}&limit={PREFIXES}")).await;
+    Ok(Polled {
+        workers: printable_json(&workers::all(client).await?),
+        policy: get("/admin/v1/policy").await?,
+        objective: get("/admin/v1/slo").await?["objective"].take(),
+        audit: get(&format!("/admin/v1/audit?limit={AUDITED}")).await?,
+        prefixes: [index("shared").await?, index("newest").await?],
+        late: get(&format!("/admin/v1/decisions?late=true&limit={LATE}")).await?,
+        page: client.text("/metrics").await?,
+    })
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -91,6 +91,37 @@ fn a_screen_of_80_by_24_has_all_parts_and_whole_headers() {
 }
 
 #[test]
+fn workers_without_room_are_counted() {
+    let mut screen = screen();
+    screen.workers = (0..5)
+        .map(|at| worker(&format!("gpu-{at}"), "ready", f64::from(at)))
+        .collect();
+    let drawn = text(&screen, Size::new(80, 24)).unwrap();
+    assert!(drawn.contains("longest wait first; 3 of 5 hidden"), "{drawn}");
+    assert!(drawn.contains("gpu-3") && !drawn.contains("gpu-2 "), "{drawn}");
+    let drawn = text(&screen, Size::new(80, 40)).unwrap();
+    assert!(!drawn.contains("hidden"), "{drawn}");
+}
+
+#[test]
+fn a_poll_that_is_not_answered_is_shown_with_its_time() {
+    let mut screen = screen();
+    screen.silent_for = std::time::Duration::from_millis(7_500);
+    let drawn = text(&screen, Size::new(80, 24)).unwrap();
+    assert!(
+        drawn.contains("127.0.0.1:9090 has not answered for 7 s") && drawn.contains("gpu-1"),
+        "{drawn}"
+    );
+}
+
+#[test]
+fn ids_of_32_digits_are_whole_on_a_wide_screen_and_marked_where_they_are_cut() {
+    let drawn = |width| text(&screen(), Size::new(width, 33)).unwrap();
+    assert!(drawn(120).contains("0123456789abcdef0123456789abcdef"));
+    assert!(drawn(80).contains("0123456789abc…"), "{}", drawn(80));
+}
+
+#[test]
 fn the_help_fits_80_by_24() {
     let mut screen = screen();
     screen.help = true;

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use super::super::format::{count, counted, ms, time};
 use super::super::table::{Align, Table};
-use super::{Decision, Outcome};
+use super::{Decision, Outcome, RunnerUp, Terms};
 
 /// Formats the decisions of a request, one for each attempted worker, the first attempt first.
 pub(super) fn text(decisions: &[Decision]) -> String {
@@ -120,14 +120,31 @@ fn came(decision: &Decision) -> String {
         let than = if error < 0.0 { "earlier" } else { "later" };
         let _ = write!(out, ", {} {than} than predicted", ms(error.abs()));
     }
-    let second = decision.runner_up.as_ref();
-    if let Some((second, gap)) = second.and_then(|second| Some((second, second.than_actual_ms?)))
-        && gap < 0.0
-    {
-        let _ = write!(out, "; {} was predicted {} sooner", second.worker, ms(-gap));
-    }
     out.push('.');
+    if let (Some(chosen), Some(second)) = (decision.chosen(), &decision.runner_up) {
+        let _ = write!(out, "\n{}", predicted(chosen, second));
+    }
     out
+}
+
+/// Compares the predictions of the chosen worker and the runner-up, which both were made before the turn was sent.
+fn predicted(chosen: &Terms, second: &RunnerUp) -> String {
+    let (own, other) = (chosen.predicted_ttft_ms, second.predicted_ttft_ms);
+    let name = &second.worker;
+    match other - own {
+        less if less <= -0.05 => format!(
+            "Predicted: {}, and {} on {name}, {} sooner.",
+            ms(own),
+            ms(other),
+            ms(-less)
+        ),
+        more => format!(
+            "Predicted: {}, and {} on {name}, {} later.",
+            ms(own),
+            ms(other),
+            ms(more.max(0.0))
+        ),
+    }
 }
 
 /// Formats the parts of the time to first token that are not zero.

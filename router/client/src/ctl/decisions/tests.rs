@@ -34,7 +34,7 @@ fn behind() -> Value {
         "conversation": null, "model": "m", "class": "default", "objective_ms": 400.0, "prompt_tokens": 6000,
         "policy": "tail", "overridden": null, "reason": "least_cost", "worker": "gpu-0",
         "verdict": VERDICT, "parts_of": "score",
-        "runner_up": { "worker": "gpu-1", "score_more": 280.0, "predicted_ttft_ms": 1.0, "than_actual_ms": -20.0 },
+        "runner_up": { "worker": "gpu-1", "score_more": 280.0, "predicted_ttft_ms": 356.0, "than_actual_ms": -156.0 },
         "left_out": null, "outcome": null,
         "terms": [
             terms("gpu-0", 5_136, 864, [350.0, 50.0, 3.0, 25.0, 12.0]),
@@ -55,7 +55,8 @@ fn the_explanation_begins_with_the_reason_and_has_every_part() {
         VERDICT.to_owned()
             + "\n\
          First token after 512 ms, 112 ms late for the objective of 400 ms (cause: engine), 109 ms later than \
-         predicted; gpu-1 was predicted 20 ms sooner.\n\
+         predicted.\n\
+         Predicted: 403 ms, and 356 ms on gpu-1, 47 ms sooner.\n\
          \n\
          worker  cached  computed  predicted   wait  prefill  fixed  locality  home  = score\n\
          gpu-0     5136       864      403.0  350.0     50.0    3.0      25.0  12.0    440.0\n\

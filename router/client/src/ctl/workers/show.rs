@@ -110,6 +110,7 @@ pub(super) fn worker(worker: &Value) -> String {
 fn why(worker: &Value) -> Option<String> {
     let state = match text(worker, "state") {
         "ready" => return None,
+        "starting" => "It gets turns once its first probes have succeeded.",
         "unwell" => "It gets no turns: its probes fail.",
         "not_ready" => "It gets no turns: the source that named it says that it is not ready.",
         "cordoned" => "It gets only turns that no other worker can serve: it is cordoned.",
@@ -177,6 +178,18 @@ mod tests {
              cache   300,000 of 500,000 tokens\n\
              cost    α 0.0500 ms per token, β 3.0 ms, off by 1.2 ms on average"
         );
+    }
+
+    #[test]
+    fn a_worker_that_was_not_probed_yet_is_not_called_unwell() {
+        let mut new = unwell();
+        (new["state"], new["last_error"]) = (json!("starting"), Value::Null);
+        let shown = worker(&new);
+        assert!(
+            shown.contains("It gets turns once its first probes have succeeded."),
+            "{shown}"
+        );
+        assert!(!shown.contains("fail"), "{shown}");
     }
 
     #[test]

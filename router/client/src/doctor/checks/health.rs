@@ -11,6 +11,12 @@ const START_MS: f64 = 60_000.0;
 pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     match worker.state.as_str() {
         "unwell" => return unwell(facts, worker),
+        "starting" => {
+            return Verdict::unknown(
+                "its first probes have not succeeded yet",
+                "run doctor again in some seconds",
+            );
+        }
         "not_ready" => {
             return Verdict::warning(
                 "its source says that it is not ready",

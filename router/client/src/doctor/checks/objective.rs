@@ -1,4 +1,5 @@
-//! The objective can be met on the worker: the median prompt alone, and with the present wait.
+//! The objective can be met on the worker: the median prompt alone, and with the present wait. Only turns that have
+//! ended count: of those that run, it is not known whether they are late.
 
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
@@ -11,6 +12,9 @@ const TURNS: usize = 20;
 
 pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     let turns = &facts.turns;
+    if let Some(verdict) = overdue(facts, worker) {
+        return verdict;
+    }
     if turns.len() < TURNS {
         return Verdict::unknown(
             format!(
@@ -52,6 +56,37 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         );
     }
     Verdict::ok(found)
+}
+
+/// Reports a worker whose present wait exceeds the objective by itself: a problem if most of its turns were late too.
+fn overdue(facts: &Facts, worker: &Worker) -> Option<Verdict> {
+    let of_turns = facts.turns.iter().map(|turn| turn.objective_ms);
+    let objective = match facts.turns.is_empty() {
+        true => facts.objective_ms?,
+        false => median(of_turns),
+    };
+    if !worker.is_up() || worker.wait_ms <= objective {
+        return None;
+    }
+    let own = facts.turns.iter().filter(|turn| turn.worker == worker.name);
+    let (late, all) = own.fold((0, 0), |(late, all), turn| {
+        (late + usize::from(turn.is_late), all + 1)
+    });
+    let action = "add workers, relax the objective, or set admission.shed (docs/admission.md)";
+    let wait = format!(
+        "{:.0} ms of wait come before a new turn, more than the objective of {objective:.0} ms",
+        worker.wait_ms
+    );
+    Some(match 2 * late > all {
+        true => Verdict::problem(
+            format!(
+                "{late} of its last {} were late, and {wait}",
+                counted(all, "turn")
+            ),
+            action,
+        ),
+        false => Verdict::warning(wait, action),
+    })
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -1,8 +1,9 @@
-//! The worker caches prefixes: of two identical prompts, the second is mostly cached.
+//! The worker caches prefixes: its answers to turns report cached tokens, or of two identical prompts, the second is
+//! mostly cached. Answers to turns outweigh the prompts, which a busy worker may have evicted in between.
 
 use super::super::facts::{Engine, Prompt};
 use super::super::facts::{Facts, Worker};
-use super::super::verdict::Verdict;
+use super::super::verdict::{Verdict, counted};
 use super::unreached;
 
 /// Share of the prompt that is found again at least. The last block is always computed.
@@ -12,8 +13,20 @@ const FASTER: f64 = 0.6;
 const AS_SLOW: f64 = 0.9;
 /// Shortest first time that the comparison of times is based on.
 const MEASURABLE_MS: f64 = 20.0;
+/// Wait from which on the prompts prove nothing against a worker.
+const BUSY_MS: f64 = 500.0;
 
-pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
+pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+    if let Some(shown) = facts
+        .shown_by(&worker.name)
+        .filter(|shown| shown.caches_prefixes())
+    {
+        let share = shown.cached_tokens as f64 / shown.prompt_tokens.max(1) as f64 * 100.0;
+        return Verdict::ok(format!(
+            "{} found {share:.0} % of their prompts in the cache",
+            counted(shown.turns, "turn")
+        ));
+    }
     match (&worker.direct.prompts, worker.direct.caches_prefixes) {
         (_, Some(false)) => off(worker, "its settings switch prefix caching off".to_owned()),
         (Some(Ok(prompts)), _) => judge(worker, prompts),
@@ -62,6 +75,13 @@ fn on() -> Verdict {
 }
 
 fn off(worker: &Worker, found: String) -> Verdict {
+    let is_certain = worker.direct.caches_prefixes == Some(false);
+    if worker.wait_ms > BUSY_MS && !is_certain {
+        return Verdict::unknown(
+            format!("{found}, while {:.0} ms of other work waited", worker.wait_ms),
+            "run doctor again under less load",
+        );
+    }
     Verdict::problem(
         found,
         match worker.direct.engine {

@@ -2,6 +2,7 @@
 
 use super::super::facts::Facts;
 use super::super::facts::Stream;
+use super::super::stream_probe::StreamError;
 use super::super::verdict::Verdict;
 
 /// Pieces that a judgement needs.
@@ -16,6 +17,7 @@ pub(in super::super) fn check(facts: &Facts) -> Verdict {
             "not examined",
             "give the base URL of your clients: --url http://…",
         ),
+        Some(Err(StreamError::Unserved(_))) => Verdict::unknown("no stream was asked for", "see clients"),
         Some(Err(error)) => Verdict::unknown(
             format!("no stream: {error}"),
             "401: give --key-file; otherwise check that --url is the base URL of your clients",

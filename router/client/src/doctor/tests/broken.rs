@@ -198,11 +198,6 @@ pub(super) const BROKEN: &[Broken] = &[
         "streams problem",
     ),
     (
-        "streams were not examined",
-        |facts| facts.stream = None,
-        "streams unknown",
-    ),
-    (
         "anyone may connect",
         |facts| facts.configuration.listen = Some("0.0.0.0:8080".to_owned()),
         "access note",

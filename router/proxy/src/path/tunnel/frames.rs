@@ -1,6 +1,10 @@
 //! Tracks WebSocket frame boundaries (RFC 6455, section 5.2) in relayed bytes, because the router may insert its own
-//! frame only between two others. Reads frame lengths, and in client frames the keys of JSON ([`Keys`]).
+//! frame only between two others. Reads frame lengths, and in client frames the keys of JSON ([`Keys`]), whatever its
+//! encoding ([`Units`]).
 
+mod units;
+
+use self::units::Units;
 use protocol::steering::Keys;
 
 /// Close frame for a client: status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1), unmasked.
@@ -41,6 +45,7 @@ pub(super) struct Frames {
     closed: bool,
     /// Inspects client frames.
     keys: Option<Keys>,
+    units: Units,
     /// The mask at the current position in the payload.
     mask: [u8; 4],
     steering: Option<&'static str>,
@@ -111,6 +116,7 @@ impl Frames {
             && opcode < CONTROL
         {
             *keys = Keys::default();
+            self.units = Units::default();
         }
     }
 
@@ -122,7 +128,7 @@ impl Frames {
         let mask = self.mask.iter().cycle();
         let plain: Vec<u8> = payload.iter().zip(mask).map(|(byte, mask)| byte ^ mask).collect();
         self.mask.rotate_left(payload.len() % 4);
-        self.steering = self.steering.or(keys.push(&plain));
+        self.steering = self.steering.or(keys.push(&self.units.push(plain)));
     }
 
     /// The payload's length, once the head is complete.
@@ -224,6 +230,21 @@ mod tests {
             stream.chunks(size).for_each(|piece| frames.pass(piece));
             assert_eq!(frames.steering(), Some("kv_transfer_params"), "{size}");
             assert!(frames.at_end());
+        }
+    }
+
+    #[test]
+    fn a_field_is_found_in_a_binary_message_in_utf_16() {
+        let text = "{\"\u{4e22}\": 1, \"kv_transfer_params\": {}}";
+        for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
+            let payload: Vec<u8> = text.encode_utf16().flat_map(bytes).collect();
+            let mut frame = vec![0x82, MASKED | u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0];
+            frame.extend(payload);
+            for size in 1..frame.len() {
+                let mut frames = Frames::looked_at();
+                frame.chunks(size).for_each(|piece| frames.pass(piece));
+                assert_eq!(frames.steering(), Some("kv_transfer_params"), "{size}");
+            }
         }
     }
 
