@@ -11,6 +11,7 @@ pub mod idle;
 mod live;
 mod live_policy;
 mod members;
+pub mod overload;
 mod pool_timer;
 pub mod snapshot;
 pub mod supervise;
@@ -44,6 +45,7 @@ use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE};
 
 use self::idle::Idle;
+use self::overload::Overloads;
 pub use self::live::Live;
 use self::pool_timer::PoolTimer;
 
@@ -79,6 +81,8 @@ pub struct State {
     pub clock: Clock,
     /// Whether the router is idle.
     pub idle: Arc<Idle>,
+    /// Whether the fleet is overloaded.
+    pub overloads: Overloads,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
@@ -145,6 +149,7 @@ impl State {
             tls,
             clock,
             idle,
+            overloads: Overloads::default(),
             snapshot: parking_lot::Mutex::new(()),
             unread: Arc::default(),
             copied: Arc::default(),

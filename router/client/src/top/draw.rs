@@ -56,9 +56,10 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
         policy["revision"],
         screen.workers.len(),
     );
-    let second = match &screen.error {
-        Some(error) => Line::styled(error.clone(), Style::new().fg(Color::Red)),
-        None => Line::raw(objective(&screen.objective)),
+    let second = match (&screen.error, screen.overload.as_object()) {
+        (Some(error), _) => Line::styled(error.clone(), Style::new().fg(Color::Red)),
+        (None, Some(_)) => Line::styled(overload(&screen.overload), Style::new().fg(Color::Red)),
+        (None, None) => Line::raw(objective(&screen.objective)),
     };
     vec![
         Line::styled(first, Style::new().add_modifier(Modifier::BOLD)),
@@ -66,10 +67,21 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
     ]
 }
 
+fn overload(overload: &Value) -> String {
+    format!(
+        "overloaded: waits {:.1} s on {} of {} workers; {} late, {} refused since then",
+        overload["wait_ms"].as_f64().unwrap_or_default() / 1e3,
+        overload["workers_over"],
+        overload["workers_ready"],
+        overload["late"],
+        overload["refused"],
+    )
+}
+
 /// Formats each class of turns with its objective and the share that met it.
 fn objective(objective: &Value) -> String {
     let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
-    let mut out = format!("in time, of {wanted:.1} % wanted:");
+    let mut out = format!("within objective since the start, of {wanted:.1} % wanted:");
     for class in objective["classes"].as_array().into_iter().flatten() {
         let [met, missed] = ["met", "missed"].map(|key| class[key].as_f64().unwrap_or(0.0));
         if met + missed > 0.0 {
@@ -118,7 +130,7 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
         "state",
         "in flight",
         "wait ms",
-        "busy",
+        "prefill",
         "α",
         "ξ",
         "cache",

@@ -26,6 +26,8 @@ pub(super) struct Screen {
     pub(super) policy: Value,
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
+    /// Overload of the fleet; `null` without it.
+    pub(super) overload: Value,
     pub(super) changes: Vec<Change>,
     /// Prefixes on the workers, the hottest first.
     pub(super) hottest: Vec<Hot>,
@@ -51,6 +53,7 @@ impl Screen {
             policy: Value::Null,
             workers: Vec::new(),
             objective: Value::Null,
+            overload: Value::Null,
             changes: Vec::new(),
             hottest: Vec::new(),
             late: None,
@@ -68,7 +71,9 @@ impl Screen {
         let listed = workers::all(client).await?;
         self.workers = listed["workers"].as_array().cloned().unwrap_or_default();
         self.policy = client.get("/admin/v1/policy").await?;
-        self.objective = client.get("/admin/v1/slo").await?["objective"].take();
+        let mut slo = client.get("/admin/v1/slo").await?;
+        self.objective = slo["objective"].take();
+        self.overload = slo["overload"].take();
         let audit = client.get(&format!("/admin/v1/audit?limit={AUDITED}")).await?;
         self.changes = changes(audit["entries"].as_array().map(Vec::as_slice).unwrap_or_default());
         let decisions = async |query: &str| client.get(&format!("/admin/v1/decisions?{query}")).await;
