@@ -136,7 +136,7 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
 /// Counts a request that the router answers itself.
 pub fn refused(proxy: &Proxy, caller: &Result<Caller, ApiError>, timer: RequestTimer, error: &ApiError) {
     if error.is_overload() {
-        proxy.state.overloads.refused();
+        proxy.state.metrics.refused(error.code());
     }
     if let Some(outcome) = error.admission() {
         proxy

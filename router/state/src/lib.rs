@@ -45,7 +45,6 @@ use tailroute_http::unread::Unread;
 use tailroute_http::upstream::{self, POOL_IDLE};
 
 use self::idle::Idle;
-use self::overload::Overloads;
 pub use self::live::Live;
 use self::pool_timer::PoolTimer;
 
@@ -81,8 +80,7 @@ pub struct State {
     pub clock: Clock,
     /// Whether the router is idle.
     pub idle: Arc<Idle>,
-    /// Whether the fleet is overloaded.
-    pub overloads: Overloads,
+    overload: parking_lot::Mutex<overload::OverloadWatch>,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
@@ -149,7 +147,7 @@ impl State {
             tls,
             clock,
             idle,
-            overloads: Overloads::default(),
+            overload: parking_lot::Mutex::default(),
             snapshot: parking_lot::Mutex::new(()),
             unread: Arc::default(),
             copied: Arc::default(),

@@ -1,23 +1,14 @@
 //! Whether the fleet is overloaded: the state, and the counts of the time since it began.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
 use policy::slo::overload::{Change, Look, Overload};
 use policy::units::Millis;
 use serde::Serialize;
 
 use crate::State;
 
-/// The state of overload, and refusals for lack of room.
+/// The state of overload.
 #[derive(Debug, Default)]
-pub struct Overloads {
-    refused: AtomicU64,
-    inner: Mutex<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
+pub struct OverloadWatch {
     overload: Overload,
     /// Counters as of the last look.
     before: Counts,
@@ -62,13 +53,6 @@ pub struct OverloadReport {
     pub refused: u64,
 }
 
-impl Overloads {
-    /// Counts a request that the router refused for lack of room.
-    pub fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 impl State {
     /// Looks at the fleet, and returns the change of the state of overload, if it changes.
     pub fn look_for_overload(&self) -> Option<Change> {
@@ -76,7 +60,7 @@ impl State {
         let live = self.live();
         let waits = self.waits(now, live.objective.ttft);
         let counts = self.counts(&live.objective);
-        let mut inner = self.overloads.inner.lock();
+        let mut inner = self.overload.lock();
         let before = std::mem::replace(&mut inner.before, counts);
         inner.waits = waits;
         let change = inner.overload.observe(&Look {
@@ -97,7 +81,7 @@ impl State {
     fn counts(&self, objective: &config::Objective) -> Counts {
         let named = objective.classes.iter().map(|class| class.name.as_str());
         let mut counts = Counts {
-            refused: self.overloads.refused.load(Ordering::Relaxed),
+            refused: self.metrics.all_refused(),
             ..Counts::default()
         };
         for class in ["default", config::OF_HEADER].into_iter().chain(named) {
@@ -126,7 +110,7 @@ impl State {
     /// Returns the state of overload, while it lasts.
     #[must_use]
     pub fn overload(&self) -> Option<OverloadReport> {
-        let inner = self.overloads.inner.lock();
+        let inner = self.overload.lock();
         let since = inner.overload.since()?;
         let (now, begin) = (inner.before, inner.at_begin);
         Some(OverloadReport {
