@@ -4,7 +4,7 @@ import { json } from '../api.js';
 import { split } from '../chart.js';
 import { clock, count, moment, text, time, tokens } from '../format.js';
 import { changed, Source } from '../live.js';
-import { chip, dialog, empty, failed, from, number, section, table } from '../parts.js';
+import { chip, dialog, empty, failed, from, number, section, table, workerName } from '../parts.js';
 import { h } from '../view.js';
 
 const CAUSES = ['queue', 'miss', 'slow_worker', 'engine', 'network', 'prompt', 'whole'];
@@ -78,7 +78,7 @@ function tools() {
   return h('form', { class: 'tools', role: 'search', onsubmit: submit },
     h('label', { class: 'pick', key: 'request' }, 'Request', h('input', { type: 'search', class: 'request', placeholder: 'x-request-id', spellcheck: 'false', value: state.asked.request, oninput: (event) => { state.asked.request = event.target.value; changed(); }, onchange: search })),
     select('worker', 'Worker', [['', 'any'], ...known.map((name) => [name, name])]),
-    select('late', 'Objective', [['', 'any'], ['true', 'late'], ['false', 'met, or not known yet']]),
+    select('late', 'Objective', [['', 'any'], ['true', 'late'], ['false', 'within objective, or not known yet']]),
     select('finished', 'Turns', [['true', 'finished'], ['false', 'running'], ['', 'any']]),
     select('cause', 'Cause', [['', 'any'], ...CAUSES.map((cause) => [cause, PART_NAMES[cause]])]),
     h('button', { type: 'button', key: 'hold', 'aria-pressed': String(state.held), onclick: () => { state.held = !state.held; if (!state.held) search(); changed(); } }, state.held ? 'Resume' : 'Pause'),
@@ -101,7 +101,7 @@ function standing(decision) {
   const { outcome } = decision;
   if (!outcome) return chip('running', 'quiet');
   if (outcome.met === false) return chip(outcome.cause ? `late: ${PART_NAMES[outcome.cause] ?? outcome.cause}` : 'late', 'bad');
-  if (outcome.met) return chip('met', 'good');
+  if (outcome.met) return chip('within objective', 'good');
   return chip(outcome.state, outcome.state === 'ok' ? 'quiet' : 'warn');
 }
 
@@ -133,7 +133,7 @@ function row(decision) {
     cells: {
       when: h('time', {}, moment(decision.arrived_unix_ms)),
       request: h('code', { class: 'name', title: decision.request }, decision.request),
-      worker: h('span', { class: 'name', title: decision.worker }, decision.worker),
+      worker: workerName(decision.worker),
       standing: standing(decision),
       ttft: number(time(outcome?.ttft_ms ?? undefined)),
       predicted: number(time(chosen?.predicted_ttft_ms)),
@@ -209,7 +209,7 @@ function terms(decision) {
       key: term.worker,
       class: at === 0 ? 'chosen' : '',
       cells: {
-        name: [h('span', { class: 'name', title: term.worker }, term.worker), at === 0 ? h('span', { class: 'note' }, 'chosen') : null],
+        name: [workerName(term.worker), at === 0 ? h('span', { class: 'note' }, 'chosen') : null],
         cached: number(count(term.cached_tokens)),
         uncached: number(count(term.uncached_tokens)),
         ttft: isCost ? term.predicted_ttft_ms.toFixed(1) : sum,
