@@ -6,6 +6,7 @@
 //! Hints follow [`crate::tail`], which generalises this rule.
 
 mod cause;
+pub mod overload;
 #[cfg(test)]
 mod tests;
 

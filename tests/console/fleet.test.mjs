@@ -16,8 +16,8 @@ flow('the fleet shows each worker, and one that dies is in trouble', 'fleet', {}
   await page.getByRole('searchbox').fill('none of them');
   await page.getByText('No worker matches').waitFor();
   await page.getByRole('searchbox').fill('');
-  await page.getByRole('button', { name: 'Load', exact: true }).click();
-  await until('it is sorted', async () => (await page.getByRole('columnheader', { name: 'Load' }).getAttribute('aria-sort')) === 'descending');
+  await page.getByRole('button', { name: 'Prefill work', exact: true }).click();
+  await until('it is sorted', async () => (await page.getByRole('columnheader', { name: 'Prefill work' }).getAttribute('aria-sort')) === 'descending');
 
   stage.engines[3].child.kill('SIGKILL');
   await rowOf(page, 'gpu-3').getByText('unwell').waitFor();

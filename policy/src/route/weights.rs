@@ -109,7 +109,7 @@ macro_rules! weights {
 }
 
 weights! {
-    /// Multiplies κ's excess over 1: how much a miss is charged for the load that it causes.
+    /// How strongly turns stick to the worker that holds their prefix. 0: not at all. It multiplies κ's excess over 1.
     Locality as locality {
         default: 0.8, most: 1e6, label: "Locality", unit: "", effect: "Higher: turns stay where their prefix is."
     }

@@ -21,6 +21,7 @@ const WANTED = new Set([
   'tailroute_prompt_tokens_total',
   'tailroute_worker_slow_ratio',
   'tailroute_admission_waiting',
+  'tailroute_worker_turns_total',
 ]);
 
 /** Counters that the router's history has as well. */
@@ -46,6 +47,7 @@ function sample(page, at) {
     tellsCauses: violations.length > 0,
     requests: sumBy(get('requests_total'), 'outcome'),
     prompt: sumBy(get('prompt_tokens_total'), 'kind'),
+    turnsOf: sumBy(get('worker_turns_total'), 'worker'),
     promptOf: sumBy(get('prompt_tokens_total'), ({ worker, kind }) => `${kind} ${worker}`),
     waiting: get('admission_waiting')[0]?.value,
     slow: get('worker_slow_ratio').filter(({ value }) => value > 1).map(({ labels }) => labels.worker),
@@ -179,7 +181,7 @@ export function recentByWorker(seconds) {
   const first = samples.find(({ own, at }) => own && at >= now.at - seconds * 1000);
   if (!first || first === now) return null;
   const ttft = new Map([...now.byWorker].map(([worker, buckets]) => [worker, since(first.byWorker.get(worker), buckets)]));
-  return { seconds: (now.at - first.at) / 1000, ttft, prompt: since(first.promptOf, now.promptOf) };
+  return { seconds: (now.at - first.at) / 1000, ttft, prompt: since(first.promptOf, now.promptOf), turns: since(first.turnsOf, now.turnsOf) };
 }
 
 /** Windows of so many seconds, one for each of the last steps, oldest first. */

@@ -4,7 +4,8 @@ import { forget, metrics } from './history.js';
 import { changed, STALE_MS, watch } from './live.js';
 import { fit } from './chart.js';
 import { listen, silence } from './events.js';
-import { clock, span } from './format.js';
+import { clock, count, span, text, time } from './format.js';
+import { slo } from './objective.js';
 import { enter, leave, open, session } from './session.js';
 import { fold, loading } from './parts.js';
 import { h, render } from './view.js';
@@ -59,6 +60,7 @@ function turn() {
 
 function begin() {
   metrics.start();
+  slo.start();
   listen(heard);
   page.enter?.(new URLSearchParams(question), say);
   page.sources().forEach((source) => source.start());
@@ -73,7 +75,7 @@ function heard({ kind, subject, now }) {
 
 function end() {
   silence();
-  [metrics, ...page.sources()].forEach((source) => source.stop());
+  [metrics, slo, ...page.sources()].forEach((source) => source.stop());
   page.leave?.();
 }
 
@@ -130,8 +132,23 @@ function age() {
     banner,
     stale
       ? h('p', {}, h('strong', {}, 'The router does not answer.'), ` What you see is from ${clock(metrics.at)}, ${span((Date.now() - metrics.at) / 1000)} ago. `, h('button', { type: 'button', onclick: again }, 'Try now'))
-      : null,
+      : overloaded(),
   );
+}
+
+/** The banner of overload, which every page has. */
+function overloaded() {
+  const overload = session.state === 'open' ? slo.data?.overload : null;
+  if (!overload) return null;
+  const since = `since ${clock(overload.since_unix_ms)}`;
+  const counts = [
+    overload.late ? `${text(count(overload.late))} turns late` : null,
+    overload.refused ? `${text(count(overload.refused))} requests refused` : null,
+  ].filter(Boolean);
+  return h('p', { class: 'overload' },
+    h('strong', {}, `Overloaded: waits ${text(time(overload.wait_ms))} on ${overload.workers_over} of ${overload.workers_ready} workers`),
+    ` ${since}; the objective is ${text(time(overload.objective_ms))}. ${counts.length ? `${counts.join(', ')}. ` : ''}`,
+    'Add workers, or set ', h('code', {}, 'admission.shed'), ' to keep the turns that can be in time.');
 }
 
 function door() {

@@ -9,6 +9,16 @@ export function number([value, unit], props = {}) {
   return h('span', { ...props, class: `number ${props.class ?? ''}` }, value, unit ? h('span', { class: 'unit' }, ` ${unit}`) : null);
 }
 
+/** Longest name that is shown whole. */
+const LONGEST_NAME = 30;
+
+/** A worker's name. A long one loses its middle: names of pods differ at the end. */
+export function workerName(name) {
+  const kept = Math.floor((LONGEST_NAME - 1) / 2);
+  const shown = name.length > LONGEST_NAME ? `${name.slice(0, kept)}…${name.slice(-kept)}` : name;
+  return h('span', { class: 'name', title: name }, shown);
+}
+
 /** One figure with its name, and what it is compared with. */
 export function figure(name, value, { note, level, symbol } = {}) {
   return h(
@@ -62,6 +72,11 @@ export function failed(failure, again) {
   return state('failed', 'Request failed', failure.message, retry);
 }
 
+/** A result that is not to be relied on. */
+export function unreliable(detail) {
+  return state('missing', 'Preview not reliable', detail);
+}
+
 /** What a source says: its data drawn, or the state that it is in. Data outlives a failure. */
 export function from(source, what, draw) {
   if (source.data !== null && source.failure?.kind !== 'missing') return draw(source.data);
@@ -69,7 +84,7 @@ export function from(source, what, draw) {
   return loading(what);
 }
 
-const NARROW = matchMedia('(max-width: 760px)');
+const NARROW = matchMedia('(max-width: 860px)');
 const FEW = { narrow: 8, wide: 25 };
 const unfolded = new Map();
 

@@ -31,6 +31,8 @@ struct Wanted {
     decision: Option<u64>,
     /// That missed their objective (true), or have not by now (false).
     late: Option<bool>,
+    /// That have ended (true), or are running (false).
+    finished: Option<bool>,
     /// That missed it for this reason.
     #[schemars(with = "CauseName")]
     cause: Option<CauseName>,
@@ -73,6 +75,7 @@ impl Default for Wanted {
             trace: None,
             decision: None,
             late: None,
+            finished: None,
             cause: None,
             from_unix_ms: None,
             until_unix_ms: None,
@@ -144,6 +147,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         worker: worker.transpose()?,
         class: wanted.class,
         late: wanted.late,
+        finished: wanted.finished,
         cause: wanted.cause.map(Cause::from),
         from: wanted.from_unix_ms.map(reading),
         until: wanted.until_unix_ms.map(reading),
@@ -187,6 +191,7 @@ fn ambiguous(candidates: &[String]) -> String {
 
 fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Page {
     let (slots, next) = admin.proxy.decisions.page(filter, before, limit);
+    let running = admin.proxy.decisions.running();
     Page {
         decisions: slots
             .iter()
@@ -194,6 +199,8 @@ fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Pa
             .collect(),
         next,
         capacity: admin.proxy.decisions.capacity(),
+        running: running.turns,
+        running_predicted_late: running.predicted_late,
     }
 }
 

@@ -119,7 +119,7 @@ impl History {
     fn mark(&self, event: &Event) {
         if matches!(
             event.kind,
-            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Slow | Kind::Reload
+            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Slow | Kind::Overload | Kind::Reload
         ) {
             self.0.lock().mark(Mark {
                 at_unix_ms: event.at_unix_ms,
@@ -169,6 +169,13 @@ fn describe(event: &Event) -> String {
             )
         }
         Kind::Slow => "recovered".to_owned(),
+        Kind::Overload if says("overloaded") == Some(true) => format!(
+            "overloaded: waits {:.1} s on {} of {} workers",
+            now["wait_ms"].as_f64().unwrap_or_default() / 1e3,
+            now["workers_over"],
+            now["workers_ready"]
+        ),
+        Kind::Overload => "overload ended".to_owned(),
         Kind::Reload if now["refused"].is_string() => "configuration refused".to_owned(),
         Kind::Reload => "configuration reloaded".to_owned(),
         _ if says("joined") == Some(true) => "joined".to_owned(),

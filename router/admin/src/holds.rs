@@ -58,7 +58,7 @@ pub(super) fn keep_one(call: &Call, worker: &Worker, force: bool) -> Result<(), 
     }
     Err(Problem::last_worker(format!(
         "{} is the last ready worker: without it, clients get 503 until another one is ready. Nothing was changed; \
-         `force: true` (`tailroute ctl … --force`) does it nevertheless",
+         repeat with `force: true` (`tailroute ctl … --force`) to do it anyway",
         worker.name()
     )))
 }

@@ -6,12 +6,15 @@ use serde::Serialize;
 use fleet::hints::SentObjective;
 use learning::feedback::{ClassState, CostState, TailState, Trimmed};
 use state::State;
+use state::overload::OverloadReport;
 
 /// State of the objectives and of what follows from them: `GET /state/v1/slo`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SloState {
     /// Objective, and the share of turns that has to meet it.
     pub objective: ObjectiveState,
+    /// Overload of the fleet, while it lasts.
+    pub overload: Option<OverloadReport>,
     /// Value of the ends of silent conversations.
     pub tail: TailState,
     /// Most recent trims, the newest first.
@@ -82,6 +85,7 @@ pub fn explain(state: &State) -> SloState {
     };
     SloState {
         objective: objective(state),
+        overload: state.overload(),
         tail: TailState::of(&state.feedback, state.config.hints.enabled),
         given_up: state.feedback.recent.all(),
         workers: workers(state),

@@ -5,6 +5,9 @@ use super::registrar::{MetricError, Registrar};
 use super::spec::{KEY, Kind, SECONDS, Spec, of};
 use super::{AdmissionGauges, Metrics, clamp};
 
+/// Codes of the errors with which the router refuses requests for lack of room.
+const REFUSALS: &[&str] = &["overloaded", "queue_full", "queue_timeout", "objective_out_of_reach"];
+
 pub(super) const TABLE: &[Spec] = &[
     Spec {
         name: "tailroute_admission_requests_total",
@@ -26,6 +29,15 @@ pub(super) const TABLE: &[Spec] = &[
             ),
         ],
         help: "Turns admitted and requests rejected, by key.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_requests_refused_total",
+        kind: Kind::Counter,
+        unit: "requests",
+        labels: &[of("reason", REFUSALS)],
+        help: "Requests refused for lack of room, by the code of the error: `limits.max_in_flight` (overloaded), \
+            `admission.max_queue`, `admission.queue_timeout_s`, `admission.shed`.",
         gen_ai: None,
     },
     Spec {
@@ -79,6 +91,7 @@ pub(super) struct Admission {
     no_tls: Counter,
     waiting: IntGauge,
     inside: IntGauge,
+    refused: Labelled<Counter>,
 }
 
 impl Admission {
@@ -87,7 +100,12 @@ impl Admission {
         for outcome in ["applied", "refused"] {
             reloads.with_label_values(&[outcome]);
         }
+        let refused = metrics.labelled("tailroute_requests_refused_total")?;
+        for reason in REFUSALS {
+            refused.with_label_values(&[reason]);
+        }
         Ok(Self {
+            refused,
             reloads,
             requests: metrics.labelled("tailroute_admission_requests_total")?,
             wait_seconds: metrics.labelled("tailroute_admission_wait_seconds")?,
@@ -102,6 +120,18 @@ impl Metrics {
     /// Counts a refused request.
     pub fn admission(&self, key: &str, outcome: &str) {
         self.admission.requests.with_label_values(&[key, outcome]).inc();
+    }
+
+    /// Counts a request that is refused for lack of room, by the error's code.
+    pub fn refused(&self, reason: &str) {
+        self.admission.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Returns the requests that were refused for lack of room.
+    #[must_use]
+    pub fn all_refused(&self) -> u64 {
+        let count = |reason| self.admission.refused.with_label_values(&[reason]).get();
+        REFUSALS.iter().copied().map(count).sum()
     }
 
     /// Counts an admitted turn and its wait.

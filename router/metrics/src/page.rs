@@ -24,6 +24,8 @@ pub struct Gauges {
     pub losses: (Refused, u64),
     /// Share of turns that has to meet its objective.
     pub slo_share: f64,
+    /// Whether the fleet is overloaded.
+    pub is_overloaded: bool,
     /// Value of the ends of silent conversations.
     pub tail: TailState,
     /// Habits of conversations, by class.

@@ -36,6 +36,7 @@ pub(super) const TASKS: &[&str] = &[
     "hints",
     "kv_events",
     "learner",
+    "overload",
     "picker_port",
     "policy_reverts",
     "probes",

@@ -21,6 +21,15 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
+        name: "tailroute_overloaded",
+        kind: Kind::Gauge,
+        unit: "yes or no",
+        labels: &[],
+        help: "1 while the fleet is overloaded: the wait on most ready workers alone exceeds the objective, or requests \
+            are refused for lack of room.",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_worker_xi_tokens",
         kind: Kind::Gauge,
         unit: "tokens",
@@ -143,6 +152,7 @@ pub(super) const TABLE: &[Spec] = &[
 #[derive(Debug)]
 pub(super) struct Tail {
     slo_share: Gauge,
+    overloaded: Gauge,
     xi: Labelled<Gauge>,
     silent: Labelled<IntGauge>,
     target: Gauge,
@@ -169,6 +179,7 @@ impl Tail {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             slo_share: metrics.single("tailroute_slo_share_ratio")?,
+            overloaded: metrics.single("tailroute_overloaded")?,
             xi: metrics.labelled("tailroute_worker_xi_tokens")?,
             silent: metrics.labelled("tailroute_worker_silent_conversations")?,
             target: metrics.single("tailroute_tail_target_seconds")?,
@@ -183,6 +194,7 @@ impl Tail {
 
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         self.slo_share.set(gauges.slo_share);
+        self.overloaded.set(f64::from(u8::from(gauges.is_overloaded)));
         let tail = &gauges.tail;
         self.target.set(tail.target_ms.unwrap_or(0.0) / 1e3);
         self.turns_behind.set(tail.turns_behind);

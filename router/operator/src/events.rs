@@ -39,6 +39,8 @@ pub enum Kind {
     Breaker,
     /// A worker became slow, or recovered.
     Slow,
+    /// The fleet became overloaded, or overload ended.
+    Overload,
     /// The configuration was reloaded.
     Reload,
     /// The connection to NATS, which links the replicas, was established or lost.
@@ -58,6 +60,7 @@ impl Kind {
             Self::Worker => "worker",
             Self::Breaker => "breaker",
             Self::Slow => "slow",
+            Self::Overload => "overload",
             Self::Reload => "reload",
             Self::Replicas => "replicas",
             Self::Evidence => "evidence",

@@ -250,6 +250,14 @@ impl ApiError {
         }
     }
 
+    /// Returns whether the router refuses the request for lack of room.
+    pub fn is_overload(&self) -> bool {
+        matches!(
+            self,
+            Self::Overloaded | Self::QueueFull | Self::QueueTimeout(_) | Self::ObjectiveOutOfReach
+        )
+    }
+
     fn field(&self) -> Option<&'static str> {
         match self {
             Self::UnfitName(field) | Self::Steering(field) | Self::ForeignState(field) => Some(field),

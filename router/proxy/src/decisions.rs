@@ -68,6 +68,8 @@ pub struct Filter {
     pub class: Option<String>,
     /// Whether the objective was missed.
     pub late: Option<bool>,
+    /// Whether the turn has ended.
+    pub finished: Option<bool>,
     /// Cause for which the objective was missed.
     pub cause: Option<policy::slo::Cause>,
     /// Earliest first token; turns without one count by their arrival.
@@ -146,7 +148,31 @@ impl Decisions {
     }
 }
 
+/// Turns that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// All of them.
+    pub turns: usize,
+    /// Those with a predicted first token beyond their objective.
+    pub predicted_late: usize,
+}
+
 impl Decisions {
+    /// Counts the kept turns that have not ended.
+    #[must_use]
+    pub fn running(&self) -> Running {
+        let mut running = Running::default();
+        for slot in &self.slots {
+            let slot = slot.lock();
+            if slot.position().is_none() || slot.came.outcome.is_some() {
+                continue;
+            }
+            running.turns += 1;
+            running.predicted_late += usize::from(slot.is_predicted_late());
+        }
+        running
+    }
+
     /// Returns up to `most` distinct ids of kept requests that begin with `prefix`, the newest first.
     #[must_use]
     pub fn requests_beginning_with(&self, prefix: &str, most: usize) -> Vec<String> {
@@ -185,6 +211,7 @@ impl Filter {
                 slot.arrived >= joined && slot.chosen().is_some_and(|row| row.worker == at)
             })
             && self.late.is_none_or(|wanted| wanted == slot.is_late())
+            && self.finished.is_none_or(|wanted| wanted == slot.came.outcome.is_some())
             && self.cause.is_none_or(|wanted| slot.came.cause == Some(wanted))
             && self.from.is_none_or(|from| slot.began() >= from)
             && self.until.is_none_or(|until| slot.began() <= until)

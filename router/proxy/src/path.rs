@@ -163,6 +163,9 @@ fn bare(mut response: Response<Body>) -> Response<Body> {
 
 /// Counts a request that the router answers itself.
 pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
+    if error.is_overload() {
+        proxy.state.metrics.refused(error.code());
+    }
     if let Some(outcome) = error.admission() {
         proxy
             .state

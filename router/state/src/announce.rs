@@ -33,6 +33,20 @@ impl State {
         self.operator.events.tell(Kind::Slow, worker.name(), now);
     }
 
+    /// Announces that the fleet became overloaded, or that overload ended.
+    pub fn overload_changed(&self) {
+        let now = match self.overload() {
+            None => serde_json::json!({ "overloaded": false }),
+            Some(report) => serde_json::json!({
+                "overloaded": true,
+                "wait_ms": report.waits.wait_ms,
+                "workers_over": report.waits.workers_over,
+                "workers_ready": report.waits.workers_ready,
+            }),
+        };
+        self.operator.events.tell(Kind::Overload, "fleet", now);
+    }
+
     /// Announces that a worker's cache events are followed.
     pub fn evidence_live(&self, worker: &Worker) {
         let now = serde_json::json!({ "followed": true });

@@ -29,6 +29,7 @@ impl State {
             index: self.knowledge.index_stats(),
             losses: self.knowledge.losses(),
             slo_share: self.live().objective.share,
+            is_overloaded: self.overload().is_some(),
             tail: TailState::of(&self.feedback, self.config.hints.enabled),
             habits,
             lessons_dropped: self.feedback.dropped(),

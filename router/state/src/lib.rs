@@ -13,6 +13,7 @@ mod learned;
 mod live;
 mod live_policy;
 mod members;
+pub mod overload;
 mod pool_timer;
 pub mod snapshot;
 pub mod supervise;
@@ -82,6 +83,7 @@ pub struct State {
     pub clock: Clock,
     /// Whether the router is idle.
     pub idle: Arc<Idle>,
+    overload: parking_lot::Mutex<overload::OverloadWatch>,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
     pending: parking_lot::Mutex<Pending>,
@@ -152,6 +154,7 @@ impl State {
             tls,
             clock,
             idle,
+            overload: parking_lot::Mutex::default(),
             snapshot: parking_lot::Mutex::new(()),
             pending: parking_lot::Mutex::default(),
             handed_over: AtomicBool::new(false),

@@ -8,6 +8,7 @@ pub mod hints;
 mod introduce;
 mod learner;
 mod members;
+mod overload;
 pub mod queues;
 mod reverts;
 mod room;
@@ -46,6 +47,7 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<Kept>)
     let revert = move || reverts::policy(Arc::clone(&of), with.clone());
     tasks.spawn("policy_reverts", revert);
     tasks.spawn_with(state, "alpha_reverts", reverts::alphas);
+    tasks.spawn_with(proxy, "overload", overload::watch);
     if let Some(traces) = &proxy.traces {
         let traces = Arc::clone(traces);
         tasks.spawn("traces", move || Arc::clone(&traces).export());

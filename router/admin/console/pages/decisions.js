@@ -4,12 +4,12 @@ import { json } from '../api.js';
 import { split } from '../chart.js';
 import { clock, count, moment, text, time, tokens } from '../format.js';
 import { changed, Source } from '../live.js';
-import { chip, dialog, empty, failed, from, number, section, table } from '../parts.js';
+import { chip, dialog, empty, failed, from, number, section, table, workerName } from '../parts.js';
 import { h } from '../view.js';
 
 const CAUSES = ['queue', 'miss', 'slow_worker', 'engine', 'network', 'prompt', 'whole'];
 const PART_NAMES = { queue: 'queue', miss: 'miss', prompt: 'prompt', slow_worker: 'slow worker', engine: 'engine', network: 'network', whole: 'rest of the answer' };
-const FRESH = { worker: '', late: '', cause: '', class: '', from_unix_ms: '', until_unix_ms: '', request: '' };
+const FRESH = { worker: '', late: '', finished: 'true', cause: '', class: '', from_unix_ms: '', until_unix_ms: '', request: '' };
 const state = { asked: { ...FRESH }, older: [], next: null, more: false, failure: null, open: null, held: false };
 
 function query() {
@@ -74,11 +74,12 @@ function tools() {
     event.preventDefault();
     search();
   };
-  const any = Object.values(state.asked).some((value) => value !== '');
+  const any = isFiltered();
   return h('form', { class: 'tools', role: 'search', onsubmit: submit },
     h('label', { class: 'pick', key: 'request' }, 'Request', h('input', { type: 'search', class: 'request', placeholder: 'x-request-id', spellcheck: 'false', value: state.asked.request, oninput: (event) => { state.asked.request = event.target.value; changed(); }, onchange: search })),
     select('worker', 'Worker', [['', 'any'], ...known.map((name) => [name, name])]),
-    select('late', 'Objective', [['', 'any'], ['true', 'late'], ['false', 'met, or not known yet']]),
+    select('late', 'Objective', [['', 'any'], ['true', 'late'], ['false', 'within objective, or not known yet']]),
+    select('finished', 'Turns', [['true', 'finished'], ['false', 'running'], ['', 'any']]),
     select('cause', 'Cause', [['', 'any'], ...CAUSES.map((cause) => [cause, PART_NAMES[cause]])]),
     h('button', { type: 'button', key: 'hold', 'aria-pressed': String(state.held), onclick: () => { state.held = !state.held; if (!state.held) search(); changed(); } }, state.held ? 'Resume' : 'Pause'),
     any ? h('button', { type: 'button', class: 'quiet', key: 'all', onclick: () => { Object.assign(state.asked, FRESH); search(); } }, 'Clear filters') : null);
@@ -100,7 +101,7 @@ function standing(decision) {
   const { outcome } = decision;
   if (!outcome) return chip('running', 'quiet');
   if (outcome.met === false) return chip(outcome.cause ? `late: ${PART_NAMES[outcome.cause] ?? outcome.cause}` : 'late', 'bad');
-  if (outcome.met) return chip('met', 'good');
+  if (outcome.met) return chip('within objective', 'good');
   return chip(outcome.state, outcome.state === 'ok' ? 'quiet' : 'warn');
 }
 
@@ -132,7 +133,7 @@ function row(decision) {
     cells: {
       when: h('time', {}, moment(decision.arrived_unix_ms)),
       request: h('code', { class: 'name', title: decision.request }, decision.request),
-      worker: h('span', { class: 'name', title: decision.worker }, decision.worker),
+      worker: workerName(decision.worker),
       standing: standing(decision),
       ttft: number(time(outcome?.ttft_ms ?? undefined)),
       predicted: number(time(chosen?.predicted_ttft_ms)),
@@ -143,19 +144,31 @@ function row(decision) {
   };
 }
 
-function draw({ decisions, capacity }) {
+/** Whether anything but finished turns of every kind is asked for. */
+function isFiltered() {
+  return Object.entries(state.asked).some(([key, value]) => value !== FRESH[key]);
+}
+
+/** How many turns run, and how many of them are predicted to be late. */
+function running({ running: turns, running_predicted_late: late }) {
+  if (!turns) return null;
+  const show = () => set('finished', 'false');
+  return h('p', { class: 'period', key: 'running' }, `${text(count(turns))} running${late ? `, ${text(count(late))} of them predicted late` : ''} `, state.asked.finished === 'false' ? null : h('button', { type: 'button', onclick: show }, 'Show them'));
+}
+
+function draw(page) {
+  const { decisions, capacity } = page;
   const shown = new Map();
   for (const decision of [...decisions, ...state.older]) {
     const one = row(decision);
     if (!shown.has(one.key)) shown.set(one.key, one);
   }
   if (shown.size === 0) {
-    const any = Object.values(state.asked).some((value) => value !== '');
-    return any
-      ? empty('No decision matches', `The router keeps the last ${text(count(capacity))} (explain.max_bytes), and none of an earlier process.`)
-      : empty('No decision has been made yet', 'Send a chat completion through the data port.');
+    if (isFiltered()) return [running(page), empty('No decision matches', `The router keeps the last ${text(count(capacity))} (explain.max_bytes), and none of an earlier process.`)];
+    return [running(page), page.running ? empty('No turn has finished yet') : empty('No decision has been made yet', 'Send a chat completion through the data port.')];
   }
   return [
+    running(page),
     table({ caption: 'Decisions, newest first', columns: COLUMNS, rows: [...shown.values()], more: 'decisions' }),
     state.failure ? failed(state.failure, more) : null,
     state.next !== null && state.next !== undefined && !state.asked.request
@@ -196,7 +209,7 @@ function terms(decision) {
       key: term.worker,
       class: at === 0 ? 'chosen' : '',
       cells: {
-        name: [h('span', { class: 'name', title: term.worker }, term.worker), at === 0 ? h('span', { class: 'note' }, 'chosen') : null],
+        name: [workerName(term.worker), at === 0 ? h('span', { class: 'note' }, 'chosen') : null],
         cached: number(count(term.cached_tokens)),
         uncached: number(count(term.uncached_tokens)),
         ttft: isCost ? term.predicted_ttft_ms.toFixed(1) : sum,
@@ -265,7 +278,7 @@ export const decisions = {
   title: 'Decisions',
   sources: () => [recent, workers],
   enter(parameters) {
-    const asked = Object.fromEntries(Object.keys(FRESH).map((key) => [key, parameters.get(key) ?? '']));
+    const asked = Object.fromEntries(Object.entries(FRESH).map(([key, fresh]) => [key, parameters.get(key) ?? fresh]));
     if (Object.entries(asked).some(([key, value]) => value !== state.asked[key])) {
       state.asked = asked;
       Object.assign(state, { older: [], next: null, failure: null, held: false });

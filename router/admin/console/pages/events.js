@@ -2,14 +2,14 @@
 
 import { stream } from '../events.js';
 import { changed as history, marks } from '../history.js';
-import { moment } from '../format.js';
+import { moment, text, time } from '../format.js';
 import { changed, Source } from '../live.js';
 import { chip, empty, failed, from, loading, section, table } from '../parts.js';
 import { h } from '../view.js';
 import { differences } from './draft.js';
 
 const audit = new Source('/admin/v1/audit?limit=100', { every: 5000 });
-const KINDS = [['policy', 'Policy'], ['worker', 'Worker'], ['breaker', 'Breaker'], ['slow', 'Slow worker'], ['reload', 'Reload'], ['task', 'Task']];
+const KINDS = [['policy', 'Policy'], ['worker', 'Worker'], ['breaker', 'Breaker'], ['slow', 'Slow worker'], ['overload', 'Overload'], ['reload', 'Reload'], ['task', 'Task']];
 const state = { hidden: new Set() };
 
 /** What an event says, and how bad it is. */
@@ -17,6 +17,7 @@ export function told({ kind, subject, now }) {
   if (kind === 'policy') return [`revision ${now.revision}: ${now.settings?.policy}, by ${now.by}${now.reason ? `: “${now.reason}”` : ''}`, 'quiet'];
   if (kind === 'breaker') return [`breaker ${String(now.breaker).replaceAll('_', ' ')}`, now.breaker === 'open' ? 'bad' : 'warn'];
   if (kind === 'slow') return now.slow ? [`slow: ${now.factor.toFixed(1)} times its baseline`, 'bad'] : ['has recovered', 'good'];
+  if (kind === 'overload') return now.overloaded ? [`overloaded: waits ${text(time(now.wait_ms))} on ${now.workers_over} of ${now.workers_ready} workers`, 'bad'] : ['overload has ended', 'good'];
   if (kind === 'worker') {
     if (now.joined) return ['joined', 'quiet'];
     if (now.left) return ['removed', 'warn'];

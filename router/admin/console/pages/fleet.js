@@ -6,7 +6,7 @@ import { json } from '../api.js';
 import { meter, spark } from '../chart.js';
 import { clock, count, plain, rate, share, text, time, tokens } from '../format.js';
 import { lateTurns, limitOf, slo } from '../objective.js';
-import { chip, empty, figure, figures, from, number, section, table } from '../parts.js';
+import { chip, empty, figure, figures, from, number, section, table, workerName } from '../parts.js';
 import { quantile } from '../metrics.js';
 import { h } from '../view.js';
 import { trend } from './trend.js';
@@ -49,7 +49,12 @@ function words(name) {
 }
 
 function isTroubled(worker) {
-  return worker.state !== 'ready' || worker.breaker !== 'closed' || Boolean(worker.slow);
+  return worker.state !== 'ready' || worker.breaker !== 'closed' || Boolean(worker.slow) || isOver(worker);
+}
+
+/** Whether the predicted wait alone exceeds the objective. */
+function isOver(worker) {
+  return worker.wait_ms > (limitOf(slo.data) ?? Infinity);
 }
 
 function top(list) {
@@ -58,6 +63,7 @@ function top(list) {
   const all = list.workers.length;
   const inFlight = list.workers.reduce((sum, worker) => sum + worker.in_flight, 0);
   const busiest = Math.max(0, ...list.workers.map((worker) => worker.utilisation));
+  const longest = Math.max(0, ...list.workers.map((worker) => worker.wait_ms));
   const met = half(window?.turns, 'true');
   const late = half(window?.turns, 'false');
   const turns = met + late;
@@ -70,9 +76,9 @@ function top(list) {
     figure('Ready', [`${ready} of ${all}`, ''], { level: ready < all ? (ready === 0 ? 'bad' : 'warn') : '' }),
     figure('Requests', rate(window ? requests / window.seconds : undefined)),
     figure('In flight', count(inFlight), { note: waiting() }),
-    figure('Highest load', share(all ? busiest : undefined), { symbol: 'ρ' }),
+    figure('Longest wait', time(all ? longest : undefined), { level: longest > limit ? 'bad' : '', note: `prefill work up to ${text(share(busiest))}` }),
     figure('TTFT, p95', time(p95 === undefined ? undefined : p95 * 1000), { level: p95 * 1000 > limit ? 'bad' : '', note: limit ? `objective ${text(time(limit))}` : undefined }),
-    figure('Met objective', share(turns ? met / turns : undefined), {
+    figure('Within objective', share(turns ? met / turns : undefined), {
       level: isMissed() ? 'bad' : '',
       note: turns ? h('a', { href: lateTurns({ from: window.from }) }, `${text(count(late))} of ${text(count(turns))} late`) : promised && `for ${text(share(promised))} of turns`,
     }),
@@ -100,7 +106,9 @@ function cachedKind(prompt, of) {
 const COLUMNS = [
   { key: 'name', name: 'Worker', head: true, sort: (w) => w.name },
   { key: 'state', name: 'State', sort: (w) => w.state },
-  { key: 'load', name: 'Load', term: 'ρ', class: 'num', sort: (w) => w.utilisation },
+  { key: 'load', name: 'Prefill work', term: 'ρ', class: 'num', sort: (w) => w.utilisation, title: 'Share of the time that the worker computes prompts; the decoding of answers is not in it' },
+  { key: 'turns', name: 'Turns', class: 'num', sort: (w) => turnsPerS(w) ?? -1, title: 'Turns sent to it per second, in the last minute' },
+  { key: 'p95', name: 'TTFT, p95', class: 'num', sort: (w) => p95Of(w) ?? -1, title: 'In the last minute' },
   { key: 'wait', name: 'Wait', class: 'num', sort: (w) => w.wait_ms, title: 'Predicted time before a request sent now would start its prefill' },
   { key: 'trail', name: 'Wait, 15 min', class: 'trail' },
   { key: 'flight', name: 'In flight', class: 'num', sort: (w) => w.in_flight },
@@ -111,6 +119,18 @@ const COLUMNS = [
   { key: 'hints', name: 'Hints', title: 'How the worker takes hints, and how many wait to be sent' },
   { key: 'manage', name: 'Manage', hidden: true },
 ];
+
+/** Turns sent to a worker per second, in the last minute. */
+function turnsPerS({ name }) {
+  const window = recentByWorker(WINDOW_S);
+  return window ? (window.turns.get(name) ?? 0) / window.seconds : undefined;
+}
+
+/** The 95th percentile of its time to first token in milliseconds, in the last minute. */
+function p95Of({ name }) {
+  const value = quantile(recentByWorker(WINDOW_S)?.ttft.get(name), 0.95);
+  return value === undefined ? undefined : value * 1000;
+}
 
 function hits(worker) {
   const prompt = recentByWorker(WINDOW_S)?.prompt;
@@ -137,10 +157,12 @@ function cells(worker, { most, missed }) {
   // A busy worker is no trouble while turns are in time.
   const [warn, bad] = missed ? [0.7, 0.9] : [2, 2];
   return {
-    name: h('span', { class: 'name', title: worker.url }, worker.name),
+    name: workerName(worker.name),
     state: [standing(worker), worker.slow ? h('span', { class: 'note' }, slowness(worker)) : null],
-    load: [meter(worker.utilisation, { label: `load ${text(share(worker.utilisation))}`, warn, bad }), number(share(worker.utilisation))],
-    wait: number(time(worker.wait_ms)),
+    load: [meter(worker.utilisation, { label: `prefill work ${text(share(worker.utilisation))}`, warn, bad }), number(share(worker.utilisation))],
+    turns: number(rate(turnsPerS(worker))),
+    p95: number(time(p95Of(worker)), p95Of(worker) > limitOf(slo.data) ? { class: 'bad' } : {}),
+    wait: number(time(worker.wait_ms), isOver(worker) ? { class: 'bad', title: `beyond the objective of ${text(time(limitOf(slo.data)))}` } : {}),
     trail: spark(trail(worker.name), { label: `predicted wait over the last 15 minutes, now ${text(time(worker.wait_ms))}, at most ${text(time(most))} on any worker`, from: now - TRAIL_MS, to: now, most }),
     flight: number(count(worker.in_flight)),
     alpha: [number([plain(worker.cost.alpha_ms_per_token)[0], 'ms/tok']), alphaNote(worker)],
@@ -163,7 +185,7 @@ function ordered(list) {
   const wanted = state.filter.trim().toLowerCase();
   const kept = list.filter((worker) => (!wanted || worker.name.toLowerCase().includes(wanted)) && (!state.troubled || isTroubled(worker)));
   const by = state.sort && COLUMNS.find((column) => column.key === state.sort.by)?.sort;
-  if (!by) return kept;
+  if (!by) return kept.toSorted((a, b) => isTroubled(b) - isTroubled(a));
   const sign = state.sort.down ? -1 : 1;
   return kept.toSorted((a, b) => {
     const [one, other] = [by(a), by(b)];
@@ -219,7 +241,7 @@ function draw(list) {
     h('div', { key: 'top' }, top(list)),
     section('Workers', { key: 'workers', tools: tools(list) },
       rows.length
-        ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, load, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy, more: 'workers' }))
+        ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, prefill work, wait, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy, more: 'workers' }))
         : empty('No worker matches', state.troubled ? 'None of these is in trouble.' : 'No name contains this.')),
     slo.data && latest() ? trend(slo.data) : null,
     open ? workerDialog(open, () => workers.refresh(), tell) : null,

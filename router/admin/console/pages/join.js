@@ -29,7 +29,7 @@ export function joinButton() {
 const FIELDS = [
   { key: 'url', label: 'Address', note: 'As in http://10.0.0.7:8000, without /v1.' },
   { key: 'name', label: 'Name', note: 'Empty: host and port of the address.' },
-  { key: 'capacity_tokens', label: 'Cache, tokens', note: 'Number of blocks times their size. Empty: 500,000.', number: true },
+  { key: 'capacity_tokens', label: 'Cache, tokens', note: 'Number of blocks times their size. Empty: as the worker reports.', number: true },
   { key: 'alpha_ms_per_token', label: 'α, ms per token', note: 'Empty: the median of the others, until it is learned.', number: true },
 ];
 

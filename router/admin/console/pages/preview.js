@@ -4,7 +4,7 @@ import { json } from '../api.js';
 import { shift } from '../chart.js';
 import { count, share, text, time } from '../format.js';
 import { changed, Source } from '../live.js';
-import { failed, number, refusal, table } from '../parts.js';
+import { failed, number, refusal, table, unreliable } from '../parts.js';
 import { mayNot } from '../session.js';
 import { h } from '../view.js';
 
@@ -67,7 +67,7 @@ export function captured(tell) {
   }
   const why = mayNot('operate');
   return h('div', { key: 'captured', class: 'note' },
-    h('p', {}, 'A preview plays captured turns, and none are. Lengths and numbers are kept in memory, and no text. '),
+    h('p', {}, 'A preview needs captured turns, and none are captured yet. Only lengths are stored, never text. '),
     h('button', { type: 'button', disabled: Boolean(why) || starting.busy, title: why, onclick: () => startCapture(tell) }, 'Start a capture'),
     refusal(starting.failure));
 }
@@ -75,7 +75,7 @@ export function captured(tell) {
 /** A preview that failed. One that was refused as unlike the measurement can be asked for regardless. */
 function unpreviewed({ failure, asked }, tell) {
   const unlike = failure.type === 'urn:tailroute:problem:unlike';
-  return h('div', { key: 'preview', class: 'preview' }, failed(failure),
+  return h('div', { key: 'preview', class: 'preview' }, unlike ? unreliable(failure.message) : failed(failure),
     unlike ? h('button', { type: 'button', onclick: () => preview(asked, tell, true) }, 'Preview anyway') : null);
 }
 
@@ -88,7 +88,7 @@ export function view(tell) {
 
 const ROWS = [
   ['p50_ms', 'p50', time], ['p95_ms', 'p95', time], ['p99_ms', 'p99', time], ['mean_ms', 'Mean', time],
-  ['slo_share', 'Met objective', share], ['hit_ratio', 'Cached prompt', share],
+  ['slo_share', 'Within objective', share], ['hit_ratio', 'Cached prompt', share],
 ];
 
 function isShare(key) {
@@ -134,7 +134,7 @@ function checked({ check }) {
   if (!check) return h('p', { class: 'note', key: 'check' }, 'Too few turns were measured under the policy in force to compare the simulation with them.');
   const sides = (key, format) => `${text(format(check.measured[key]))} measured, ${text(format(check.simulated[key]))} simulated`;
   return h('p', { class: 'note', key: 'check' },
-    `In force, over ${text(count(check.turns))} turns: p50 ${sides('p50_ms', time)}; p95 ${sides('p95_ms', time)}; met objective ${sides('slo_share', share)}.`);
+    `In force, over ${text(count(check.turns))} turns: p50 ${sides('p50_ms', time)}; p95 ${sides('p95_ms', time)}; within objective ${sides('slo_share', share)}.`);
 }
 
 function drawn(result) {

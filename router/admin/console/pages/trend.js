@@ -17,11 +17,12 @@ const WINDOWS = [
   { seconds: 86_400, name: '24 h', step: 900, width: 900 },
 ];
 const SERIES = ['p50', 'p95', 'p99'];
+const MOST_LISTED = 200;
 let chosen = null;
 
-/** The time that is shown: as chosen, else the last hour once the router has run for a quarter of one. */
+/** The time that is shown: as chosen, else the last five minutes. */
 export function shown() {
-  return chosen ?? WINDOWS[known() > 900 ? 1 : 0];
+  return chosen ?? WINDOWS[0];
 }
 
 export function quantiles(buckets) {
@@ -64,9 +65,11 @@ function choice() {
 function list(from) {
   const all = marks(from);
   if (all.length === 0) return null;
+  const listed = all.slice(-MOST_LISTED).reverse();
   return h('details', { class: 'changes', key: 'changes' },
     h('summary', {}, `${all.length} ${all.length === 1 ? 'change' : 'changes'} of the policy, workers and configuration`),
-    h('ul', {}, all.slice(-20).reverse().map(({ at_unix_ms: at, subject, text }) => h('li', {}, h('time', {}, moment(at)), ` ${subject}: ${text}`))));
+    h('ul', {}, listed.map(({ at_unix_ms: at, subject, text }) => h('li', {}, h('time', {}, moment(at)), ` ${subject}: ${text}`))),
+    all.length > listed.length ? h('p', { class: 'note' }, `The latest ${listed.length} are listed.`) : null);
 }
 
 /** The chart. */

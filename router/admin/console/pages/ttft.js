@@ -4,19 +4,19 @@ import { changed as history, half, latest, metrics, recent, recentByWorker, step
 import { stacks } from '../chart.js';
 import { clock, count, rate, share, span, text, time } from '../format.js';
 import { lateTurns, limitOf, slo } from '../objective.js';
-import { empty, figure, figures, from, loading, number, section, table } from '../parts.js';
+import { empty, figure, figures, from, loading, number, section, table, workerName } from '../parts.js';
 import { total } from '../metrics.js';
 import { h } from '../view.js';
 import { columns, marksSince, quantiles, shown, trend } from './trend.js';
 
 /** Causes, and what to look at, given the names of the workers that are slow now. */
 const CAUSES = [
-  ['queue', 'Queue', 'Waited, in the router or for others’ prefills.', (slow) => (slow ? `The slow worker first: ${slow}.` : 'More workers, or a higher weight on load.')],
+  ['queue', 'Queue', 'Waited, in the router or for others’ prefills.', (slow) => (slow ? `${slow} is slow now: look there first.` : 'More workers, or a higher weight on load.')],
   ['miss', 'Miss', 'Computed tokens that some worker had cached.', 'Locality, cache sizes, hints.'],
-  ['slow_worker', 'Slow worker', 'A worker that became slow delayed the turn, or left its load to others.', (slow) => (slow ? `Cordon ${slow}, and look at its GPU: clock, throttling, neighbours.` : 'The worker that was slow: see Events.')],
+  ['slow_worker', 'Slow worker', 'A worker that became slow delayed the turn, or left its load to others.', (slow) => (slow ? `${slow} is slow now: cordon it, and look at its GPU (clock, throttling, neighbours).` : 'The worker that was slow: see Events.')],
   ['engine', 'Engine', 'Slower than the worker’s fitted cost.', 'That worker: throttling, neighbours, a wrong α.'],
-  ['network', 'Network', 'Time that the engine knows nothing of.', 'The way to the worker.'],
-  ['prompt', 'Prompt', 'Its own new tokens alone take longer than that.', 'The objective of this traffic.'],
+  ['network', 'Network', 'Time outside the engine: network, proxies.', 'The way to the worker.'],
+  ['prompt', 'Prompt', 'Its new tokens alone exceed the objective.', 'The objective of this traffic.'],
   ['whole', 'Whole answer', 'Not streamed: the first token came with the last.', 'Give such clients a separate objective.'],
 ];
 
@@ -35,9 +35,9 @@ function top(data, window) {
   const level = kept === undefined ? '' : kept < promised ? 'bad' : '';
   return figures(
     figure('Objective', time(limit), { note: `for ${text(share(promised))} of turns` }),
-    figure('Met', share(kept), { level, note: turns ? h('a', { href: lateTurns({ from: window.from }) }, `${text(count(missed))} of ${text(count(turns))} late`) : undefined }),
+    figure('Within objective', share(kept), { level, note: turns ? h('a', { href: lateTurns({ from: window.from }) }, `${text(count(missed))} of ${text(count(turns))} late`) : undefined }),
     figure('Budget burn', burn === undefined ? ['–', ''] : [burn.toFixed(burn < 10 ? 2 : 0), '×'], { level: burn > 1 ? 'bad' : '' }),
-    figure('p50', time(p50)),
+    figure('p50', time(p50), { note: `last ${shown().name}` }),
     figure('p95', time(p95), { level: limit && p95 > limit && promised >= 0.95 ? 'bad' : '' }),
     figure('p99', time(p99)),
     figure('Turns', rate(window ? total(window.ttft) / window.seconds : undefined)),
@@ -50,7 +50,8 @@ function causes(window) {
     return section('Why turns were late', { key: 'causes' }, empty('Not available in this version', 'This router counts late turns without their causes.'));
   }
   const all = [...(window?.causes ?? [])].reduce((sum, [, value]) => sum + value, 0);
-  const slow = sample.slow.join(', ');
+  // What is slow now explains turns of now, and not those of hours ago.
+  const slow = shown().seconds <= 300 ? sample.slow.join(', ') : '';
   const rows = CAUSES.map(([key, name, meaning, look]) => {
     const here = window?.causes.get(key) ?? 0;
     return {
@@ -103,9 +104,9 @@ function classes(data, window) {
   const heads = [
     { key: 'name', name: 'Class', head: true },
     { key: 'objective', name: 'Objective', class: 'num' },
-    { key: 'met', name: `Met, ${shown().name}`, class: 'num' },
+    { key: 'met', name: `Within, ${shown().name}`, class: 'num' },
     { key: 'late', name: `Late, ${shown().name}`, class: 'num' },
-    { key: 'ever', name: 'Met since start', class: 'num' },
+    { key: 'ever', name: 'Within, since start', class: 'num' },
     { key: 'all', name: 'Turns since start', class: 'num' },
   ];
   const rows = data.objective.classes.map(({ class: name, ttft_ms: limit, met, missed }) => {
@@ -146,7 +147,7 @@ function workers() {
       return {
         key: name,
         cells: {
-          name: h('span', { class: 'name', title: name }, name), p50, p95, p99,
+          name: workerName(name), p50, p95, p99,
           turns: number(count(total(buckets))),
           off: off ? signed(off['50']) : '–',
           range: off ? `${signed(off['10'])} to ${signed(off['90'])}` : '–',

@@ -50,7 +50,7 @@ async function apply() {
   changed();
   try {
     const now = await json(POLICY, { method: 'PUT', body: body(), headers: { 'if-match': draft.base.etag } });
-    taken(now, `Revision ${now.revision} is in force, for the next request on every thread.`);
+    taken(now, `Revision ${now.revision} is in force.`);
   } catch (failure) {
     Object.assign(state, { failure, applying: false });
     if (failure.status === 412) await inForce.refresh();
@@ -198,8 +198,17 @@ function review(now) {
       field('apply reason', { label: 'Reason', note: 'Goes to the audit log.', control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: state.reason, oninput: text('reason') }) }),
       field('apply minutes', { label: 'For minutes', note: 'Empty: until the next change.', error: wrongTime ? 'Above 0, at most 10,080: a week.' : undefined, control: h('input', { type: 'text', inputmode: 'decimal', disabled: Boolean(why), value: state.minutes, oninput: text('minutes') }) }),
       h('button', { type: 'submit', class: 'primary', disabled: !ready }, state.applying ? 'Applying …' : 'Apply'),
+      why || ready || state.applying ? null : h('p', { class: 'note', key: 'missing' }, missing({ moved, sound, wrongTime })),
       why ? h('p', { class: 'note' }, why) : null),
     state.failure?.errors?.some(({ field }) => draft.has(field.replace(/^settings\./, ''))) ? refusal({ message: 'Nothing was changed: see the fields.', errors: [] }) : refusal(state.failure));
+}
+
+/** What is missing before a change can be applied. */
+function missing({ moved, sound, wrongTime }) {
+  if (!moved) return 'Apply: change a setting first.';
+  if (!sound || wrongTime) return 'Apply: correct the marked field first.';
+  if (state.reason.trim() === '') return 'Apply: give a reason first.';
+  return 'Apply: another revision is in force; see the note beside the weights.';
 }
 
 function ask(revision) {

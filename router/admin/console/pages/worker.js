@@ -57,7 +57,7 @@ async function act(worker, { path, method = 'POST', body = {}, done }, refresh, 
 /** How slow a worker is. */
 export function slowness({ slow }) {
   const baseline = slow.against === 'fleet' ? 'the fleet’s median' : 'its baseline';
-  return `slow: α ${text(plain(slow.alpha_ms_per_token))} ms/token, ${slow.factor.toFixed(1)} times ${baseline}`;
+  return `slow: a typical prompt takes ${slow.factor.toFixed(1)} times as long as at ${baseline}`;
 }
 
 function facts(worker) {
@@ -109,7 +109,7 @@ function controls(worker, refresh, tell) {
   return [
     why ? h('p', { class: 'note', key: 'why' }, why) : null,
     field('worker reason', {
-      label: 'Reason', note: 'Goes to the audit log.',
+      label: 'Reason', note: needsReason && !why ? 'Give a reason to enable the buttons. It goes to the audit log.' : 'Goes to the audit log.',
       control: h('input', { type: 'text', maxlength: 500, disabled: Boolean(why), value: shown.reason, oninput: (event) => { shown.reason = event.target.value; changed(); } }),
     }),
     h('div', { class: 'actions', key: 'hold' }, possible(worker).map(button)),

@@ -18,6 +18,9 @@ pub(super) struct Filters {
     /// Only turns that missed their latency objective; with `=false`, only the others.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     late: Option<bool>,
+    /// Also turns that have not ended.
+    #[arg(long)]
+    running: bool,
     /// Only turns that missed their objective for this reason.
     #[arg(long, value_parser = ["queue", "miss", "slow_worker", "engine", "network", "prompt", "whole"])]
     cause: Option<String>,
@@ -50,6 +53,7 @@ impl Filters {
         let parts = [
             Some(format!("limit={}", self.limit)),
             self.late.map(|late| format!("late={late}")),
+            (!self.running).then(|| "finished=true".to_owned()),
             text("cause", &self.cause),
             text("worker", &self.worker),
             text("class", &self.class),
@@ -68,6 +72,8 @@ struct Page {
     decisions: Vec<Decision>,
     next: Option<u64>,
     capacity: u64,
+    running: u64,
+    running_predicted_late: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -179,7 +185,8 @@ fn listed(page: &Page) -> String {
         return match page.capacity {
             0 => "The router keeps no decisions (explain.max_bytes).".to_owned(),
             most => format!(
-                "No decision matches. The router keeps the last {} (explain.max_bytes).",
+                "No decision matches{}. The router keeps the last {} (explain.max_bytes).",
+                running(page),
                 counted(most, "decision")
             ),
         };
@@ -218,7 +225,17 @@ fn listed(page: &Page) -> String {
     let older = page
         .next
         .map_or(String::new(), |next| format!("\n\nolder ones: --before {next}"));
-    format!("{}\n\n{}{older}", summary(&page.decisions), table.text())
+    let summary = summary(&page.decisions);
+    format!("{summary}{}.\n\n{}{older}", running(page), table.text())
+}
+
+/// Names the turns that have not ended: `; 20 running, 18 of them predicted late`.
+fn running(page: &Page) -> String {
+    match (page.running, page.running_predicted_late) {
+        (0, _) => String::new(),
+        (turns, 0) => format!("; {turns} running"),
+        (turns, late) => format!("; {turns} running, {late} of them predicted late"),
+    }
 }
 
 fn ended(outcome: &Outcome) -> String {
@@ -229,12 +246,12 @@ fn ended(outcome: &Outcome) -> String {
     }
 }
 
-/// Counts late turns by their cause: `3 decisions, 2 late: 1 engine, 1 queue.`
+/// Counts late turns by their cause: `3 decisions, 2 late: 1 engine, 1 queue`.
 fn summary(decisions: &[Decision]) -> String {
     let all = counted(decisions.len() as u64, "decision");
     let late: Vec<&Decision> = decisions.iter().filter(|decision| decision.is_late()).collect();
     if late.is_empty() {
-        return format!("{all}, none late.");
+        return format!("{all}, none late");
     }
     let mut causes: Vec<(&str, usize)> = Vec::new();
     for decision in &late {
@@ -253,7 +270,7 @@ fn summary(decisions: &[Decision]) -> String {
         .iter()
         .map(|(cause, number)| format!("{number} {cause}"))
         .collect();
-    format!("{all}, {} late: {}.", late.len(), causes.join(", "))
+    format!("{all}, {} late: {}", late.len(), causes.join(", "))
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ pub(super) fn slo(answer: &Value) -> String {
         ]);
     }
     let wanted = share(wanted, 1.0);
-    let mut out = match missing.as_slice() {
+    let mut out = overload(answer);
+    out.push_str(&match missing.as_slice() {
         [] if turns <= 0.0 => {
             format!("No turn has been counted yet; {wanted} of the turns have to be in time.")
         }
@@ -48,7 +49,8 @@ pub(super) fn slo(answer: &Value) -> String {
             "The objective is missed by classes {}; {wanted} of the turns have to be in time.",
             classes.join(", ")
         ),
-    };
+    });
+    out.push_str(" Counts are those since the router started.");
     let _ = write!(out, "\n\n{}\n\n{}", table.text(), slo_workers(answer));
     let tail = &answer["tail"];
     let _ = write!(out, "\n\n{}", text(tail, "why"));
@@ -68,12 +70,29 @@ pub(super) fn slo(answer: &Value) -> String {
     out
 }
 
+/// Formats overload of the fleet, while it lasts.
+fn overload(answer: &Value) -> String {
+    let Some(overload) = answer["overload"].as_object() else {
+        return String::new();
+    };
+    let whole = |key: &str| count(overload[key].as_u64().unwrap_or_default());
+    format!(
+        "Overloaded since {}: waits {} on {} of {} workers, {} late, {} refused. Add workers, or set admission.shed.\n\n",
+        time(&overload["since_unix_ms"]),
+        ms(overload["wait_ms"].as_f64().unwrap_or_default()),
+        overload["workers_over"],
+        overload["workers_ready"],
+        whole("late"),
+        whole("refused"),
+    )
+}
+
 fn slo_workers(answer: &Value) -> String {
     let right = Align::Right;
     let mut table = Table::new(&[
         ("worker", Align::Left),
         ("wait ms", right),
-        ("busy", right),
+        ("prefill", right),
         ("α", right),
         ("β", right),
         ("ξ", right),

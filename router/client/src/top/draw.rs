@@ -63,13 +63,14 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
         screen.workers.len(),
     );
     let red = Style::new().fg(Color::Red);
-    let second = match &screen.error {
+    let second = match (&screen.error, screen.overload.as_object()) {
         _ if screen.silent_for >= SILENT => {
             let silent = screen.silent_for.as_secs();
             Line::styled(format!("{} has not answered for {silent} s", screen.router), red)
         }
-        Some(error) => Line::styled(error.clone(), red),
-        None => Line::raw(objective(&screen.objective)),
+        (Some(error), _) => Line::styled(error.clone(), red),
+        (None, Some(_)) => Line::styled(overload(&screen.overload), red),
+        (None, None) => Line::raw(objective(&screen.objective)),
     };
     vec![
         Line::styled(first, Style::new().add_modifier(Modifier::BOLD)),
@@ -77,10 +78,21 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
     ]
 }
 
+fn overload(overload: &Value) -> String {
+    format!(
+        "overloaded: waits {:.1} s on {} of {} workers; {} late, {} refused since then",
+        overload["wait_ms"].as_f64().unwrap_or_default() / 1e3,
+        overload["workers_over"],
+        overload["workers_ready"],
+        overload["late"],
+        overload["refused"],
+    )
+}
+
 /// Formats each class of turns with its objective and the share that met it.
 fn objective(objective: &Value) -> String {
     let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
-    let mut out = format!("in time, of {wanted:.1} % wanted:");
+    let mut out = format!("within objective since the start, of {wanted:.1} % wanted:");
     for class in objective["classes"].as_array().into_iter().flatten() {
         let [met, missed] = ["met", "missed"].map(|key| class[key].as_f64().unwrap_or(0.0));
         if met + missed > 0.0 {
@@ -129,7 +141,7 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
         "state",
         "in flight",
         "wait ms",
-        "busy",
+        "prefill",
         "α",
         "ξ",
         "cache",

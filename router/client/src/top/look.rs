@@ -28,6 +28,8 @@ pub(super) struct Screen {
     pub(super) policy: Value,
     pub(super) workers: Vec<Value>,
     pub(super) objective: Value,
+    /// Overload of the fleet; `null` without it.
+    pub(super) overload: Value,
     pub(super) changes: Vec<Change>,
     /// Prefixes on the workers, the hottest first.
     pub(super) hottest: Vec<Hot>,
@@ -55,6 +57,7 @@ impl Screen {
             policy: Value::Null,
             workers: Vec::new(),
             objective: Value::Null,
+            overload: Value::Null,
             changes: Vec::new(),
             hottest: Vec::new(),
             late: None,
@@ -74,6 +77,7 @@ impl Screen {
         self.workers = list(&polled.workers["workers"]);
         self.policy = polled.policy;
         self.objective = polled.objective;
+        self.overload = polled.overload;
         self.changes = changes(&list(&polled.audit["entries"]));
         self.found(&polled.prefixes, polled.late);
         self.now_unix_ms = unix_ms();
@@ -142,6 +146,7 @@ pub(super) struct Polled {
     workers: Value,
     policy: Value,
     objective: Value,
+    overload: Value,
     audit: Value,
     /// A page of the most shared prefixes, and one of the newest.
     prefixes: [Value; 2],
@@ -153,10 +158,12 @@ pub(super) struct Polled {
 pub(super) async fn poll(client: &Client) -> anyhow::Result<Polled> {
     let get = async |path: &str| Ok::<_, anyhow::Error>(printable_json(&client.get(path).await?));
     let index = async |order: &str| get(&format!("/admin/v1/index?order={order}&limit={PREFIXES}")).await;
+    let mut slo = get("/admin/v1/slo").await?;
     Ok(Polled {
         workers: printable_json(&workers::all(client).await?),
         policy: get("/admin/v1/policy").await?,
-        objective: get("/admin/v1/slo").await?["objective"].take(),
+        objective: slo["objective"].take(),
+        overload: slo["overload"].take(),
         audit: get(&format!("/admin/v1/audit?limit={AUDITED}")).await?,
         prefixes: [index("shared").await?, index("newest").await?],
         late: get(&format!("/admin/v1/decisions?late=true&limit={LATE}")).await?,

@@ -119,13 +119,10 @@ fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String
         );
     }
     let late = target_ms.map_or_else(
-        || "Until enough turns are observed, a turn counts as late after its objective.".to_owned(),
+        || "It protects turns from missing their objective, until enough turns are observed.".to_owned(),
         |target| {
             let share = 100.0 * (1.0 - IN_TIME);
-            format!(
-                "A turn counts as late after {}, like the slowest {share:.0} %.",
-                ms(target)
-            )
+            format!("It protects the slowest {share:.0} % of turns (at present above {}).", ms(target))
         },
     );
     format!("Early eviction is on. {late} Each turn delays {behind:.1} turns behind it on average.")

@@ -271,6 +271,16 @@ impl Slot {
     pub fn is_late(&self) -> bool {
         self.came.ttft.is_some_and(|ttft| ttft > self.objective)
     }
+
+    /// Returns whether the first token is late, or predicted to be late.
+    #[must_use]
+    pub fn is_predicted_late(&self) -> bool {
+        let predicted = |row: &Row| self.held + Millis(f64::from(row.predicted_ttft_ms()));
+        match self.came.ttft {
+            Some(_) => self.is_late(),
+            None => self.chosen().is_some_and(|row| predicted(row) > self.objective),
+        }
+    }
 }
 
 /// Finds the workers with the best scores after the chosen one. Returns how many.

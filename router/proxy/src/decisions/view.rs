@@ -23,6 +23,10 @@ pub struct Page {
     pub next: Option<u64>,
     /// Largest number of decisions kept.
     pub capacity: usize,
+    /// Kept turns that have not ended, whatever the filter.
+    pub running: usize,
+    /// Turns among them whose first token is predicted to be late.
+    pub running_predicted_late: usize,
 }
 
 /// One decision.

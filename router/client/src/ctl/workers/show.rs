@@ -12,7 +12,7 @@ fn table() -> Table {
         ("state", Align::Left),
         ("in flight", right),
         ("wait ms", right),
-        ("busy", right),
+        ("prefill", right),
         ("α", right),
         ("ξ", right),
         ("held", right),

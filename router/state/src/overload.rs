@@ -1,0 +1,124 @@
+//! Whether the fleet is overloaded: the state, and the counts of the time since it began.
+
+use policy::slo::overload::{Change, Look, Overload};
+use policy::units::Millis;
+use serde::Serialize;
+
+use crate::State;
+
+/// The state of overload.
+#[derive(Debug, Default)]
+pub struct OverloadWatch {
+    overload: Overload,
+    /// Counters as of the last look.
+    before: Counts,
+    /// Counters as of the beginning of overload.
+    at_begin: Counts,
+    waits: Waits,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    within: u64,
+    late: u64,
+    refused: u64,
+}
+
+/// Predicted waits on the ready workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Waits {
+    /// Ready workers.
+    pub workers_ready: usize,
+    /// Ready workers on which the wait alone exceeds the objective.
+    pub workers_over: usize,
+    /// Median wait in milliseconds.
+    pub wait_ms: f64,
+    /// The objective in milliseconds.
+    pub objective_ms: f64,
+}
+
+/// Overload as reported.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OverloadReport {
+    /// Unix time in milliseconds at which it began.
+    pub since_unix_ms: u64,
+    /// Predicted waits at the last look.
+    #[serde(flatten)]
+    pub waits: Waits,
+    /// Late turns since it began.
+    pub late: u64,
+    /// Turns since it began whose first token was within their objective.
+    pub within: u64,
+    /// Requests that were refused for lack of room since it began.
+    pub refused: u64,
+}
+
+impl State {
+    /// Looks at the fleet, and returns the change of the state of overload, if it changes.
+    pub fn look_for_overload(&self) -> Option<Change> {
+        let now = self.clock.now();
+        let live = self.live();
+        let waits = self.waits(now, live.objective.ttft);
+        let counts = self.counts(&live.objective);
+        let mut inner = self.overload.lock();
+        let before = std::mem::replace(&mut inner.before, counts);
+        inner.waits = waits;
+        let change = inner.overload.observe(&Look {
+            now,
+            ready: waits.workers_ready,
+            over: waits.workers_over,
+            within: counts.within.saturating_sub(before.within),
+            late: counts.late.saturating_sub(before.late),
+            refused: counts.refused.saturating_sub(before.refused),
+            share: live.objective.share,
+        });
+        if change == Some(Change::Began) {
+            inner.at_begin = counts;
+        }
+        change
+    }
+
+    fn counts(&self, objective: &config::Objective) -> Counts {
+        let named = objective.classes.iter().map(|class| class.name.as_str());
+        let mut counts = Counts {
+            refused: self.metrics.all_refused(),
+            ..Counts::default()
+        };
+        for class in ["default", config::OF_HEADER].into_iter().chain(named) {
+            let (within, late) = self.metrics.slo_turns(class);
+            counts.within += within;
+            counts.late += late;
+        }
+        counts
+    }
+
+    fn waits(&self, now: Millis, objective: Millis) -> Waits {
+        let workers = self.fleet.workers();
+        let ready = workers.iter().filter(|worker| worker.is_ready());
+        let mut waits: Vec<f64> = ready
+            .map(|worker| worker.with_load(|load| load.pending.wait(now).0))
+            .collect();
+        waits.sort_unstable_by(f64::total_cmp);
+        Waits {
+            workers_ready: waits.len(),
+            workers_over: waits.iter().filter(|wait| **wait > objective.0).count(),
+            wait_ms: waits.get(waits.len() / 2).copied().unwrap_or_default(),
+            objective_ms: objective.0,
+        }
+    }
+
+    /// Returns the state of overload, while it lasts.
+    #[must_use]
+    pub fn overload(&self) -> Option<OverloadReport> {
+        let inner = self.overload.lock();
+        let since = inner.overload.since()?;
+        let (now, begin) = (inner.before, inner.at_begin);
+        Some(OverloadReport {
+            since_unix_ms: self.clock.unix_ms(since) as u64,
+            waits: inner.waits,
+            late: now.late.saturating_sub(begin.late),
+            within: now.within.saturating_sub(begin.within),
+            refused: now.refused.saturating_sub(begin.refused),
+        })
+    }
+}
