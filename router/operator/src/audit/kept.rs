@@ -59,9 +59,12 @@ impl Audit {
             std::mem::take(&mut recent.applied).entries,
             std::mem::take(&mut recent.refused).entries,
         ];
-        let push = |to: &mut [Newest; 2], entry: Arc<Entry>| match entry.outcome {
-            Outcome::Applied => to[0].push(entry),
-            Outcome::Refused => to[1].push(entry),
+        let push = |to: &mut [Newest; 2], entry: Arc<Entry>| {
+            let bytes = serde_json::to_vec(&*entry).map_or(0, |text| text.len());
+            match entry.outcome {
+                Outcome::Applied => to[0].push(entry, bytes),
+                Outcome::Refused => to[1].push(entry, bytes),
+            }
         };
         let mut both = [Newest::default(), Newest::default()];
         for entry in read.entries {
