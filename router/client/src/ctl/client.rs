@@ -16,7 +16,7 @@ use crate::bounded::{self, FetchError, Fetched, Limits, fetch, open};
 
 /// Of an answer to a GET.
 const READ: Limits = Limits {
-    time: Duration::from_secs(10),
+    time: Duration::from_secs(5),
     bytes: 16 << 20,
 };
 /// Of an answer to a change or a preview, which the router works on for 20 s at most.
