@@ -13,6 +13,7 @@ use super::operation::Operation;
 use super::policy::LONGEST_S;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
+use super::worker_facts::FactView;
 use super::worker_sources::Sources;
 use crate::Admin;
 use fleet::Worker;
@@ -57,6 +58,8 @@ struct List {
 enum State {
     /// It is given work.
     Ready,
+    /// Its engine sleeps: it is given work only if no other worker can take it.
+    Asleep,
     /// Its probes fail.
     Unwell,
     /// The source that named it says that it is not ready.
@@ -79,6 +82,7 @@ impl State {
             (AdminState::Draining, _) => Self::Draining,
             (AdminState::Cordoned, _) => Self::Cordoned,
             (AdminState::None, _) if !worker.is_offered() => Self::NotReady,
+            (AdminState::None, true) if worker.facts.is_asleep() => Self::Asleep,
             (AdminState::None, true) => Self::Ready,
             (AdminState::None, false) => Self::Unwell,
         }
@@ -143,6 +147,8 @@ pub(super) struct Shown {
     told: Option<Budget>,
     /// Models that it serves, as far as that is known; the first 32.
     models: Vec<String>,
+    /// What is known of its engine, with sources and ages.
+    facts: Vec<FactView>,
     #[serde(flatten)]
     sources: Sources,
 }
@@ -363,6 +369,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             next_prompt_tokens: told.next_prompt_tokens,
         }),
         models: models(worker),
+        facts: FactView::all(worker, now),
         sources: Sources::of(admin, worker),
     }
 }
@@ -372,9 +379,7 @@ fn models(worker: &Worker) -> Vec<String> {
         return worker.spec.models.iter().take(32).cloned().collect();
     }
     let listed = worker.models();
-    let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
-    let names = listed.iter().filter_map(|card| card["id"].as_str());
-    names.take(32).map(str::to_owned).collect()
+    listed.map_or_else(Vec::new, |listed| listed.names().iter().take(32).cloned().collect())
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {

@@ -9,6 +9,7 @@ pub mod family;
 pub mod fingerprint;
 pub mod headers;
 pub mod json;
+pub mod lacks_model;
 pub mod mend;
 pub mod multipart;
 pub mod names;

@@ -7,7 +7,7 @@ use http::Method;
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, warn};
 
-use super::introduce::{Pause, introduce};
+use super::facts::introduce;
 use fleet::Worker;
 use fleet::health::Probe;
 use proxy::Proxy;
@@ -29,7 +29,6 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut bytes_seen = 0;
-    let mut pause = Pause::default();
     loop {
         ticks.tick().await;
         let outcome = control::call(&proxy.state, &worker, Method::GET, &settings.path, None).await;
@@ -56,10 +55,8 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
                 }
             }
         };
-        let again = worker.is_well();
-        if probe == Probe::Well && (!again || pause.is_over()) {
-            // Before the first turn, because models and dialect affect requests.
-            pause.asked(introduce(&proxy, &worker).await, again);
+        if probe == Probe::Well && !worker.is_well() {
+            introduce(&proxy, &worker).await;
         }
         proxy.state.note_health(&worker, probe);
         if let Some(origin) = &worker.origin {

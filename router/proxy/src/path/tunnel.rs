@@ -63,7 +63,7 @@ pub(super) async fn open(
     let (head, _) = request.into_parts();
     let model = model(&head.uri);
     if let Some(model) = &model {
-        super::models::check(proxy, model)?;
+        super::models::check_again(proxy, model).await?;
     }
     let wanted = Wanted {
         model,

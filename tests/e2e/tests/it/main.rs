@@ -32,6 +32,7 @@ mod hostile_workers;
 mod idleness;
 mod learning;
 mod matrix;
+mod model_lists;
 mod names;
 mod objectives;
 mod overrides;
