@@ -43,13 +43,18 @@ impl FactView {
                 fact: report.fact,
                 age_s: report.known.as_ref().map(|known| seconds(now - known.confirmed)),
                 source: report.known.as_ref().map(|known| known.source),
-                value: report.known.map(|known| known.value.chars().take(SHOWN_CHARS).collect()),
+                value: report
+                    .known
+                    .map(|known| known.value.chars().take(SHOWN_CHARS).collect()),
                 // A query that is on its way has no next time.
                 next_in_s: report
                     .next
                     .map(|next| seconds(next - now))
                     .filter(|next| next.is_finite()),
-                failing_for_s: report.failing.as_ref().map(|failing| seconds(now - failing.since)),
+                failing_for_s: report
+                    .failing
+                    .as_ref()
+                    .map(|failing| seconds(now - failing.since)),
                 error: report.failing.map(|failing| failing.error),
             })
             .collect()

@@ -379,7 +379,9 @@ fn models(worker: &Worker) -> Vec<String> {
         return worker.spec.models.iter().take(32).cloned().collect();
     }
     let listed = worker.models();
-    listed.map_or_else(Vec::new, |listed| listed.names().iter().take(32).cloned().collect())
+    listed.map_or_else(Vec::new, |listed| {
+        listed.names().iter().take(32).cloned().collect()
+    })
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {

@@ -33,7 +33,8 @@ impl<'a> Eligibility<'a> {
     ) -> Self {
         let model = (!model.is_empty()).then_some(model);
         let stays = |worker: &&Arc<Worker>| !worker.admin_state().is_final();
-        let best = model.and_then(|model| best(workers.clone().filter(stays).map(|worker| worker.serves(model))));
+        let best =
+            model.and_then(|model| best(workers.clone().filter(stays).map(|worker| worker.serves(model))));
         let mut found = Self {
             model,
             least: match (best, unlisted) {

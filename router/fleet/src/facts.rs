@@ -284,7 +284,9 @@ impl Facts {
         }
         let listed = self.models.load();
         if self.configured.is_empty() {
-            return listed.as_ref().map_or(Serves::Unknown, |listed| listed.serves(model));
+            return listed
+                .as_ref()
+                .map_or(Serves::Unknown, |listed| listed.serves(model));
         }
         let has_adapter = |base: &str, adapter: &str| {
             let listed = listed.as_ref();
@@ -453,13 +455,7 @@ impl Facts {
 
     /// Records that a query was not answered, or not readably. The value is kept, and the query repeated after a pause
     /// that grows from `shortest` to `longest`. Returns whether it is the first failure since an answer.
-    pub fn failed(
-        &self,
-        query: Query,
-        now: Millis,
-        error: String,
-        [shortest, longest]: [Millis; 2],
-    ) -> bool {
+    pub fn failed(&self, query: Query, now: Millis, error: String, [shortest, longest]: [Millis; 2]) -> bool {
         self.forget_refuted(|_, until| until > now);
         let mut ledger = self.ledger.lock();
         let is_first = ledger.schedule(query).failed(now, error, [shortest, longest]);

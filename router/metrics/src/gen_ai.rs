@@ -126,7 +126,11 @@ impl GenAi {
         if names.unlisted.len() < MOST_UNLISTED {
             names.unlisted.insert(model.to_owned());
         }
-        if names.unlisted.contains(model) { model } else { OTHER }
+        if names.unlisted.contains(model) {
+            model
+        } else {
+            OTHER
+        }
     }
 }
 
@@ -212,7 +216,10 @@ mod tests {
         for junk in 0..40 {
             label(&format!("junk-{junk}"));
         }
-        assert_eq!((label("junk-3"), label("junk-4")), ("junk-3".to_owned(), OTHER.to_owned()));
+        assert_eq!(
+            (label("junk-3"), label("junk-4")),
+            ("junk-3".to_owned(), OTHER.to_owned())
+        );
         assert_eq!(label("real"), OTHER);
         metrics.listed(&["real".to_owned()]);
         assert_eq!(label("real"), "real");

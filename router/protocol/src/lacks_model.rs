@@ -13,9 +13,15 @@ pub fn lacks_model(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(body).to_ascii_lowercase();
     let in_words = || {
         text.contains("model")
-            && ["does not exist", "not found", "not exist", "unknown model", "no such model"]
-                .iter()
-                .any(|words| text.contains(words))
+            && [
+                "does not exist",
+                "not found",
+                "not exist",
+                "unknown model",
+                "no such model",
+            ]
+            .iter()
+            .any(|words| text.contains(words))
     };
     text.contains("model_not_found") || (in_words() && !text.contains("response with id"))
 }

@@ -42,7 +42,10 @@ impl State {
 
     /// Acts on the restart of a worker's engine that no probe has noticed: its facts are asked for again.
     pub fn note_restart(&self, worker: &Worker) {
-        warn!(worker = worker.name(), "the engine has restarted between two probes");
+        warn!(
+            worker = worker.name(),
+            "the engine has restarted between two probes"
+        );
         self.forget_cache(worker);
         worker.facts.begin(self.clock.now());
     }

@@ -93,7 +93,11 @@ async fn ask_models(proxy: &Proxy, worker: &Worker) {
     match listed {
         Ok(listed) => {
             take_models(proxy, worker, now, listed).await;
-            let interval = if proxy.state.idle.is_idle() { probe.0 * IDLE } else { probe.0 };
+            let interval = if proxy.state.idle.is_idle() {
+                probe.0 * IDLE
+            } else {
+                probe.0
+            };
             if let Some(failure) = worker.facts.answered(Query::Models, now, Millis(interval)) {
                 let for_s = ((now - failure.since).0 / 1e3).round();
                 info!(worker = worker.name(), for_s, "list of models read again");

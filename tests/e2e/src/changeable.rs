@@ -164,7 +164,10 @@ impl Changeable {
         if !model.is_empty() && !self.models.contains(&model) && !self.models.contains(&base) {
             let message = format!("The model `{model}` does not exist.");
             self.denied.push(model);
-            return (404, json!({ "error": { "message": message, "code": 404 } }).to_string());
+            return (
+                404,
+                json!({ "error": { "message": message, "code": 404 } }).to_string(),
+            );
         }
         self.served.push(model);
         let message = json!({ "role": "assistant", "content": "yes" });

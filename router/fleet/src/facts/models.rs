@@ -79,7 +79,9 @@ impl Listed {
     /// Returns whether the list has this model.
     #[must_use]
     pub fn serves(&self, model: &str) -> Serves {
-        serves(&self.names, model, |base, adapter| self.has_adapter(base, adapter))
+        serves(&self.names, model, |base, adapter| {
+            self.has_adapter(base, adapter)
+        })
     }
 
     pub(super) fn has(&self, model: &str) -> bool {
@@ -104,11 +106,7 @@ impl Listed {
 
 /// Returns whether a worker of these names, in order, serves a model. `has_adapter` answers for the adapter of
 /// `BASE:ADAPTER`; a base may contain colons itself.
-pub(super) fn serves(
-    names: &[String],
-    model: &str,
-    has_adapter: impl Fn(&str, &str) -> bool,
-) -> Serves {
+pub(super) fn serves(names: &[String], model: &str, has_adapter: impl Fn(&str, &str) -> bool) -> Serves {
     if has(names, model) {
         return Serves::Yes;
     }

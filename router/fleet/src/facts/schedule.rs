@@ -89,7 +89,9 @@ impl Schedule {
     pub fn doubt(&mut self, now: Millis) -> Option<u64> {
         let next = self.next?;
         if next > now {
-            let doubts = self.doubts.get_or_insert_with(|| Bucket::new(DOUBTS, DOUBTS, now));
+            let doubts = self
+                .doubts
+                .get_or_insert_with(|| Bucket::new(DOUBTS, DOUBTS, now));
             let at = match doubts.take(now, 1.0) {
                 Ok(()) => now,
                 Err(wait) => now + wait,

@@ -128,7 +128,11 @@ fn a_worker_that_is_down_is_still_known_to_serve_its_model() {
     assert!(!fleet.workers()[0].is_ready());
     assert_eq!(eligible(&fleet, "m", Refuse), [0]);
     fleet.workers()[0].set_admin_state(AdminState::Leaving);
-    assert_eq!(eligible(&fleet, "m", Refuse), [1], "one that leaves counts no more");
+    assert_eq!(
+        eligible(&fleet, "m", Refuse),
+        [1],
+        "one that leaves counts no more"
+    );
 }
 
 #[test]
@@ -137,7 +141,11 @@ fn an_unlisted_model_is_refused_or_passed_on() {
     assert!(all_known.lacks("default", Refuse) && !all_known.lacks("default", Pass));
     assert!(eligible(&all_known, "default", Refuse).is_empty());
     assert_eq!(eligible(&all_known, "default", Pass), [0, 1]);
-    assert_eq!(eligible(&all_known, "m", Pass), [0], "a listed one goes where it is");
+    assert_eq!(
+        eligible(&all_known, "m", Pass),
+        [0],
+        "a listed one goes where it is"
+    );
     // An engine that denied it is not asked again for a while.
     all_known.workers()[0].facts.refute(AT, "default");
     assert_eq!(eligible(&all_known, "default", Pass), [1]);
@@ -150,9 +158,16 @@ fn a_denial_holds_until_a_list_without_the_name_comes_or_a_while_has_passed() {
     let fleet = fleet(&[Some(&["m"]), Some(&["m"])]);
     let facts = &fleet.workers()[0].facts;
     facts.refute(AT, "m");
-    assert_eq!((facts.serves("m"), eligible(&fleet, "m", Refuse)), (Serves::Denied, vec![1]));
+    assert_eq!(
+        (facts.serves("m"), eligible(&fleet, "m", Refuse)),
+        (Serves::Denied, vec![1])
+    );
     facts.learn_models(Millis(2_000.0), listed(&["m"]));
-    assert_eq!(facts.serves("m"), Serves::Denied, "the list still contradicts the engine");
+    assert_eq!(
+        facts.serves("m"),
+        Serves::Denied,
+        "the list still contradicts the engine"
+    );
     facts.learn_models(Millis(40_000.0), listed(&["m"]));
     assert_eq!(facts.serves("m"), Serves::Yes);
     facts.refute(Millis(40_000.0), "m");
@@ -162,7 +177,10 @@ fn a_denial_holds_until_a_list_without_the_name_comes_or_a_while_has_passed() {
     for at in 0..100 {
         facts.refute(AT, &format!("junk-{at}"));
     }
-    assert!(facts.is_refuted("junk-99") && !facts.is_refuted("junk-0"), "bounded");
+    assert!(
+        facts.is_refuted("junk-99") && !facts.is_refuted("junk-0"),
+        "bounded"
+    );
 }
 
 #[test]
@@ -194,7 +212,11 @@ fn an_unread_list_is_neither_yes_nor_no_and_erases_nothing() {
 #[test]
 fn a_query_is_repeated_after_its_interval_and_after_growing_pauses_up_to_a_bound() {
     let facts = facts();
-    assert_eq!((facts.next(), facts.doubt(AT)), (None, None), "paused until it begins");
+    assert_eq!(
+        (facts.next(), facts.doubt(AT)),
+        (None, None),
+        "paused until it begins"
+    );
     facts.begin(AT);
     facts.asked(Query::Settings);
     facts.answered(Query::Settings, AT, Millis(30_000.0));
@@ -224,11 +246,18 @@ fn doubts_are_followed_at_once_and_are_limited_in_number() {
         facts.asked(Query::Models);
         facts.answered(Query::Models, AT, PAUSES[0]);
         let number = facts.doubt(AT).unwrap();
-        assert_eq!(facts.doubt(AT), Some(number), "doubts of one moment share an answer");
+        assert_eq!(
+            facts.doubt(AT),
+            Some(number),
+            "doubts of one moment share an answer"
+        );
         asked_at_once += u32::from(facts.is_due(Query::Models, AT));
     }
     assert_eq!(asked_at_once, 4);
-    assert!(facts.is_due(Query::Models, AT + Millis(251.0)), "four a second after that");
+    assert!(
+        facts.is_due(Query::Models, AT + Millis(251.0)),
+        "four a second after that"
+    );
 }
 
 #[tokio::test]
@@ -254,7 +283,10 @@ async fn a_doubt_waits_for_an_answer_that_was_asked_for_after_it() {
 fn a_change_of_the_list_names_what_was_added_and_removed() {
     let facts = facts();
     assert_eq!(facts.learn_models(AT, listed(&["a", "b"])), None);
-    assert_eq!(facts.learn_models(AT, listed(&["b", "a", "b"])), Some([vec![], vec![]]));
+    assert_eq!(
+        facts.learn_models(AT, listed(&["b", "a", "b"])),
+        Some([vec![], vec![]])
+    );
     let change = facts.learn_models(AT, listed(&["b", "c"])).unwrap();
     assert_eq!(change, [vec!["c".to_owned()], vec!["a".to_owned()]]);
 }
@@ -266,7 +298,10 @@ fn configured_models_are_not_changed_by_a_list() {
     let facts = Facts::new(&spec, AT);
     facts.learn_models(AT, with_adapter());
     let serves = ["z", "m", "a", "m:a", "m:b"].map(|model| facts.serves(model));
-    assert_eq!(serves, [Serves::Yes, Serves::Yes, Serves::No, Serves::Yes, Serves::Base]);
+    assert_eq!(
+        serves,
+        [Serves::Yes, Serves::Yes, Serves::No, Serves::Yes, Serves::Base]
+    );
     assert_eq!(facts.known(Fact::Models).unwrap().source, FactSource::Configured);
 }
 
@@ -274,13 +309,19 @@ fn configured_models_are_not_changed_by_a_list() {
 fn a_sleeping_worker_is_eligible_only_if_no_other_ready_one_is() {
     let fleet = fleet(&[Some(&["m"]), Some(&["m"]), Some(&["n"])]);
     let workers = fleet.workers();
-    assert_eq!(workers[0].facts.learn_sleep(AT, true, FactSource::Metrics), Change::Changed);
+    assert_eq!(
+        workers[0].facts.learn_sleep(AT, true, FactSource::Metrics),
+        Change::Changed
+    );
     assert_eq!(eligible(&fleet, "m", Refuse), [1]);
     for _ in 0..3 {
         workers[1].observe_health(AT, Probe::Bad);
     }
     assert_eq!(eligible(&fleet, "m", Refuse), [0, 1], "no awake one is ready");
-    assert_eq!(workers[0].facts.learn_sleep(AT, false, FactSource::Metrics), Change::Changed);
+    assert_eq!(
+        workers[0].facts.learn_sleep(AT, false, FactSource::Metrics),
+        Change::Changed
+    );
     assert!(!workers[0].facts.is_asleep());
     workers[0].facts.learn_sleep(AT, true, FactSource::Probed);
     workers[0].facts.begin(AT);
@@ -302,5 +343,8 @@ fn a_dialect_that_differs_only_in_what_it_carries_has_changed() {
     let learn = |document| facts.learn_dialect(AT, of(document), FactSource::Probed);
     assert_eq!(learn(r#"{"dialect":"tailroute"}"#), Change::First);
     assert_eq!(learn(r#"{"dialect":"tailroute"}"#), Change::Same);
-    assert_eq!(learn(r#"{"dialect":"tailroute","objective":false}"#), Change::Changed);
+    assert_eq!(
+        learn(r#"{"dialect":"tailroute","objective":false}"#),
+        Change::Changed
+    );
 }

@@ -41,7 +41,8 @@ pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
 /// Records the end of the query, and when to repeat it.
 fn finish(proxy: &Proxy, worker: &Worker, error: Option<String>) {
     let health = &proxy.state.config.health;
-    let [probe, interval] = [health.interval, health.facts_interval].map(|time| Millis(time.as_secs_f64() * 1e3));
+    let [probe, interval] =
+        [health.interval, health.facts_interval].map(|time| Millis(time.as_secs_f64() * 1e3));
     let now = proxy.state.clock.now();
     match error {
         None => {
@@ -50,7 +51,10 @@ fn finish(proxy: &Proxy, worker: &Worker, error: Option<String>) {
         Some(error) => {
             let pauses = [probe, interval.max(probe)];
             if worker.facts.failed(Query::Settings, now, error.clone(), pauses) {
-                info!(worker = worker.name(), error, "settings not read; the query is repeated");
+                info!(
+                    worker = worker.name(),
+                    error, "settings not read; the query is repeated"
+                );
             }
         }
     }
@@ -225,7 +229,11 @@ fn policy(worker: &Worker, says: &Says) -> (CachePolicy, FactSource, String) {
         match ReportedPolicy::of(document) {
             ReportedPolicy::Known(policy) => return (policy, FactSource::Probed, named(policy)),
             ReportedPolicy::Unknown(name) => {
-                return (CachePolicy::Lru, FactSource::Probed, format!("{name}{UNSUPPORTED}"));
+                return (
+                    CachePolicy::Lru,
+                    FactSource::Probed,
+                    format!("{name}{UNSUPPORTED}"),
+                );
             }
             ReportedPolicy::Nothing => {}
         }

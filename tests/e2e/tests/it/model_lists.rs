@@ -50,9 +50,14 @@ async fn all(router: &Server, model: &str, times: usize) -> Vec<u16> {
 }
 
 async fn listed(router: &Server) -> Vec<String> {
-    let list = client::call(router.address, "GET", "/v1/models", &[], String::new()).await.json();
+    let list = client::call(router.address, "GET", "/v1/models", &[], String::new())
+        .await
+        .json();
     let cards = list["data"].as_array().unwrap();
-    cards.iter().map(|card| card["id"].as_str().unwrap().to_owned()).collect()
+    cards
+        .iter()
+        .map(|card| card["id"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 async fn until_listed(router: &Server, expected: &[&str]) {
@@ -69,12 +74,21 @@ async fn until_listed(router: &Server, expected: &[&str]) {
 
 #[tokio::test]
 async fn a_model_that_is_loaded_is_served_at_its_first_request() {
-    let engines = [ChangeableEngine::start(&["m"]).await, ChangeableEngine::start(&["m"]).await];
+    let engines = [
+        ChangeableEngine::start(&["m"]).await,
+        ChangeableEngine::start(&["m"]).await,
+    ];
     // The next probe is an hour away: only the request can make the router look.
-    let router = fleet(&engines.each_ref(), |config| config.health.interval = Duration::from_secs(3600)).await;
+    let router = fleet(&engines.each_ref(), |config| {
+        config.health.interval = Duration::from_secs(3600)
+    })
+    .await;
     engines[1].has(&["m", "adapter"]);
     assert_eq!(all(&router, "adapter", 8).await, [200; 8]);
-    assert_eq!(engines[0].change(|state| state.served.len() + state.denied.len()), 0);
+    assert_eq!(
+        engines[0].change(|state| state.served.len() + state.denied.len()),
+        0
+    );
     assert_eq!(status(&router, "nothing").await, 404);
     let card = client::call(router.address, "GET", "/v1/models/adapter", &[], String::new()).await;
     assert_eq!(card.status, StatusCode::OK);
@@ -82,46 +96,79 @@ async fn a_model_that_is_loaded_is_served_at_its_first_request() {
 
 #[tokio::test]
 async fn a_model_that_is_unloaded_on_one_of_two_is_served_by_the_other() {
-    let engines = [ChangeableEngine::start(&["m", "a"]).await, ChangeableEngine::start(&["m", "a"]).await];
-    let router = fleet(&engines.each_ref(), |config| config.health.interval = Duration::from_secs(3600)).await;
+    let engines = [
+        ChangeableEngine::start(&["m", "a"]).await,
+        ChangeableEngine::start(&["m", "a"]).await,
+    ];
+    let router = fleet(&engines.each_ref(), |config| {
+        config.health.interval = Duration::from_secs(3600)
+    })
+    .await;
     engines[0].has(&["m"]);
     assert_eq!(all(&router, "a", 24).await, [200; 24]);
-    assert!(engines[0].change(|state| state.denied.len()) <= 1, "its list is read again at once");
+    assert!(
+        engines[0].change(|state| state.denied.len()) <= 1,
+        "its list is read again at once"
+    );
 }
 
 #[tokio::test]
 async fn a_denied_model_is_tried_elsewhere_although_the_list_cannot_be_read() {
-    let engines = [ChangeableEngine::start(&["m", "a"]).await, ChangeableEngine::start(&["m", "a"]).await];
+    let engines = [
+        ChangeableEngine::start(&["m", "a"]).await,
+        ChangeableEngine::start(&["m", "a"]).await,
+    ];
     let router = fleet(&engines.each_ref(), |_| ()).await;
     for engine in &engines {
         engine.change(|state| state.lists = Lists::Status(500));
     }
     engines[0].has(&["m"]);
     assert_eq!(all(&router, "a", 12).await, [200; 12]);
-    assert!(engines[0].change(|state| state.denied.len()) <= 1, "a denial is remembered");
+    assert!(
+        engines[0].change(|state| state.denied.len()) <= 1,
+        "a denial is remembered"
+    );
 }
 
 #[tokio::test]
 async fn a_renamed_model_is_known_by_its_new_name_alone() {
-    let engines = [ChangeableEngine::start(&["m"]).await, ChangeableEngine::start(&["m"]).await];
+    let engines = [
+        ChangeableEngine::start(&["m"]).await,
+        ChangeableEngine::start(&["m"]).await,
+    ];
     let router = fleet(&engines.each_ref(), |_| ()).await;
     for engine in &engines {
         engine.has(&["m-2"]);
     }
-    assert_eq!((status(&router, "m-2").await, status(&router, "m").await), (200, 404));
+    assert_eq!(
+        (status(&router, "m-2").await, status(&router, "m").await),
+        (200, 404)
+    );
     until_listed(&router, &["m-2"]).await;
     // The workers exchange their models.
-    let engines = [ChangeableEngine::start(&["x"]).await, ChangeableEngine::start(&["y"]).await];
-    let router = fleet(&engines.each_ref(), |config| config.health.interval = Duration::from_secs(3600)).await;
+    let engines = [
+        ChangeableEngine::start(&["x"]).await,
+        ChangeableEngine::start(&["y"]).await,
+    ];
+    let router = fleet(&engines.each_ref(), |config| {
+        config.health.interval = Duration::from_secs(3600)
+    })
+    .await;
     engines[0].has(&["y"]);
     engines[1].has(&["x"]);
-    assert_eq!((all(&router, "x", 4).await, all(&router, "y", 4).await), (vec![200; 4], vec![200; 4]));
+    assert_eq!(
+        (all(&router, "x", 4).await, all(&router, "y", 4).await),
+        (vec![200; 4], vec![200; 4])
+    );
 }
 
 #[tokio::test]
 async fn a_list_that_cannot_be_read_is_neither_yes_nor_no() {
     for lists in UNREADABLE {
-        let engines = [ChangeableEngine::start(&["llama"]).await, ChangeableEngine::start(&["qwen"]).await];
+        let engines = [
+            ChangeableEngine::start(&["llama"]).await,
+            ChangeableEngine::start(&["qwen"]).await,
+        ];
         engines[1].change(|state| state.lists = lists);
         let router = fleet(&engines.each_ref(), |config| {
             config.health.timeout = Duration::from_secs(1);
@@ -131,10 +178,18 @@ async fn a_list_that_cannot_be_read_is_neither_yes_nor_no() {
         assert_eq!(all(&router, "llama", 12).await, [200; 12], "{lists:?}");
         let denied = engines[1].change(|state| state.denied.clone());
         assert!(denied.is_empty(), "{lists:?}: {denied:?}");
-        assert_eq!(status(&router, "qwen").await, 200, "{lists:?}: no other worker is known to have it");
+        assert_eq!(
+            status(&router, "qwen").await,
+            200,
+            "{lists:?}: no other worker is known to have it"
+        );
         let worker = &router.parts().state.fleet.workers()[1];
         until("the failure is shown", || {
-            worker.facts.report().iter().any(|report| report.failing.is_some())
+            worker
+                .facts
+                .report()
+                .iter()
+                .any(|report| report.failing.is_some())
         })
         .await;
         engines[1].change(|state| state.lists = Lists::Readably);
@@ -145,7 +200,10 @@ async fn a_list_that_cannot_be_read_is_neither_yes_nor_no() {
 #[tokio::test]
 async fn a_list_that_cannot_be_read_for_a_while_erases_nothing() {
     for lists in UNREADABLE {
-        let engines = [ChangeableEngine::start(&["llama"]).await, ChangeableEngine::start(&["qwen"]).await];
+        let engines = [
+            ChangeableEngine::start(&["llama"]).await,
+            ChangeableEngine::start(&["qwen"]).await,
+        ];
         let router = fleet(&engines.each_ref(), |config| {
             config.health.timeout = Duration::from_secs(1);
             config.health.unhealthy_after = std::num::NonZeroU32::MAX;
@@ -154,7 +212,11 @@ async fn a_list_that_cannot_be_read_for_a_while_erases_nothing() {
         engines[1].change(|state| state.lists = lists);
         let worker = &router.parts().state.fleet.workers()[1];
         until("the list has failed", || {
-            worker.facts.report().iter().any(|report| report.failing.is_some())
+            worker
+                .facts
+                .report()
+                .iter()
+                .any(|report| report.failing.is_some())
         })
         .await;
         let statuses = [all(&router, "llama", 6).await, all(&router, "qwen", 6).await];
@@ -171,10 +233,17 @@ async fn a_list_that_cannot_be_read_for_a_while_erases_nothing() {
 
 #[tokio::test]
 async fn names_that_engines_take_and_do_not_list_are_forwarded() {
-    let engines = [ChangeableEngine::start(&["base"]).await, ChangeableEngine::start(&["other"]).await];
+    let engines = [
+        ChangeableEngine::start(&["base"]).await,
+        ChangeableEngine::start(&["other"]).await,
+    ];
     let router = fleet(&engines.each_ref(), |_| ()).await;
     assert_eq!(status(&router, "base:adapter").await, 200);
-    assert_eq!(engines[0].change(|state| state.served.clone()), ["base:adapter"], "unchanged");
+    assert_eq!(
+        engines[0].change(|state| state.served.clone()),
+        ["base:adapter"],
+        "unchanged"
+    );
     assert_eq!(status(&router, "default").await, 404);
     for unnamed in [json!(""), Value::Null] {
         assert_eq!(ask(&router, &unnamed).await.status, StatusCode::OK);
@@ -186,14 +255,21 @@ async fn names_that_engines_take_and_do_not_list_are_forwarded() {
     .await;
     engines[1].has(&["other", "default"]);
     engines[1].change(|state| state.lists = Lists::Html);
-    assert_eq!(all(&router, "default", 4).await, [200; 4], "a denial by one engine leads to the other");
+    assert_eq!(
+        all(&router, "default", 4).await,
+        [200; 4],
+        "a denial by one engine leads to the other"
+    );
     assert_eq!(status(&router, "nothing").await, 404);
 }
 
 #[tokio::test]
 async fn a_sleeping_engine_gets_no_turns_while_another_is_awake() {
     for sleep_in_metrics in [true, false] {
-        let engines = [ChangeableEngine::start(&["m"]).await, ChangeableEngine::start(&["m"]).await];
+        let engines = [
+            ChangeableEngine::start(&["m"]).await,
+            ChangeableEngine::start(&["m"]).await,
+        ];
         for engine in &engines {
             engine.change(|state| state.sleep_in_metrics = sleep_in_metrics);
         }
@@ -216,10 +292,14 @@ async fn a_dialect_that_appears_under_a_healthy_engine_is_used() {
     let router = fleet(&[&engine], |_| ()).await;
     let worker = router.parts().state.fleet.workers()[0].clone();
     assert_eq!(worker.dialect().name(), "none");
-    engine.change(|state| state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 65_536 })));
+    engine.change(|state| {
+        state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 65_536 }))
+    });
     until("its dialect", || worker.dialect().name() == "tailroute").await;
     let capacity = || router.parts().state.knowledge.capacity(worker.id).0;
     until("its capacity", || capacity() > 60_000 && capacity() <= 65_536).await;
-    engine.change(|state| state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 131_072 })));
+    engine.change(|state| {
+        state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 131_072 }))
+    });
     until("its new capacity", || capacity() > 120_000).await;
 }

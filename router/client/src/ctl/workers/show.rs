@@ -43,7 +43,10 @@ pub(super) fn workers(answer: &Value) -> String {
     let mut table = table();
     for worker in list(answer, "workers") {
         table.row(cells(worker));
-        for note in [failure(worker), unread(worker), slow(worker)].into_iter().flatten() {
+        for note in [failure(worker), unread(worker), slow(worker)]
+            .into_iter()
+            .flatten()
+        {
             table.note(note);
         }
     }

@@ -58,7 +58,10 @@ fn unread(worker: &Worker) -> Option<Verdict> {
     );
     let action = "let the router read the list, or name its models in workers[].models (docs/engines.md)";
     Some(match models.value {
-        None => Verdict::problem(format!("{found}; it gets no request for a model that another worker lists"), action),
+        None => Verdict::problem(
+            format!("{found}; it gets no request for a model that another worker lists"),
+            action,
+        ),
         Some(_) => Verdict::warning(format!("{found}; the last list is used"), action),
     })
 }
