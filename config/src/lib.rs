@@ -36,7 +36,7 @@ pub use sections::{
     EndpointPicker, Explain, Failure, Fleet, Forwarded, Health, Hints, Http, Identity, IndexConfig, Key,
     KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, OF_HEADER, Objective,
     OtlpProtocol, Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot,
-    Template, Tls, Token, Traces, Watched, Worker, WorkersTls, level_problem, read_workers,
+    Template, Tls, Token, Traces, UnlistedModels, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
 
 /// A complete, commented configuration file: every key with its default.

@@ -61,7 +61,7 @@ pub use limits::Limits;
 pub use objective::{Class, Objective};
 pub use output::{Capture, Explain, Log, LogFormat, level_problem};
 pub(crate) use routing::misnamed;
-pub use routing::{OF_HEADER, Requests, Routing};
+pub use routing::{OF_HEADER, Requests, Routing, UnlistedModels};
 pub use secret::Secret;
 pub use server::Server;
 pub use tls::{Identity, ServerTls, Tls, WorkersTls};

@@ -319,6 +319,10 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "routing.tokens_per_byte",
             old.routing.tokens_per_byte != new.routing.tokens_per_byte,
         ),
+        (
+            "routing.unlisted_models",
+            old.routing.unlisted_models != new.routing.unlisted_models,
+        ),
         ("hints", old.hints != new.hints),
         ("learning", old.learning != new.learning),
         ("index", old.index != new.index),

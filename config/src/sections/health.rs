@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::{millis, millis_or_never};
+use super::as_written::{millis, millis_or_never, seconds};
 use super::checker::Checker;
 
 /// Health probes of the workers.
@@ -35,6 +35,12 @@ pub struct Health {
     #[serde(rename = "queue_interval_ms", with = "millis_or_never")]
     #[schemars(with = "f64", range(min = 0, max = 3_600_000))]
     pub queue_interval: Option<Duration>,
+    /// Seconds between two queries of a worker's settings: hint dialect, cache policy, capacity. They are also queried
+    /// when the worker has restarted. Its list of models is queried with each probe, and at once when a request
+    /// contradicts it.
+    #[serde(rename = "facts_interval_s", with = "seconds")]
+    #[schemars(with = "f64", range(min = 1, max = 86_400))]
+    pub facts_interval: Duration,
 }
 
 impl Default for Health {
@@ -46,6 +52,7 @@ impl Default for Health {
             healthy_after: NonZeroU32::MIN.saturating_add(1),
             path: "/health".to_owned(),
             queue_interval: Some(Duration::from_secs(1)),
+            facts_interval: Duration::from_secs(30),
         }
     }
 }

@@ -28,6 +28,9 @@ pub struct Routing {
     #[serde(rename = "utilisation_window_s", with = "seconds_of_policy")]
     #[schemars(with = "f64", range(min = 0.1, max = 86_400))]
     pub utilisation_window: Millis,
+    /// What happens to a request for a model that no worker lists, once the lists were read again: `refuse` answers 404,
+    /// `pass` sends it to any worker, for engines that accept names which they do not list.
+    pub unlisted_models: UnlistedModels,
     /// Initial tokens per byte of text, until a model's responses show the actual ratio.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 4))]
     pub tokens_per_byte: f64,
@@ -57,6 +60,7 @@ impl Default for Routing {
             policy,
             kappa_max,
             utilisation_window: Millis(60_000.0),
+            unlisted_models: UnlistedModels::default(),
             tokens_per_byte: 0.25,
             weights: Weights::default(),
             cache_aware: CacheAware::default(),
@@ -65,6 +69,17 @@ impl Default for Routing {
             requests: Requests::default(),
         }
     }
+}
+
+/// Treatment of requests for models that no worker lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnlistedModels {
+    /// They are answered 404.
+    #[default]
+    Refuse,
+    /// They are sent to any worker.
+    Pass,
 }
 
 /// Overrides that requests may ask for.

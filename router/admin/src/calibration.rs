@@ -10,6 +10,7 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::workers::{NAME, Shown, named, shown};
+use fleet::facts::Serves;
 use fleet::overrides::Measured;
 use replicas::calibrations::Calibration;
 
@@ -64,7 +65,7 @@ async fn calibrate(call: Call) -> Result<Reply, Problem> {
     let worker = named(&call)?;
     let asked: Calibrate = call.body()?;
     if let Some(model) = &asked.model
-        && worker.serves(model) == Some(false)
+        && worker.serves(model) == Serves::No
     {
         return Err(Problem::conflict(format!(
             "the worker does not serve the calibrated model {model:?}; is this the calibration of another worker?"

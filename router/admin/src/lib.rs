@@ -29,6 +29,7 @@ pub mod serve;
 pub mod session;
 pub mod slo;
 pub mod status;
+mod worker_facts;
 mod worker_sources;
 pub mod workers;
 

@@ -13,6 +13,7 @@ use super::operation::Operation;
 use super::policy::LONGEST_S;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
+use super::worker_facts::FactView;
 use super::worker_sources::Sources;
 use crate::Admin;
 use fleet::Worker;
@@ -59,6 +60,8 @@ enum State {
     Ready,
     /// It was not probed long enough to be given work.
     Starting,
+    /// Its engine sleeps: it is given work only if no other worker can take it.
+    Asleep,
     /// Its probes fail.
     Unwell,
     /// The source that named it says that it is not ready.
@@ -81,6 +84,7 @@ impl State {
             (AdminState::Draining, _) => Self::Draining,
             (AdminState::Cordoned, _) => Self::Cordoned,
             (AdminState::None, _) if !worker.is_offered() => Self::NotReady,
+            (AdminState::None, true) if worker.facts.is_asleep() => Self::Asleep,
             (AdminState::None, true) => Self::Ready,
             (AdminState::None, false) if worker.failing().is_none() => Self::Starting,
             (AdminState::None, false) => Self::Unwell,
@@ -146,6 +150,8 @@ pub(super) struct Shown {
     told: Option<Budget>,
     /// Models that it serves, as far as that is known; the first 32.
     models: Vec<String>,
+    /// What is known of its engine, with sources and ages.
+    facts: Vec<FactView>,
     #[serde(flatten)]
     sources: Sources,
 }
@@ -366,6 +372,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             next_prompt_tokens: told.next_prompt_tokens,
         }),
         models: models(worker),
+        facts: FactView::all(worker, now),
         sources: Sources::of(admin, worker),
     }
 }
@@ -375,9 +382,9 @@ fn models(worker: &Worker) -> Vec<String> {
         return worker.spec.models.iter().take(32).cloned().collect();
     }
     let listed = worker.models();
-    let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
-    let names = listed.iter().filter_map(|card| card["id"].as_str());
-    names.take(32).map(str::to_owned).collect()
+    listed.map_or_else(Vec::new, |listed| {
+        listed.names().iter().take(32).cloned().collect()
+    })
 }
 
 async fn set_alpha(call: Call) -> Result<Reply, Problem> {

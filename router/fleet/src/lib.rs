@@ -4,7 +4,9 @@ pub mod breaker;
 pub mod cache_policy;
 pub mod clock;
 pub mod dialect;
+pub mod eligibility;
 pub mod errors;
+pub mod facts;
 pub mod health;
 pub mod hints;
 mod in_flight;
@@ -163,21 +165,6 @@ impl Fleet {
         self.workers.load().iter().any(|worker| worker.is_ready())
     }
 
-    /// Returns whether the model is unknown: some worker is healthy, the models of every healthy worker are known, and
-    /// no worker serves it. A model whose workers are all down is not unknown.
-    #[must_use]
-    pub fn surely_lacks(&self, model: &str) -> bool {
-        let workers = self.workers.load();
-        let lacks = |worker: &Arc<Worker>| match worker.serves(model) {
-            Some(serves) => !serves,
-            None => !worker.is_well(),
-        };
-        let mut present = workers
-            .iter()
-            .filter(|worker| worker.admin_state() != AdminState::Gone);
-        workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
-    }
-
     /// Returns whether workers serve different models, so that the model of a request decides where it may go. A worker
     /// whose models are unknown may differ from one whose models are known. Workers that are down count: their models
     /// are no other worker's.
@@ -190,8 +177,8 @@ impl Fleet {
         let Some(first) = present.next() else {
             return false;
         };
-        let names = first.model_names();
-        present.any(|worker| worker.model_names() != names)
+        let names = first.facts.model_names();
+        present.any(|worker| worker.facts.model_names() != names)
     }
 }
 

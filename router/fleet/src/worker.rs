@@ -1,6 +1,5 @@
 //! One worker.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,15 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use http::Uri;
 use http::uri::PathAndQuery;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use policy::estimate::{PendingWork, Slow, Utilisation};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use telemetry::traces::Target;
 
 use super::breaker::{self, Breaker};
-use super::dialect::{self, Dialect, Terms};
+use super::dialect::{Dialect, Terms};
 use super::errors::Errors;
+use super::facts::{Facts, Listed, Serves};
 use super::health::{Health, Probe, ProbeFailure};
 use super::hints::HintQueue;
 use super::log_rate_limit::LogRateLimit;
@@ -38,6 +38,8 @@ pub struct Worker {
     pub id: WorkerId,
     /// Configuration.
     pub spec: config::Worker,
+    /// What is known of its engine.
+    pub facts: Facts,
     /// Hints to be sent.
     pub hints: HintQueue,
     /// Recent errors of predicted times to first token.
@@ -66,8 +68,6 @@ pub struct Worker {
     trust: Mutex<Trust>,
     /// Whether `trust` limits the worker.
     is_watched: AtomicBool,
-    dialect: RwLock<Arc<dyn Dialect>>,
-    models: ArcSwapOption<Vec<serde_json::Value>>,
     /// Whether its probes are late.
     late: AtomicBool,
     bytes_seen: AtomicU64,
@@ -75,7 +75,6 @@ pub struct Worker {
     /// Rate limit for the warning about failed connections.
     pub unreachable: LogRateLimit,
     tells_cached: AtomicBool,
-    shares_inputs: AtomicBool,
     slowdown: ArcSwapOption<Slowdown>,
 }
 
@@ -121,6 +120,7 @@ impl Worker {
         Self {
             id,
             endpoint: spec.endpoint(),
+            facts: Facts::new(&spec, joined),
             hints: HintQueue::default(),
             errors: Mutex::default(),
             doubted: LogRateLimit::default(),
@@ -143,14 +143,11 @@ impl Worker {
                 slow_start: failure.slow_start,
             }),
             is_watched: AtomicBool::new(false),
-            dialect: RwLock::new(dialect::before_probe(&spec)),
-            models: ArcSwapOption::empty(),
             late: AtomicBool::new(false),
             bytes_seen: AtomicU64::new(0),
             progress: Mutex::new(Progress { bytes: 0, at: joined }),
             unreachable: LogRateLimit::default(),
             tells_cached: AtomicBool::new(false),
-            shares_inputs: AtomicBool::new(true),
             slowdown: ArcSwapOption::empty(),
             spec,
         }
@@ -183,15 +180,10 @@ impl Worker {
         self.slowdown.load().as_deref().copied().unwrap_or_default()
     }
 
-    /// Records whether the worker caches inputs of an embedding model, which take no salt.
-    pub fn set_shares_inputs(&self, shares: bool) {
-        self.shares_inputs.store(shares, Ordering::Relaxed);
-    }
-
     /// Returns whether it caches inputs of an embedding model without a salt; true until the worker has reported it.
     #[must_use]
     pub fn shares_inputs(&self) -> bool {
-        self.shares_inputs.load(Ordering::Relaxed)
+        self.facts.shares_inputs()
     }
 
     /// Returns whether it may be given turns: healthy, offered by its source and without an override.
@@ -261,6 +253,7 @@ impl Worker {
         self.late.store(health.is_late(), Ordering::Relaxed);
         if changed == Some(false) {
             // It may return with other settings.
+            self.facts.pause();
             self.tells_cached.store(false, Ordering::Relaxed);
         }
         changed
@@ -333,13 +326,13 @@ impl Worker {
     /// Returns the hint dialect.
     #[must_use]
     pub fn dialect(&self) -> Arc<dyn Dialect> {
-        Arc::clone(&self.dialect.read())
+        self.facts.dialect()
     }
 
     /// Returns whether hints about conversations can be sent outside of requests.
     #[must_use]
     pub fn hears_hints(&self) -> bool {
-        self.dialect.read().hears_hints()
+        self.dialect().hears_hints()
     }
 
     /// Returns whether the objective can be sent.
@@ -350,51 +343,25 @@ impl Worker {
             next_prompt: Tokens::ZERO,
             epoch: 0,
         };
-        self.dialect.read().objective(&terms).is_some()
-    }
-
-    /// Sets the dialect and models that a probe found.
-    pub fn learned(&self, dialect: Arc<dyn Dialect>, models: Option<Vec<serde_json::Value>>) {
-        *self.dialect.write() = dialect;
-        if let Some(models) = models {
-            self.models.store(Some(Arc::new(models)));
-        }
+        self.dialect().objective(&terms).is_some()
     }
 
     /// Returns the models as the worker lists them, if known.
     #[must_use]
-    pub fn models(&self) -> Option<Arc<Vec<serde_json::Value>>> {
-        self.models.load_full()
+    pub fn models(&self) -> Option<Arc<Listed>> {
+        self.facts.models()
     }
 
     /// Returns the longest prompt and response together that it lists for this model, else for another one.
     #[must_use]
     pub fn context(&self, model: &str) -> Option<u64> {
-        let models = self.models.load();
-        let cards = models.as_ref()?.iter();
-        let told = cards.filter_map(|card| Some((card["id"] == model, card["max_model_len"].as_u64()?)));
-        told.max().map(|(_, length)| length)
+        self.models()?.context(model)
     }
 
-    /// Returns whether it serves this model; `None` if its models are not known.
+    /// Returns whether it serves this model.
     #[must_use]
-    pub fn serves(&self, model: &str) -> Option<bool> {
-        if !self.spec.models.is_empty() {
-            return Some(self.spec.models.iter().any(|name| name == model));
-        }
-        let models = self.models.load();
-        let models = models.as_ref()?;
-        Some(models.iter().any(|card| card["id"] == model))
-    }
-
-    /// Returns the names of the models that it serves; `None` if they are not known.
-    pub(crate) fn model_names(&self) -> Option<BTreeSet<String>> {
-        if !self.spec.models.is_empty() {
-            return Some(self.spec.models.iter().cloned().collect());
-        }
-        let models = self.models.load();
-        let named = models.as_ref()?.iter().filter_map(|card| card["id"].as_str());
-        Some(named.map(str::to_owned).collect())
+    pub fn serves(&self, model: &str) -> Serves {
+        self.facts.serves(model)
     }
 
     /// Returns whether this is its host, by the name or the address that is configured.

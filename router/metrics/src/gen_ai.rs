@@ -1,21 +1,32 @@
 //! Metrics named by OpenTelemetry's semantic conventions for generative AI, in Prometheus's spelling, so that
 //! dashboards for any inference server work. The buckets are those of the conventions.
 
+use std::collections::HashSet;
+
+use parking_lot::RwLock;
 use policy::units::Millis;
 
 use super::Metrics;
 use super::labelled::{Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
-use super::spec::{Buckets, Kind, Label, Spec, Values, of};
+use super::spec::{Buckets, Kind, Label, OTHER, Spec, Values, of};
 use telemetry::context::TraceId;
 
 const OPERATION: Label = of(
     "gen_ai_operation_name",
     &["chat", "text_completion", "generate_content"],
 );
+/// Listed models with series of their own: names from clients cannot take their places.
+const MOST_LISTED: usize = 20;
+/// Other models with series of their own, for fleets whose lists cannot be read.
+const MOST_UNLISTED: usize = 4;
+
 const MODEL: Label = Label {
     name: "gen_ai_request_model",
-    values: Values::Named("the requested model, of turns that were answered", 16),
+    values: Values::Named(
+        "the requested model, of turns that were answered: the first 20 that workers list, and 4 others",
+        MOST_LISTED + MOST_UNLISTED,
+    ),
 };
 
 pub(super) const TABLE: &[Spec] = &[
@@ -89,6 +100,38 @@ pub(super) struct GenAi {
     per_output_token: Labelled<Histogram>,
     duration: Labelled<Histogram>,
     tokens: Labelled<Histogram>,
+    names: RwLock<Names>,
+}
+
+/// Names of models with series of their own.
+#[derive(Debug, Default)]
+struct Names {
+    listed: HashSet<String>,
+    unlisted: HashSet<String>,
+}
+
+impl GenAi {
+    /// Returns the label of a model: its name, or `other`.
+    fn label<'a>(&self, model: &'a str) -> &'a str {
+        {
+            let names = self.names.read();
+            if names.listed.contains(model) || names.unlisted.contains(model) {
+                return model;
+            }
+            if names.unlisted.len() >= MOST_UNLISTED {
+                return OTHER;
+            }
+        }
+        let mut names = self.names.write();
+        if names.unlisted.len() < MOST_UNLISTED {
+            names.unlisted.insert(model.to_owned());
+        }
+        if names.unlisted.contains(model) {
+            model
+        } else {
+            OTHER
+        }
+    }
 }
 
 /// A complete response.
@@ -117,15 +160,27 @@ impl GenAi {
             per_output_token: metrics.labelled("gen_ai_server_time_per_output_token_seconds")?,
             duration: metrics.labelled("gen_ai_server_request_duration_seconds")?,
             tokens: metrics.labelled("gen_ai_client_token_usage")?,
+            names: RwLock::default(),
         })
     }
 }
 
 impl Metrics {
+    /// Gives listed models series of their own while there is room, in order.
+    pub fn listed(&self, models: &[String]) {
+        let mut names = self.gen_ai.names.write();
+        for model in models {
+            if names.listed.len() < MOST_LISTED {
+                names.listed.insert(model.clone());
+            }
+        }
+    }
+
     /// Records a complete response.
     pub fn answered(&self, turn: &Answered<'_>) {
-        let by = [turn.operation, turn.model];
         let metrics = &self.gen_ai;
+        let model = metrics.label(turn.model);
+        let by = [turn.operation, model];
         metrics
             .ttft
             .with_label_values(&by)
@@ -144,8 +199,58 @@ impl Metrics {
         for (kind, tokens) in [("input", input), ("output", output)] {
             metrics
                 .tokens
-                .with_label_values(&[turn.model, kind])
+                .with_label_values(&[model, kind])
                 .observe(tokens as f64);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_clients_take_no_place_of_a_listed_model() {
+        let metrics = Metrics::new().unwrap();
+        let label = |model: &str| metrics.gen_ai.label(model).to_owned();
+        for junk in 0..40 {
+            label(&format!("junk-{junk}"));
+        }
+        assert_eq!(
+            (label("junk-3"), label("junk-4")),
+            ("junk-3".to_owned(), OTHER.to_owned())
+        );
+        assert_eq!(label("real"), OTHER);
+        metrics.listed(&["real".to_owned()]);
+        assert_eq!(label("real"), "real");
+        let many: Vec<String> = (0..40).map(|at| format!("m{at}")).collect();
+        metrics.listed(&many);
+        assert_eq!((label("m18"), label("m19")), ("m18".to_owned(), OTHER.to_owned()));
+    }
+
+    #[test]
+    fn a_listed_model_has_its_series_after_any_number_of_other_names() {
+        let metrics = Metrics::new().unwrap();
+        let answered = |model: &str| {
+            metrics.answered(&Answered {
+                operation: "chat",
+                model,
+                ttft: Millis(10.0),
+                took: Millis(20.0),
+                streamed: true,
+                counted: None,
+                trace: None,
+            });
+        };
+        for junk in 0..40 {
+            answered(&format!("junk-{junk}"));
+        }
+        let listed: Vec<String> = (0..MOST_LISTED).map(|at| format!("m{at}")).collect();
+        metrics.listed(&listed);
+        for model in &listed {
+            answered(model);
+        }
+        // 4 other names, `other`, and every listed model.
+        assert_eq!(metrics.gen_ai.duration.len(), MOST_UNLISTED + 1 + MOST_LISTED);
     }
 }

@@ -31,6 +31,7 @@ pub(super) const TASKS: &[&str] = &[
     "discovery_file",
     "discovery_kubernetes",
     "discovery_members",
+    "facts",
     "gate",
     "handover",
     "hints",

@@ -48,7 +48,7 @@ pub(super) async fn pick(
 ) -> Result<Pick, ApiError> {
     match route {
         Route::Turn(endpoint) => turn(context, *endpoint, head, body, among).await,
-        _ => other(context, route, head, body, among),
+        _ => other(context, route, head, body, among).await,
     }
 }
 
@@ -131,7 +131,7 @@ fn stands_in(worker: &Worker, picked: &Worker) -> bool {
         && worker.dialect().name() == picked.dialect().name()
 }
 
-fn other(
+async fn other(
     context: &RequestContext<'_>,
     route: &Route,
     head: &Parts,
@@ -157,7 +157,7 @@ fn other(
         wanted.model = named::model(inspector.model(&body), head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
-        models::check(proxy, model)?;
+        models::check_again(proxy, model).await?;
     }
     let permit = context.permit()?;
     let in_flight =

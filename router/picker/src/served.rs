@@ -197,6 +197,10 @@ impl Carried {
         if comes_whole {
             attempt.flight.is_unclocked();
         }
+        if status == StatusCode::NOT_FOUND {
+            // It may lack the model: the next request finds its list as it is.
+            self.worker.facts.doubt(self.proxy.state.clock.now());
+        }
         let outcome = outcome(status, &mut attempt.flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))

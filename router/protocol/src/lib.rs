@@ -10,6 +10,7 @@ pub mod fingerprint;
 pub mod first_event;
 pub mod headers;
 pub mod json;
+pub mod lacks_model;
 pub mod mend;
 pub mod model;
 pub mod multipart;

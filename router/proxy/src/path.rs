@@ -189,7 +189,7 @@ async fn answer(
     let proxy = context.proxy;
     match enter(context, &mut head.headers, route)? {
         Route::Models => Ok(models::list(proxy)),
-        Route::Model(name) => models::one(proxy, &name),
+        Route::Model(name) => Box::pin(models::one(proxy, &name)).await,
         Route::Server => Ok(server_options()),
         Route::Preflight => Ok(cors::preflight(
             &proxy.state.config.http.cors_origins,
@@ -275,7 +275,12 @@ pub async fn admitted(
 ) -> Result<(Arc<Turn>, Bytes), ApiError> {
     let RequestContext { proxy, trace, .. } = *context;
     let parsing = trace.begin(Stage::Parse);
-    let turn = parse(context, endpoint, among, head, &body)?;
+    let turn = match parse(context, endpoint, among.clone(), head, &body) {
+        Err(ApiError::UnknownModel { .. }) if Box::pin(models::refreshed(proxy)).await => {
+            parse(context, endpoint, among, head, &body)?
+        }
+        parsed => parsed?,
+    };
     let waiting = parsing.then(Stage::Wait);
     trace.turn(&*turn);
     wait::turn(context, &turn, permit).await?;
@@ -325,7 +330,7 @@ async fn relay(
         wanted.model = named::model(named, head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
-        models::check(proxy, model)?;
+        models::check_again(proxy, model).await?;
     }
     forward::pass(context, Request::from_parts(head, body), &wanted).await
 }

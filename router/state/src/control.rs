@@ -33,9 +33,14 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Returns whether the worker refused the call: repeating it would not help.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, Self::Status(status) if status.is_client_error())
+    /// Returns whether the worker does not serve the path or the method.
+    pub fn is_absence(&self) -> bool {
+        const ABSENT: [StatusCode; 3] = [
+            StatusCode::NOT_FOUND,
+            StatusCode::METHOD_NOT_ALLOWED,
+            StatusCode::NOT_IMPLEMENTED,
+        ];
+        matches!(self, Self::Status(status) if ABSENT.contains(status))
     }
 
     /// Returns whether the worker merely did not respond in time.

@@ -36,12 +36,26 @@ impl State {
                     error,
                     "not ready: it fails its probes or refuses connections"
                 );
-                // The worker may come back with an empty cache.
-                self.knowledge.forget(worker.id);
-                self.knowledge.evidence(worker.id, WorkerEvidence::forget);
+                self.forget_cache(worker);
             }
             None => {}
         }
+    }
+
+    /// Acts on the restart of a worker's engine that no probe has noticed: its facts are asked for again.
+    pub fn note_restart(&self, worker: &Worker) {
+        warn!(
+            worker = worker.name(),
+            "the engine has restarted between two probes"
+        );
+        self.forget_cache(worker);
+        worker.facts.begin(self.clock.now());
+    }
+
+    /// Forgets a worker's cache, which a restarted engine has lost.
+    fn forget_cache(&self, worker: &Worker) {
+        self.knowledge.forget(worker.id);
+        self.knowledge.evidence(worker.id, WorkerEvidence::forget);
     }
 
     /// Returns whether a worker has made progress since it had sent `bytes_before` of its responses, and is not silent

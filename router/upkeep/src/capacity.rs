@@ -11,49 +11,77 @@ use tracing::{info, warn};
 
 use super::queues::exposition;
 use fleet::Worker;
+use fleet::facts::{Change, Fact, FactSource};
 use state::State;
 use state::control;
 
 /// The gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";
 
-/// Finds a worker's capacity and sets it in its mirror. Returns whether every query was answered, even if negatively.
-pub(super) async fn learn(state: &State, worker: &Worker, documents: [&Option<Bytes>; 2]) -> bool {
+/// Finds a worker's capacity and block size, and sets the capacity in its mirror. Fails if a query was not answered.
+pub(super) async fn learn(
+    state: &State,
+    worker: &Worker,
+    documents: [&Option<Bytes>; 2],
+) -> Result<(), String> {
     if worker.spec.capacity_is_known {
-        return true;
+        return Ok(());
     }
     let rank = worker.spec.rank;
     let mut said = documents
         .into_iter()
         .flatten()
         .find_map(|document| in_json(document, rank));
-    let mut answered = true;
+    let mut source = FactSource::Probed;
     if said.is_none() {
-        match control::call(state, worker, Method::GET, "/metrics", None).await {
-            Ok(page) => {
-                said = std::str::from_utf8(&page)
-                    .ok()
-                    .and_then(|page| in_metrics(page, rank))
-            }
-            Err(error) => answered = error.is_refusal(),
+        source = FactSource::Metrics;
+        let page = fetch(state, worker, "/metrics").await?.unwrap_or_default();
+        let page = std::str::from_utf8(&page).unwrap_or_default();
+        said = in_metrics(page, rank);
+        if let Some(size) = block_size(page) {
+            note_block_size(state, worker, size);
         }
     }
-    if said.is_none() && answered {
-        answered = match control::call(state, worker, Method::GET, "/server_info", None).await {
-            Ok(info) => {
-                said = in_json(&info, rank);
-                true
-            }
-            Err(error) => error.is_refusal(),
-        };
+    if said.is_none() {
+        source = FactSource::Probed;
+        said = fetch(state, worker, "/server_info")
+            .await?
+            .and_then(|info| in_json(&info, rank));
     }
     if let Some(told) = said {
-        take(state, worker, told);
+        take(state, worker, told, source);
     }
-    answered
+    Ok(())
 }
 
-fn take(state: &State, worker: &Worker, told: Tokens) {
+/// Fetches a document; `None` if the worker has none.
+async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Bytes>, String> {
+    match control::call(state, worker, Method::GET, path, None).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.is_absence() => Ok(None),
+        Err(error) => Err(format!("{path}: {error}")),
+    }
+}
+
+/// Records the block size that an engine reports. A mirror counts in blocks of the configured size.
+fn note_block_size(state: &State, worker: &Worker, size: u32) {
+    let change = worker.facts.learn(
+        state.clock.now(),
+        Fact::BlockSize,
+        FactSource::Metrics,
+        size.to_string(),
+    );
+    if change != Change::Same && size != worker.spec.block_size {
+        info!(
+            worker = worker.name(),
+            reported = size,
+            configured = worker.spec.block_size,
+            "the engine's block size differs from workers[].block_size_tokens; predicted hits are off by up to a block"
+        );
+    }
+}
+
+fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {
         warn!(
@@ -64,6 +92,9 @@ fn take(state: &State, worker: &Worker, told: Tokens) {
         return;
     }
     let capacity = told.min(MOST);
+    worker
+        .facts
+        .learn(state.clock.now(), Fact::Capacity, source, capacity.0.to_string());
     if state
         .knowledge
         .set_reported_capacity(worker.id, capacity, worker.spec.block_size)
@@ -89,6 +120,16 @@ fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
         None => said["dp_size"].as_u64().unwrap_or(1).max(1),
     };
     Some(Tokens(of_a_rank.saturating_mul(ranks)))
+}
+
+/// Reads the block size, if all ranks have the same.
+fn block_size(page: &str) -> Option<u32> {
+    let sizes = exposition::labelled(page, VLLM, ["block_size"]);
+    let mut sizes = sizes
+        .into_iter()
+        .filter_map(|(_, [size])| size?.parse::<u32>().ok());
+    let first = sizes.next()?;
+    sizes.all(|size| size == first).then_some(first)
 }
 
 fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, warn};
 
-use super::introduce::{Pause, introduce};
+use super::facts::introduce;
 use fleet::Worker;
 use fleet::health::Probe;
 use proxy::Proxy;
@@ -28,7 +28,6 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let mut ticks = tokio::time::interval(settings.interval.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut bytes_seen = 0;
-    let mut pause = Pause::default();
     loop {
         ticks.tick().await;
         let outcome = control::probe(&proxy.state, &worker, &settings.path).await;
@@ -57,10 +56,8 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
                 }
             }
         };
-        let again = worker.is_well();
-        if probe == Probe::Well && (!again || pause.is_over()) {
-            // Before the first turn, because models and dialect affect requests.
-            pause.asked(introduce(&proxy, &worker).await, again);
+        if probe == Probe::Well && !worker.is_well() {
+            introduce(&proxy, &worker).await;
         }
         proxy.state.note_health(&worker, probe);
         if let Some(origin) = &worker.origin {

@@ -3,9 +3,9 @@
 //! Nothing below depends on these tasks. Each is one loop, and none delays a request.
 
 mod capacity;
+mod facts;
 pub mod health;
 pub mod hints;
-mod introduce;
 mod learner;
 mod members;
 mod overload;

@@ -16,8 +16,9 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{debug, info, warn};
 
-use super::learner;
+use super::{facts, learner};
 use fleet::Worker;
+use fleet::facts::FactSource;
 use learning::feedback::Counted;
 use state::State;
 use state::control;
@@ -85,7 +86,11 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
         }
         let asked = state.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
-        let Some(counts) = ask(&state, &worker).await else {
+        let page = Page::fetch(&state, &worker).await;
+        if let Some(page) = &page {
+            page.note(&state, &worker);
+        }
+        let Some(counts) = page.and_then(|page| page.counts) else {
             debug!(worker = worker.name(), "no queue figures");
             if !known {
                 ticks.reset_after(interval * SELDOM);
@@ -150,20 +155,63 @@ impl Drift {
     }
 }
 
-async fn ask(state: &State, worker: &Worker) -> Option<Counts> {
-    let page = control::call(state, worker, Method::GET, "/metrics", None)
-        .await
-        .ok()?;
-    let rank = worker.spec.rank;
-    let (mut counts, is_sglang) = beside(page, move |page| read(page, rank)).await??;
-    if is_sglang && let Ok(loads) = control::call(state, worker, Method::GET, "/v1/loads", None).await {
-        return beside(loads, move |loads| {
-            counts.take_loads(loads, rank);
-            counts
-        })
-        .await;
+/// What one reading says of an engine.
+#[derive(Debug, Default, PartialEq)]
+struct Page {
+    counts: Option<Counts>,
+    is_sglang: bool,
+    /// Whether the engine sleeps, if it tells that.
+    asleep: Option<bool>,
+    /// When its process started, in seconds since 1970.
+    started: Option<f64>,
+}
+
+impl Page {
+    async fn fetch(state: &State, worker: &Worker) -> Option<Self> {
+        let page = control::call(state, worker, Method::GET, "/metrics", None)
+            .await
+            .ok()?;
+        let rank = worker.spec.rank;
+        let mut page = beside(page, move |page| Self::read(page, rank)).await?;
+        if let Some(mut counts) = page.counts
+            && page.is_sglang
+            && let Ok(loads) = control::call(state, worker, Method::GET, "/v1/loads", None).await
+        {
+            page.counts = beside(loads, move |loads| {
+                counts.take_loads(loads, rank);
+                counts
+            })
+            .await;
+        }
+        Some(page)
     }
-    Some(counts)
+
+    fn read(page: &[u8], rank: Option<u32>) -> Self {
+        let Ok(text) = std::str::from_utf8(page) else {
+            return Self::default();
+        };
+        let (counts, is_sglang) = read(page, rank).unzip();
+        let [started] = exposition::figures(text, ["process_start_time_seconds"], None);
+        Self {
+            counts,
+            is_sglang: is_sglang.unwrap_or_default(),
+            asleep: exposition::flag(text, "vllm:engine_sleep_state", ["sleep_state", "awake"], rank)
+                .map(|awake| !awake),
+            started,
+        }
+    }
+
+    /// Records the facts of the page.
+    fn note(&self, state: &State, worker: &Worker) {
+        if let Some(started) = self.started
+            && worker.facts.learn_start(state.clock.now(), started)
+        {
+            state.note_restart(worker);
+        }
+        if let Some(asleep) = self.asleep {
+            facts::note_sleep(state, worker, asleep, FactSource::Metrics);
+        }
+    }
 }
 
 /// Parses a response; a long one on a blocking thread.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{health, hints, queues};
+use super::{facts, health, hints, queues};
 use evidence::follow::follow;
 use fleet::Worker;
 use fleet::overrides::AdminState;
@@ -62,6 +62,7 @@ fn crew(proxy: &Arc<Proxy>, worker: &Arc<Worker>) -> JoinSet<()> {
         ));
     };
     spawn("probes", |proxy, worker| Box::pin(health::watch(proxy, worker)));
+    spawn("facts", |proxy, worker| Box::pin(facts::keep(proxy, worker)));
     if worker.spec.kv_events != config::KvEvents::Off {
         spawn("kv_events", |proxy, worker| {
             Box::pin(follow(Arc::clone(&proxy.state), worker))

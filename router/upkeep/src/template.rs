@@ -17,9 +17,8 @@ use state::control;
 const MODELS: usize = 8;
 
 /// Measures the listed models whose template is unknown.
-pub(super) async fn learn(state: &State, worker: &Worker, models: &[Value]) {
-    let names = models.iter().filter_map(|model| model["id"].as_str());
-    for model in names.take(MODELS) {
+pub(super) async fn learn(state: &State, worker: &Worker, models: &[String]) {
+    for model in models.iter().take(MODELS) {
         if state.knowledge.knows_template(model) {
             continue;
         }

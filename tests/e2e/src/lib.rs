@@ -13,6 +13,7 @@
     reason = "a test's helper fails the test"
 )]
 
+pub mod changeable;
 pub mod child;
 pub mod client;
 pub mod fleet;

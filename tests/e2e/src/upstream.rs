@@ -127,11 +127,10 @@ async fn serve(
             Some("/health") if !well.load(Ordering::Relaxed) => json("503 Service Unavailable", "{}", ""),
             Some("/health") => "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned(),
             Some("/v1/models") => json("200 OK", r#"{"object":"list","data":[{"id":"sim"}]}"#, ""),
-            Some("/v1/tailroute" | "/kv_event_sources" | "/server_info" | "/metrics" | "/tokenize")
-                if said.is_none() =>
-            {
-                json("404 Not Found", "{}", "")
-            }
+            Some(
+                "/v1/tailroute" | "/kv_event_sources" | "/server_info" | "/metrics" | "/tokenize"
+                | "/is_sleeping",
+            ) if said.is_none() => json("404 Not Found", "{}", ""),
             _ => {
                 // The test may have ended.
                 let _ = exchanges.send(Exchange { head, body, stream }).await;

@@ -16,7 +16,7 @@ import { closeWorker, openWorker, shown, slowness, workerDialog } from './worker
 const PAGE = 200;
 const TRAIL_MS = 15 * 60_000;
 const WINDOW_S = 60;
-const LEVELS = { ready: 'good', starting: 'warn', unwell: 'bad', not_ready: 'warn', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
+const LEVELS = { ready: 'good', starting: 'warn', asleep: 'off', unwell: 'bad', not_ready: 'warn', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
 const BREAKERS = { half_open: 'warn', open: 'bad' };
 
 const state = { offset: 0, filter: '', troubled: false, sort: null };

@@ -92,6 +92,9 @@ pub(super) struct Worker {
     pub(super) events_stored: Option<u64>,
     pub(super) ready_since_unix_ms: Option<f64>,
     pub(super) foreign_requests: Option<u32>,
+    /// What the router knows of its engine.
+    #[serde(default)]
+    pub(super) facts: Vec<EngineFact>,
     /// What the worker itself says.
     #[serde(skip)]
     pub(super) direct: Direct,
@@ -101,6 +104,15 @@ impl Worker {
     pub(super) fn is_up(&self) -> bool {
         !matches!(self.state.as_str(), "unwell" | "starting")
     }
+}
+
+/// A fact about a worker's engine.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct EngineFact {
+    pub(super) fact: String,
+    pub(super) value: Option<String>,
+    pub(super) error: Option<String>,
+    pub(super) failing_for_s: Option<f64>,
 }
 
 /// How slow a worker is.

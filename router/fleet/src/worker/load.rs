@@ -44,13 +44,12 @@ impl Worker {
         found
     }
 
-    /// Returns the worker's part of a routing snapshot.
-    pub fn view(&self, now: Millis, model: Option<&str>, indexed: Tokens, conversations: f64) -> WorkerView {
-        let serves = model.is_none_or(|model| self.serves(model) != Some(false));
+    /// Returns the worker's part of a routing snapshot, for a request that it may be given or not.
+    pub fn view(&self, now: Millis, is_eligible: bool, indexed: Tokens, conversations: f64) -> WorkerView {
         let load = self.load.lock();
         WorkerView {
             id: self.id,
-            ready: self.is_ready() && serves,
+            ready: self.is_ready() && is_eligible,
             cost: load.cost,
             overhead: load.overhead,
             wait: load.pending.wait(now),

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::Proxy;
 use fleet::Worker;
 use fleet::clock;
+use fleet::eligibility::Eligibility;
 use fleet::overrides::AdminState;
 use metrics::AdmissionGauges;
 use protocol::error::ApiError;
@@ -163,8 +164,10 @@ impl Room {
         let settings = proxy.admission.settings.load();
         let now = proxy.state.clock.now();
         let (mut ready, mut quick, mut wait, mut idle, mut busy) = (0, 0, f64::INFINITY, false, 0);
-        for worker in proxy.state.fleet.workers().iter() {
-            if !worker.is_ready() || (!model.is_empty() && worker.serves(model) == Some(false)) {
+        let workers = proxy.state.fleet.workers();
+        let eligible = eligibility(proxy, &workers, model);
+        for worker in workers.iter() {
+            if !worker.is_ready() || !eligible.admits(worker) {
                 continue;
             }
             let (its, in_flight) = worker.with_load(|load| (load.pending.wait(now).0, load.in_flight));
@@ -445,11 +448,16 @@ impl Pools {
 pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
     let workers = proxy.state.fleet.workers();
     let present = |worker: &&Arc<Worker>| worker.admin_state() != AdminState::Gone;
+    let eligible = eligibility(proxy, &workers, model);
     let everybodys = workers
         .iter()
         .filter(present)
-        .all(|worker| worker.serves(model) != Some(false));
+        .all(|worker| eligible.admits(worker));
     if everybodys { NO_MODEL } else { model }
+}
+
+fn eligibility<'a>(proxy: &Proxy, workers: &[Arc<Worker>], model: &'a str) -> Eligibility<'a> {
+    Eligibility::of(workers.iter(), model, proxy.state.config.routing.unlisted_models)
 }
 
 /// Admits requests for which room appears as time passes.

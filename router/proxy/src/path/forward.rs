@@ -14,13 +14,14 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use policy::ids::WorkerId;
 use tracing::warn;
 
-use self::attempt::{Answer, Sent, Verdict};
+use self::attempt::{Answer, NotFound, Sent, Verdict};
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
 pub use self::request::turn_request;
 use super::context::RequestContext;
 use super::flight::{Flight, Outcome};
-use super::retry::{self, RetryState};
+use super::models;
+use super::retry::{self, Failure, RetryState};
 use super::select::{self, Choice};
 use super::tap::Tap;
 use super::turn::Turn;
@@ -68,9 +69,21 @@ pub(crate) async fn deliver(
             _ => sent.head().await,
         };
         let worker = sent.worker_name();
+        // Boxed to keep the common future small.
+        let elsewhere = match head.not_found() {
+            Some(found) => {
+                let worker = Arc::clone(sent.worker());
+                Box::pin(elsewhere(&request, worker, found, &state.tried)).await
+            }
+            None => None,
+        };
         let verdict = sent.judge(&request, head, |failure| {
             // A request that one worker declined is not sent to workers outside normal use.
-            let has_other = may_go_elsewhere && (has_alternative || !failure.is_declined());
+            let has_other = match (failure, elsewhere) {
+                (Failure::NoModel, Some(NotFound::Denied)) => return true,
+                (Failure::NoModel, elsewhere) => elsewhere.is_some(),
+                _ => may_go_elsewhere && (has_alternative || !failure.is_declined()),
+            };
             state.may_retry(proxy, failure, request.head, || has_other)
         });
         match verdict {
@@ -89,6 +102,21 @@ pub(crate) async fn deliver(
             Verdict::NotReached(error) => return Err(error),
         }
     }
+}
+
+/// Returns the 404 of a turn that another worker can serve; `None` if there is no such worker.
+async fn elsewhere(
+    request: &TurnRequest<'_>,
+    worker: Arc<Worker>,
+    found: NotFound,
+    tried: &[WorkerId],
+) -> Option<NotFound> {
+    let turn = request.turn;
+    let asked = (&*turn.model, found == NotFound::Denied);
+    let among = |other: &Worker| turn.may_go_to(other);
+    let is_there = models::is_elsewhere(request.context.proxy, &worker, asked, tried, among).await;
+    // A stored response is on one worker.
+    (is_there && turn.home.is_none()).then_some(found)
 }
 
 /// Selects a worker that was not tried and whose breaker admits the request.

@@ -1,15 +1,23 @@
-//! `/v1/models`: the workers' model lists, merged.
+//! `/v1/models`: the workers' model lists, merged; and what a request for a model means for what is known of them.
+//!
+//! A name that no list has may have been loaded since the lists were read. Such a request makes the router read them
+//! again ([`refreshed`]), and waits for that as long as a probe may take, before it is answered 404. A worker's own 404
+//! for a model contradicts its list: the request is tried where the model is known to be, before its client sees
+//! anything ([`is_elsewhere`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use policy::ids::WorkerId;
 use serde_json::{Value, json};
 
 use super::context::RequestTimer;
 use crate::Proxy;
 use fleet::Worker;
+use fleet::eligibility::Eligibility;
+use fleet::facts::{Listed, Query};
 use protocol::error::ApiError;
 use protocol::names;
 use tailroute_http::body::{self, Body};
@@ -25,21 +33,85 @@ pub fn list(proxy: &Arc<Proxy>) -> Response<Body> {
 }
 
 /// Describes one model. Fails with 404 if no ready worker serves it.
-pub fn one(proxy: &Arc<Proxy>, name: &str) -> Result<Response<Body>, ApiError> {
-    let card = merged(proxy).remove(name).ok_or_else(|| unknown(proxy, name))?;
+pub async fn one(proxy: &Arc<Proxy>, name: &str) -> Result<Response<Body>, ApiError> {
+    let mut card = merged(proxy).remove(name);
+    if card.is_none() && refreshed(proxy).await {
+        card = merged(proxy).remove(name);
+    }
+    let card = card.ok_or_else(|| unknown(proxy, name))?;
     Ok(answer(proxy, &card))
 }
 
-/// Checks a model's name. Fails with 400 if it is invalid; with 404 and the known models if no worker can serve it.
+/// Checks a model's name by the lists as they are known. An empty name is none. Fails with 400 if it is invalid; with
+/// 404 and the known models if no worker can serve it.
 pub fn check(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
     if !names::is_fit(name) {
         return Err(ApiError::UnfitName("model"));
     }
-    if proxy.state.fleet.surely_lacks(name) {
+    let unlisted = proxy.state.config.routing.unlisted_models;
+    if !name.is_empty() && proxy.state.fleet.lacks(name, unlisted) {
         Err(unknown(proxy, name))
     } else {
         Ok(())
     }
+}
+
+/// Checks a model's name like [`check`], and reads the lists again before it fails with 404.
+pub async fn check_again(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
+    match check(proxy, name) {
+        Err(ApiError::UnknownModel { .. }) if refreshed(proxy).await => check(proxy, name),
+        checked => checked,
+    }
+}
+
+/// Reads the lists of all healthy workers again, and waits for them, though not longer than for a probe. Requests that
+/// wait at the same time share one reading, and readings are limited in number ([`Facts::doubt`](fleet::facts::Facts)).
+/// Returns whether any was requested.
+pub async fn refreshed(proxy: &Proxy) -> bool {
+    let now = proxy.state.clock.now();
+    let workers = proxy.state.fleet.workers();
+    let healthy = workers.iter().filter(|worker| worker.is_well());
+    let doubted: Vec<(&Arc<Worker>, u64)> = healthy
+        .filter_map(|worker| Some((worker, worker.facts.doubt(now)?)))
+        .collect();
+    let all_read = async {
+        for (worker, number) in &doubted {
+            worker.facts.has_answered(Query::Models, *number).await;
+        }
+    };
+    // A list that comes later is known to later requests.
+    let _ = tokio::time::timeout(proxy.state.config.health.timeout, all_read).await;
+    !doubted.is_empty()
+}
+
+/// Acts on a worker's 404 for a request that names a model: the list of a worker that was thought to have it is read
+/// again. Returns whether an untried worker `among` those that may be given the request serves the model. `says_so` is
+/// whether the answer itself says that the worker lacks the model; only then does it count as a denial, since there are
+/// other things that an engine may not find.
+pub async fn is_elsewhere(
+    proxy: &Proxy,
+    worker: &Worker,
+    (model, says_so): (&str, bool),
+    tried: &[WorkerId],
+    among: impl Fn(&Worker) -> bool,
+) -> bool {
+    let now = proxy.state.clock.now();
+    if model.is_empty() || !(says_so || worker.serves(model).is_known()) {
+        return false;
+    }
+    let other = || {
+        let workers = proxy.state.fleet.workers();
+        let among = workers.iter().filter(|other| among(other));
+        let unlisted = proxy.state.config.routing.unlisted_models;
+        let eligible = Eligibility::of(among.clone(), model, unlisted);
+        let mut untried = among.filter(|other| other.is_ready() && !tried.contains(&other.id));
+        untried.any(|other| eligible.admits(other))
+    };
+    if says_so {
+        worker.facts.refute(now, model);
+    }
+    worker.facts.doubt(now);
+    other() || (says_so && refreshed(proxy).await && other())
 }
 
 fn unknown(proxy: &Proxy, name: &str) -> ApiError {
@@ -66,10 +138,7 @@ fn named(worker: &Worker) -> Vec<String> {
         return worker.spec.models.clone();
     }
     let listed = worker.models();
-    let listed = listed.iter().flat_map(|listed| listed.iter());
-    listed
-        .filter_map(|card| card["id"].as_str().map(str::to_owned))
-        .collect()
+    listed.map_or_else(Vec::new, |listed| listed.names().to_vec())
 }
 
 fn merged(proxy: &Proxy) -> BTreeMap<String, Value> {
@@ -82,7 +151,7 @@ fn merged(proxy: &Proxy) -> BTreeMap<String, Value> {
         .filter(|worker| worker.is_ready())
     {
         let listed = worker.models();
-        let listed = listed.as_deref().map(Vec::as_slice).unwrap_or_default();
+        let listed = listed.as_deref().map(Listed::cards).unwrap_or_default();
         for name in &worker.spec.models {
             let card = listed.iter().find(|card| card["id"] == **name).cloned();
             let made = || json!({ "id": name, "object": "model", "created": 0, "owned_by": "tailroute" });

@@ -9,6 +9,7 @@
 //! | a closed connection, before any byte was written | no | yes, after another connection to the same worker | no |
 //! | 429 | no | yes | no |
 //! | 503 | no | yes | yes |
+//! | 404, while another worker serves the model | no | yes; outside the limits below if it says that the model is missing | no |
 //! | connection lost after the first byte of the request | yes | if idempotent | yes |
 //! | no first token in time | yes | no: the worker may still be computing | unless it makes progress on other requests |
 //! | the request's own deadline passes | yes | no | no |
@@ -69,6 +70,8 @@ pub enum Failure {
     Busy,
     /// The worker declined with 503.
     Unavailable,
+    /// The worker declined with 404: it may lack the model.
+    NoModel,
     /// The connection was lost after the first byte of the request was written.
     Lost,
     /// No response came in time.
@@ -111,6 +114,7 @@ impl Failure {
         match status {
             StatusCode::TOO_MANY_REQUESTS => Some(Self::Busy),
             StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
+            StatusCode::NOT_FOUND => Some(Self::NoModel),
             _ => None,
         }
     }
@@ -125,6 +129,14 @@ impl Failure {
         matches!(self, Self::Busy | Self::Unavailable)
     }
 
+    /// Why a declined request is tried elsewhere, for the log.
+    pub fn refusal(self) -> &'static str {
+        match self {
+            Self::NoModel => "the worker does not serve the model",
+            _ => "the worker refused the request",
+        }
+    }
+
     /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
     pub fn is_the_workers(self) -> bool {
         matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
@@ -132,7 +144,7 @@ impl Failure {
 
     fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
         match self {
-            Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable => true,
+            Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable | Self::NoModel => true,
             Self::Lost => idempotent(),
             Self::TimedOut | Self::DeadlinePassed | Self::Unaddressable => false,
         }
@@ -251,7 +263,7 @@ mod tests {
     #[test]
     fn what_may_have_begun_is_retried_only_if_it_is_idempotent() {
         use Failure::*;
-        for failure in [NoConnection, Unsent, Busy, Unavailable] {
+        for failure in [NoConnection, Unsent, Busy, Unavailable, NoModel] {
             assert!(
                 !failure.may_have_begun() && failure.allows_retry(|| false),
                 "{failure:?}"
@@ -264,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn only_429_and_503_decline_a_request() {
+    fn only_404_429_and_503_may_decline_a_request() {
         for status in 200..600 {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(
                 Failure::of_status(status).is_some(),
-                matches!(status.as_u16(), 429 | 503)
+                matches!(status.as_u16(), 404 | 429 | 503)
             );
         }
     }

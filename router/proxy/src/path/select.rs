@@ -16,6 +16,7 @@ use super::turn::Turn;
 use crate::Proxy;
 use fleet::Worker;
 use fleet::breaker::BreakerState;
+use fleet::facts::Serves;
 use fleet::rotation::{self, Condition};
 use learning::knowledge::{Match, Scale, Source};
 use protocol::error::ApiError;
@@ -109,9 +110,10 @@ pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
             .state
             .knowledge
             .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
+        let eligible = turn.eligibility(proxy, &workers);
         let ready = workers
             .iter()
-            .filter(|worker| worker.is_ready() && turn.may_go_to(worker));
+            .filter(|worker| worker.is_ready() && turn.may_go_to(worker) && eligible.admits(worker));
         let prefill = ready.map(|worker| {
             let cached = found.resident.get(worker.id.index()).copied().unwrap_or_default();
             let cached = cached.min(found.prompt);
@@ -194,15 +196,14 @@ impl Scratch {
             conditions,
             ready,
         } = self;
-        let model = (!turn.model.is_empty()).then_some(&*turn.model);
+        let eligible = turn.eligibility(proxy, workers);
         views.clear();
         views.extend(workers.iter().map(|worker| {
             let slot = worker.id.index();
             let indexed = found.indexed.get(slot).copied().unwrap_or_default();
             let living = found.living.get(slot).copied().unwrap_or_default();
-            let mut view = worker.view(now, model, indexed, living);
-            view.ready &= turn.may_go_to(worker);
-            view
+            let is_eligible = turn.may_go_to(worker) && eligible.admits(worker);
+            worker.view(now, is_eligible, indexed, living)
         }));
         ready.clear();
         ready.extend(views.iter().map(|view| view.ready));
@@ -211,7 +212,7 @@ impl Scratch {
         let is_possible = workers.get(home.index()).is_some_and(|worker| {
             worker.accepts_pinned()
                 && turn.may_go_to(worker)
-                && model.is_none_or(|model| worker.serves(model) != Some(false))
+                && (turn.model.is_empty() || worker.serves(&turn.model) > Serves::No)
         });
         if is_possible {
             ready[home.index()] = true;

@@ -74,7 +74,7 @@ pub(super) async fn open(
     }
     let model = named::tunnel(proxy, head.uri.query())?;
     if let Some(model) = &model {
-        super::models::check(proxy, model)?;
+        super::models::check_again(proxy, model).await?;
     }
     let wanted = Wanted {
         model,

@@ -16,6 +16,7 @@ use super::{models, tenant};
 use crate::Proxy;
 use crate::admission::keys::Caller;
 use fleet::Worker;
+use fleet::eligibility::Eligibility;
 use learning::feedback::Expected;
 use protocol::claim::Allowed;
 use protocol::error::ApiError;
@@ -82,7 +83,9 @@ impl Turn {
         if caller.tenant().is_some() {
             tenant::permit_body(proxy, parsed.foreign.or(parsed.steering))?;
         }
-        if let Some(model) = &parsed.model {
+        // An empty name is none, as engines have it.
+        let model = parsed.model.filter(|model| !model.is_empty());
+        if let Some(model) = &model {
             models::check(proxy, model)?;
         }
         let previous = parsed.previous.as_deref();
@@ -105,7 +108,7 @@ impl Turn {
                 &proxy.state.knowledge,
             ),
         };
-        let model: Arc<str> = parsed.model.unwrap_or_default().into();
+        let model: Arc<str> = model.unwrap_or_default().into();
         let expected = expect(proxy, arrived, session.as_ref(), headers, parsed.has_tools);
         Ok(Self {
             endpoint,
@@ -128,6 +131,12 @@ impl Turn {
             asked: None,
             among: None,
         })
+    }
+
+    /// The workers that are eligible by the turn's model, among those that it may go to.
+    pub(super) fn eligibility(&self, proxy: &Proxy, workers: &[Arc<Worker>]) -> Eligibility<'_> {
+        let among = workers.iter().filter(|worker| self.may_go_to(worker));
+        Eligibility::of(among, &self.model, proxy.state.config.routing.unlisted_models)
     }
 
     pub(super) fn may_go_to(&self, worker: &Worker) -> bool {

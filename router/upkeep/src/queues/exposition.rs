@@ -69,6 +69,24 @@ fn label(rest: &str) -> Option<(&str, &str, &str)> {
     Some((name, &value[..end], &value[end + 1..]))
 }
 
+/// Returns whether the samples of this name and label value are above 0, of one rank or of all; `None` if there are none.
+pub(super) fn flag(page: &str, name: &str, label: [&str; 2], rank: Option<u32>) -> Option<bool> {
+    let [wanted, value] = label;
+    let mut flag = None;
+    for line in page.lines() {
+        let Some(rest) = line.strip_prefix(name).filter(|rest| rest.starts_with('{')) else {
+            continue;
+        };
+        let (of, [found]) = labelled(line, name, [wanted]).pop()?;
+        if found != Some(value) || (rank.is_some() && of != rank) {
+            continue;
+        }
+        let (_, figure) = sample(rest)?;
+        flag = Some(flag.unwrap_or(true) && figure > 0.0);
+    }
+    flag
+}
+
 /// Returns the rank and `wanted` labels of up to [`MOST_RANKS`] samples of this name. Escapes are not resolved.
 pub(crate) fn labelled<'a, const N: usize>(
     page: &'a str,

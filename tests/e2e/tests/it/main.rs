@@ -36,6 +36,7 @@ mod learning;
 mod limits;
 mod matrix;
 mod mixed_fleets;
+mod model_lists;
 mod names;
 mod objectives;
 mod overrides;

@@ -37,12 +37,16 @@ fn cells(worker: &Value) -> [String; 10] {
     ]
 }
 
-/// Formats all workers. A worker whose probes fail has a line with its last error, and a slow one with its factor.
+/// Formats all workers. A worker whose probes fail has a line with its last error, one whose list of models cannot be read
+/// a line with that error, and a slow one with its factor.
 pub(super) fn workers(answer: &Value) -> String {
     let mut table = table();
     for worker in list(answer, "workers") {
         table.row(cells(worker));
-        for note in [failure(worker), slow(worker)].into_iter().flatten() {
+        for note in [failure(worker), unread(worker), slow(worker)]
+            .into_iter()
+            .flatten()
+        {
             table.note(note);
         }
     }
@@ -98,6 +102,8 @@ pub(super) fn worker(worker: &Value) -> String {
         let learned = number(set, "learned_alpha_ms_per_token");
         facts.push(("α", format!("set by hand {end}; learned: {learned:.4}")));
     }
+    let known: Vec<String> = list(worker, "facts").map(fact).collect();
+    facts.push(("facts", known.join("\n        ")));
     facts.retain(|(_, value)| !value.is_empty() && value != "-");
     out.push('\n');
     for (name, value) in facts {
@@ -111,6 +117,7 @@ fn why(worker: &Value) -> Option<String> {
     let state = match text(worker, "state") {
         "ready" => return None,
         "starting" => "It gets turns once its first probes have succeeded.",
+        "asleep" => "Its engine sleeps: it gets turns only if no other worker can take them.",
         "unwell" => "It gets no turns: its probes fail.",
         "not_ready" => "It gets no turns: the source that named it says that it is not ready.",
         "cordoned" => "It gets only turns that no other worker can serve: it is cordoned.",
@@ -130,6 +137,34 @@ fn failure(worker: &Value) -> Option<String> {
         "last probe: {error}; failing since {}",
         time(&worker["since_unix_ms"])
     ))
+}
+
+/// Formats why the list of models cannot be read.
+fn unread(worker: &Value) -> Option<String> {
+    let mut facts = list(worker, "facts");
+    let models = facts.find(|fact| fact["fact"] == "models" && fact["error"].is_string())?;
+    let known = match models["age_s"].as_f64() {
+        Some(age) => format!("the list of {} ago is used", ms(age * 1e3)),
+        None => "its models are unknown".to_owned(),
+    };
+    Some(format!(
+        "models not read for {}: {}; {known}",
+        ms(number(models, "failing_for_s") * 1e3),
+        text(models, "error")
+    ))
+}
+
+/// Formats a fact: its value, source and age.
+fn fact(fact: &Value) -> String {
+    let value = fact["value"].as_str().unwrap_or("unknown");
+    let mut line = format!("{}: {value}", text(fact, "fact"));
+    if let (Some(source), Some(age)) = (fact["source"].as_str(), fact["age_s"].as_f64()) {
+        let _ = write!(line, " ({source}, {} ago)", ms(age * 1e3));
+    }
+    if let Some(error) = fact["error"].as_str() {
+        let _ = write!(line, "; not read now: {error}");
+    }
+    line
 }
 
 fn slow(worker: &Value) -> Option<String> {
@@ -190,6 +225,30 @@ mod tests {
             "{shown}"
         );
         assert!(!shown.contains("fail"), "{shown}");
+    }
+
+    #[test]
+    fn a_worker_whose_models_cannot_be_read_is_shown_with_the_error_and_what_is_used() {
+        let mut unread = unwell();
+        unread["state"] = json!("ready");
+        unread["last_error"] = Value::Null;
+        unread["facts"] = json!([{ "fact": "models", "error": "answered 401", "failing_for_s": 60.0 }]);
+        let lines = |answer: &Value| workers(&json!({ "workers": [answer] }));
+        let shown = lines(&unread);
+        assert!(
+            shown.contains("answered 401") && shown.contains("its models are unknown"),
+            "{shown}"
+        );
+        unread["facts"][0]["value"] = json!("a, b");
+        unread["facts"][0]["source"] = json!("listed");
+        unread["facts"][0]["age_s"] = json!(62.0);
+        let shown = lines(&unread);
+        assert!(shown.contains("ago is used"), "{shown}");
+        let one = worker(&unread);
+        assert!(
+            one.contains("models: a, b (listed,") && one.contains("not read now: answered 401"),
+            "{one}"
+        );
     }
 
     #[test]

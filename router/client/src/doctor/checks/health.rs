@@ -23,6 +23,12 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
                 "look at it in Kubernetes or in the discovery file; GET /admin/v1/discovery",
             );
         }
+        "asleep" => {
+            return Verdict::warning(
+                "its engine sleeps, and it gets turns only if no other worker can take them",
+                "wake it, if that is not intended: POST /wake_up at the engine",
+            );
+        }
         "cordoned" | "draining" | "drained" | "leaving" => {
             return Verdict::warning(
                 format!("it is {} and gets no new turns", worker.state),
@@ -43,8 +49,27 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
             "its breaker lets one request pass, after its requests failed",
             "find out why they failed: the worker's log, and tailroute ctl decisions",
         ),
-        _ => restart(facts, worker),
+        _ => unread(worker).unwrap_or_else(|| restart(facts, worker)),
     }
+}
+
+/// The verdict about a worker whose list of models cannot be read. A probe or two may fail without consequence.
+fn unread(worker: &Worker) -> Option<Verdict> {
+    let mut facts = worker.facts.iter();
+    let models = facts.find(|fact| fact.fact == "models")?;
+    let (error, for_s) = (models.error.as_ref()?, models.failing_for_s?);
+    let found = format!(
+        "its models cannot be read (GET /v1/models) for {}: {error}",
+        duration(for_s * 1e3)
+    );
+    let action = "let the router read the list, or name its models in workers[].models (docs/engines.md)";
+    Some(match models.value {
+        None => Verdict::problem(
+            format!("{found}; it gets no request for a model that another worker lists"),
+            action,
+        ),
+        Some(_) => Verdict::warning(format!("{found}; the last list is used"), action),
+    })
 }
 
 fn unwell(facts: &Facts, worker: &Worker) -> Verdict {

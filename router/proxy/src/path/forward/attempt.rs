@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
@@ -25,6 +25,7 @@ use fleet::Worker;
 use fleet::breaker::BreakerPass;
 use fleet::health::Probe;
 use protocol::error::ApiError;
+use protocol::lacks_model::lacks_model;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 use telemetry::traces::AttemptSpan;
@@ -61,6 +62,27 @@ impl Head {
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Answer(response, _) if Failure::of_status(response.status()).is_none())
     }
+
+    /// The kind of a 404; `None` for anything else.
+    pub(super) fn not_found(&self) -> Option<NotFound> {
+        let Self::Answer(response, first) = self else {
+            return None;
+        };
+        let body = first.as_ref().and_then(Frame::data_ref);
+        (response.status() == StatusCode::NOT_FOUND).then(|| match body {
+            Some(body) if lacks_model(body) => NotFound::Denied,
+            _ => NotFound::Unsaid,
+        })
+    }
+}
+
+/// What a 404 says about the requested model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotFound {
+    /// The worker lacks it.
+    Denied,
+    /// Nothing.
+    Unsaid,
 }
 
 pub(super) struct Answer {
@@ -129,7 +151,11 @@ impl Sent {
     }
 
     pub(super) fn worker_name(&self) -> Arc<str> {
-        self.flight.worker().name().into()
+        self.worker().name().into()
+    }
+
+    pub(super) fn worker(&self) -> &Arc<Worker> {
+        self.flight.worker()
     }
 
     /// Waits for the response head. Cancel safe.
@@ -162,7 +188,7 @@ impl Sent {
             Head::Answer(response, first) => match Failure::of_status(response.status()) {
                 Some(failure) if may_retry(failure) => {
                     self.lost(failure, Outcome::NotReached);
-                    Verdict::Again("the worker refused the request")
+                    Verdict::Again(failure.refusal())
                 }
                 _ => Verdict::Answer(Box::new(Answer {
                     response,
@@ -240,7 +266,12 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
             Err(error) => return Head::Lost(error),
         },
     };
-    if !peeks || !response.status().is_success() {
+    // The body of a 404 says what was not found.
+    let reads_on = match response.status() {
+        StatusCode::NOT_FOUND => true,
+        status => peeks && status.is_success(),
+    };
+    if !reads_on {
         return Head::Answer(response, None);
     }
     // Stored in `head` while it waits, so that cancellation does not lose it.

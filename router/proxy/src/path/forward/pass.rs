@@ -14,7 +14,8 @@ use http_body::{Body as HttpBody, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
-use policy::units::Tokens;
+use policy::route::WorkerView;
+use policy::units::{Millis, Tokens};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -23,6 +24,7 @@ use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::context::{RequestContext, RequestTimer};
 use super::super::flight::Outcome;
+use super::super::models;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
 use super::super::watchdog::{Overrun, Watchdog};
@@ -30,6 +32,7 @@ use super::attempt::note;
 use super::mark;
 use crate::{Proxy, RequestPermit};
 use fleet::breaker::BreakerState;
+use fleet::eligibility::Eligibility;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::first_event::FirstEvent;
@@ -54,6 +57,25 @@ pub struct Wanted {
 impl Wanted {
     fn may_go_to(&self, worker: &Worker) -> bool {
         self.among.as_ref().is_none_or(|among| among.has(worker))
+    }
+
+    /// Whether an untried worker serves the model for which a worker answered 404.
+    async fn is_elsewhere(&self, proxy: &Proxy, worker: &Worker, tried: &[WorkerId]) -> bool {
+        let asked = (self.model.as_deref().unwrap_or_default(), false);
+        let among = |other: &Worker| self.may_go_to(other);
+        self.home.is_none() && models::is_elsewhere(proxy, worker, asked, tried, among).await
+    }
+
+    /// The views of all workers, of which those are ready that may be given the request.
+    fn views(&self, proxy: &Proxy, workers: &[Arc<Worker>], now: Millis) -> Vec<WorkerView> {
+        let among = workers.iter().filter(|worker| self.may_go_to(worker));
+        let model = self.model.as_deref().unwrap_or_default();
+        let eligible = Eligibility::of(among, model, proxy.state.config.routing.unlisted_models);
+        let view = |worker: &Arc<Worker>| {
+            let is_eligible = self.may_go_to(worker) && eligible.admits(worker);
+            worker.view(now, is_eligible, Tokens::ZERO, 0.0)
+        };
+        workers.iter().map(view).collect()
     }
 }
 
@@ -93,9 +115,16 @@ pub(crate) async fn pass(
             proxy.state.breaker_opened(&worker);
         }
         state.tried.push(worker.id);
+        let is_elsewhere = ended.is_not_found() && wanted.is_elsewhere(proxy, &worker, &state.tried).await;
         let again = ended.failure().is_some_and(|failure| {
             let tried = state.tried.clone();
-            let has_other = || upload.is_whole() && is_other_free(proxy, &tried, wanted);
+            let has_other = || {
+                let is_other = match failure {
+                    Failure::NoModel => is_elsewhere,
+                    _ => is_other_free(proxy, &tried, wanted),
+                };
+                upload.is_whole() && is_other
+            };
             state.may_retry(proxy, failure, &head, has_other)
         });
         match ended {
@@ -111,9 +140,8 @@ pub(crate) async fn pass(
 
 fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
     let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
-    let model = wanted.model.as_deref();
-    let mut others = workers.iter().filter(|other| !tried.contains(&other.id));
-    others.any(|other| other.view(now, model, Tokens::ZERO, 0.0).ready)
+    let views = wanted.views(proxy, &workers, now);
+    views.iter().any(|view| view.ready && !tried.contains(&view.id))
 }
 
 pub(in crate::path) fn answered(
@@ -168,6 +196,10 @@ impl Ended {
         }
     }
 
+    fn is_not_found(&self) -> bool {
+        matches!(self, Self::Answer(response) if response.status() == StatusCode::NOT_FOUND)
+    }
+
     /// Whether it counts against the worker, which may be busy with other requests.
     fn is_the_workers(&self, is_busy: impl FnOnce() -> bool) -> bool {
         match self {
@@ -217,15 +249,7 @@ pub fn some_worker(
     wanted: &Wanted,
 ) -> Option<InFlight> {
     let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
-    let model = wanted.model.as_deref();
-    let mut views: Vec<_> = workers
-        .iter()
-        .map(|worker| {
-            let mut view = worker.view(now, model, Tokens::ZERO, 0.0);
-            view.ready &= wanted.may_go_to(worker);
-            view
-        })
-        .collect();
+    let mut views = wanted.views(proxy, &workers, now);
     let mut conditions = Vec::new();
     select::narrow(proxy, &workers, now, &mut views, &mut conditions);
     if let Some(home) = wanted.home

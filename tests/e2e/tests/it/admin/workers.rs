@@ -192,7 +192,7 @@ async fn learning_restarts_from_a_calibration() {
     let fleet = Fleet::of(2).await;
     let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
     until("it is known what it serves", || {
-        worker.serves("another") == Some(false)
+        worker.serves("another") == fleet::facts::Serves::No
     })
     .await;
     let path = format!("{WORKERS}/{}/calibration", name(&fleet, 0));

@@ -1,0 +1,100 @@
+//! Which workers may be given a request, by its model and by what is known of them.
+//!
+//! Of the workers that may be asked at all, only those that are most certain to serve the model are eligible: those that
+//! list it, else those that list the base of `BASE:ADAPTER`, else those whose list is unknown, else, if unlisted models
+//! are passed on, all. So a worker whose list is unknown gets no request for a model that another worker is known to
+//! serve, even while that worker is down. A sleeping worker is eligible only if no other ready one is.
+
+use std::sync::Arc;
+
+use config::UnlistedModels;
+
+use crate::facts::Serves;
+use crate::overrides::AdminState;
+use crate::{Fleet, Worker};
+
+/// The workers that are eligible for the requests of one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eligibility<'a> {
+    /// The model; `None` if the request names none.
+    model: Option<&'a str>,
+    least: Serves,
+    /// Whether a ready worker is eligible whose engine is awake.
+    is_one_awake: bool,
+}
+
+impl<'a> Eligibility<'a> {
+    /// Judges a model among workers. An empty name is none.
+    #[must_use]
+    pub fn of<'w>(
+        workers: impl Iterator<Item = &'w Arc<Worker>> + Clone,
+        model: &'a str,
+        unlisted: UnlistedModels,
+    ) -> Self {
+        let model = (!model.is_empty()).then_some(model);
+        let stays = |worker: &&Arc<Worker>| !worker.admin_state().is_final();
+        let best =
+            model.and_then(|model| best(workers.clone().filter(stays).map(|worker| worker.serves(model))));
+        let mut found = Self {
+            model,
+            least: match (best, unlisted) {
+                (None | Some(Serves::Denied | Serves::No), UnlistedModels::Pass) => Serves::No,
+                (None | Some(Serves::Denied | Serves::No), UnlistedModels::Refuse) => Serves::Unknown,
+                (Some(best), _) => best,
+            },
+            is_one_awake: false,
+        };
+        found.is_one_awake = workers
+            .clone()
+            .any(|worker| worker.is_ready() && !worker.facts.is_asleep() && found.admits(worker));
+        found
+    }
+
+    /// Returns whether a worker is eligible.
+    #[must_use]
+    pub fn admits(&self, worker: &Worker) -> bool {
+        let serves = self.model.is_none_or(|model| worker.serves(model) >= self.least);
+        serves && !(self.is_one_awake && worker.facts.is_asleep())
+    }
+}
+
+/// Returns the best of all; no more are read once one is certain.
+fn best(all: impl Iterator<Item = Serves>) -> Option<Serves> {
+    let mut best = None;
+    for serves in all {
+        best = best.max(Some(serves));
+        if serves == Serves::Yes {
+            break;
+        }
+    }
+    best
+}
+
+impl Fleet {
+    /// Returns whether a model is to be refused: some worker is healthy, the models of every healthy worker are known,
+    /// and no worker serves it, nor takes it as an unlisted one. A model whose workers are all down is not refused.
+    #[must_use]
+    pub fn lacks(&self, model: &str, unlisted: UnlistedModels) -> bool {
+        let workers = self.workers();
+        let lacks = |worker: &Arc<Worker>| match worker.serves(model) {
+            Serves::Denied => true,
+            Serves::No => unlisted == UnlistedModels::Refuse,
+            Serves::Unknown => !worker.is_well(),
+            Serves::Base | Serves::Yes => false,
+        };
+        let mut present = workers
+            .iter()
+            .filter(|worker| worker.admin_state() != AdminState::Gone);
+        workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
+    }
+
+    /// Returns whether a worker is known to serve a model.
+    #[must_use]
+    pub fn is_listed(&self, model: &str) -> bool {
+        let workers = self.workers();
+        let mut present = workers
+            .iter()
+            .filter(|worker| worker.admin_state() != AdminState::Gone);
+        present.any(|worker| worker.serves(model).is_known())
+    }
+}

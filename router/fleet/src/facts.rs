@@ -1,0 +1,508 @@
+//! What is known of a worker's engine: one place, where each fact has its value, its source, its age, and the time of
+//! the next query.
+//!
+//! | fact | learned from | asked again |
+//! |---|---|---|
+//! | models | configuration; `GET /v1/models` | with each probe; at once when a request contradicts the list |
+//! | dialect, cache policy, shared inputs | configuration; `GET /v1/tailroute`, `GET /server_info` | every `health.facts_interval_s`; at once after a restart |
+//! | capacity, block size | configuration; these documents and `GET /metrics` | the same |
+//! | sleep | `GET /metrics`; `GET /is_sleeping` | with each reading of the queue; with each probe |
+//! | start of the process | `GET /metrics` | with each reading of the queue |
+//!
+//! Unknown is neither yes nor no. An answer that cannot be read keeps the value, is reported with its error, and is
+//! repeated after growing pauses ([`Schedule`]). `upkeep` sends the queries; this module has no I/O.
+
+mod models;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::{Mutex, RwLock};
+use policy::units::Millis;
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+
+pub use self::models::{Listed, Serves};
+pub use self::schedule::Schedule;
+use crate::dialect::{self, Dialect};
+use crate::health::ProbeFailure;
+
+/// A fact about a worker's engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// The models that it serves.
+    Models,
+    /// The hint dialect that it accepts.
+    Dialect,
+    /// The eviction order of its cache.
+    CachePolicy,
+    /// The capacity of its cache, in tokens.
+    Capacity,
+    /// The tokens of a block of its cache.
+    BlockSize,
+    /// Whether it caches inputs of an embedding model, which take no salt.
+    SharedInputs,
+    /// Whether it sleeps.
+    Sleep,
+    /// When its process started, in seconds since 1970.
+    Start,
+}
+
+/// Source of a fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FactSource {
+    /// The configuration, which no answer changes.
+    Configured,
+    /// The engine's list of models.
+    Listed,
+    /// The engine's answer to a query about its settings or its state.
+    Probed,
+    /// The engine's metrics.
+    Metrics,
+    /// The default, because the engine does not report the fact.
+    Assumed,
+}
+
+/// A query that several facts are learned from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// The list of models.
+    Models,
+    /// Capability documents, server info and metrics.
+    Settings,
+}
+
+/// A known fact.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// The value as text, for people.
+    pub value: String,
+    /// Its source.
+    pub source: FactSource,
+    /// When it was last confirmed.
+    pub confirmed: Millis,
+}
+
+/// A fact as the admin API shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The fact.
+    pub fact: Fact,
+    /// What is known; `None` if nothing is.
+    pub known: Option<Known>,
+    /// When it is asked again; `None` if it is not.
+    pub next: Option<Millis>,
+    /// The error, if its query fails.
+    pub failing: Option<ProbeFailure>,
+}
+
+/// A change of a fact's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The value is the same.
+    Same,
+    /// It is the first value.
+    First,
+    /// The value differs from the previous one.
+    Changed,
+}
+
+/// Longest time for which a model that the engine denied is not sent there, while its list still names it.
+const REFUTED_FOR: Millis = Millis(30_000.0);
+/// Models of a list that are shown.
+const SHOWN_MODELS: usize = 32;
+/// Largest number of models that are known to be denied.
+const MOST_REFUTED: usize = 16;
+
+/// The facts of one worker.
+#[derive(Debug)]
+pub struct Facts {
+    /// Names of the configured models, in order. If there are any, the list does not decide what the worker serves.
+    configured: Vec<String>,
+    models: ArcSwapOption<Listed>,
+    refuted: RwLock<Vec<(Box<str>, Millis)>>,
+    has_refuted: AtomicBool,
+    dialect: RwLock<Arc<dyn Dialect>>,
+    shares_inputs: AtomicBool,
+    asleep: AtomicBool,
+    ledger: Mutex<Ledger>,
+    wake: Notify,
+    models_done: watch::Sender<u64>,
+    settings_done: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    known: Vec<(Fact, Known)>,
+    models: Schedule,
+    settings: Schedule,
+    /// When the engine's process started, in seconds since 1970.
+    started: Option<f64>,
+}
+
+impl Ledger {
+    fn schedule(&mut self, query: Query) -> &mut Schedule {
+        match query {
+            Query::Models => &mut self.models,
+            Query::Settings => &mut self.settings,
+        }
+    }
+
+    fn learn(&mut self, fact: Fact, known: Known) -> Change {
+        let Some((_, before)) = self.known.iter_mut().find(|(of, _)| *of == fact) else {
+            self.known.push((fact, known));
+            return Change::First;
+        };
+        let is_same = before.value == known.value;
+        *before = known;
+        if is_same { Change::Same } else { Change::Changed }
+    }
+}
+
+impl Facts {
+    /// Creates the facts that the configuration states.
+    #[must_use]
+    pub fn new(spec: &config::Worker, now: Millis) -> Self {
+        let mut configured = spec.models.clone();
+        configured.sort_unstable();
+        let facts = Self {
+            configured,
+            models: ArcSwapOption::empty(),
+            refuted: RwLock::default(),
+            has_refuted: AtomicBool::new(false),
+            dialect: RwLock::new(dialect::before_probe(spec)),
+            shares_inputs: AtomicBool::new(true),
+            asleep: AtomicBool::new(false),
+            ledger: Mutex::default(),
+            wake: Notify::new(),
+            models_done: watch::Sender::new(0),
+            settings_done: watch::Sender::new(0),
+        };
+        if !spec.models.is_empty() {
+            facts.learn(now, Fact::Models, FactSource::Configured, shown(&spec.models));
+        }
+        if spec.capacity_is_known {
+            let tokens = spec.capacity.0.to_string();
+            facts.learn(now, Fact::Capacity, FactSource::Configured, tokens);
+        }
+        facts
+    }
+
+    /// Records a fact's value as text. The typed value is stored by its own function, or where it is used.
+    pub fn learn(&self, now: Millis, fact: Fact, source: FactSource, value: String) -> Change {
+        let known = Known {
+            value,
+            source,
+            confirmed: now,
+        };
+        self.ledger.lock().learn(fact, known)
+    }
+
+    /// Returns what is known of a fact.
+    #[must_use]
+    pub fn known(&self, fact: Fact) -> Option<Known> {
+        let ledger = self.ledger.lock();
+        let found = ledger.known.iter().find(|(of, _)| *of == fact);
+        found.map(|(_, known)| known.clone())
+    }
+
+    /// Returns every fact that is known, and the models in any case.
+    #[must_use]
+    pub fn report(&self) -> Vec<Report> {
+        const ALL: [(Fact, Option<Query>); 8] = [
+            (Fact::Models, Some(Query::Models)),
+            (Fact::Dialect, Some(Query::Settings)),
+            (Fact::CachePolicy, Some(Query::Settings)),
+            (Fact::Capacity, Some(Query::Settings)),
+            (Fact::BlockSize, Some(Query::Settings)),
+            (Fact::SharedInputs, Some(Query::Settings)),
+            (Fact::Sleep, None),
+            (Fact::Start, None),
+        ];
+        let mut ledger = self.ledger.lock();
+        let mut report = |(fact, query): (Fact, Option<Query>)| {
+            let found = ledger.known.iter().find(|(of, _)| *of == fact);
+            let known = found.map(|(_, known)| known.clone());
+            let is_configured = known
+                .as_ref()
+                .is_some_and(|known| known.source == FactSource::Configured);
+            let schedule = query
+                .filter(|_| !is_configured)
+                .map(|query| ledger.schedule(query));
+            (known.is_some() || fact == Fact::Models).then(|| Report {
+                fact,
+                known,
+                next: schedule.as_ref().and_then(|schedule| schedule.next()),
+                failing: schedule.and_then(|schedule| schedule.failing()),
+            })
+        };
+        ALL.into_iter().filter_map(&mut report).collect()
+    }
+}
+
+fn shown(names: &[String]) -> String {
+    names[..names.len().min(SHOWN_MODELS)].join(", ")
+}
+
+// Models.
+impl Facts {
+    /// Records the list of models that the engine gives. Returns the names added and removed; `None` if it is the first
+    /// list.
+    pub fn learn_models(&self, now: Millis, listed: Listed) -> Option<[Vec<String>; 2]> {
+        let listed = Arc::new(listed);
+        let before = self.models.swap(Some(Arc::clone(&listed)));
+        self.forget_refuted(|model, until| until > now && listed.has(model));
+        if self.configured.is_empty() {
+            self.learn(now, Fact::Models, FactSource::Listed, shown(listed.names()));
+        }
+        let before = before?;
+        let without = |all: &Listed, others: &Listed| -> Vec<String> {
+            let new = all.names().iter().filter(|name| !others.has(name));
+            new.cloned().collect()
+        };
+        Some([without(&listed, &before), without(&before, &listed)])
+    }
+
+    /// Returns the models as the engine lists them, if known.
+    #[must_use]
+    pub fn models(&self) -> Option<Arc<Listed>> {
+        self.models.load_full()
+    }
+
+    /// Returns the names of the models that it serves, in order; `None` if they are not known.
+    #[must_use]
+    pub fn model_names(&self) -> Option<Vec<String>> {
+        if !self.configured.is_empty() {
+            return Some(self.configured.clone());
+        }
+        Some(self.models.load().as_ref()?.names().to_vec())
+    }
+
+    /// Returns whether the engine serves this model, by its list and its own denials.
+    #[must_use]
+    pub fn serves(&self, model: &str) -> Serves {
+        if self.is_refuted(model) {
+            return Serves::Denied;
+        }
+        let listed = self.models.load();
+        if self.configured.is_empty() {
+            return listed
+                .as_ref()
+                .map_or(Serves::Unknown, |listed| listed.serves(model));
+        }
+        let has_adapter = |base: &str, adapter: &str| {
+            let listed = listed.as_ref();
+            listed.is_some_and(|listed| listed.has_adapter(base, adapter))
+        };
+        models::serves(&self.configured, model, has_adapter)
+    }
+
+    /// Records that the engine denied having a model. It holds until a list without the name comes, or for a while.
+    pub fn refute(&self, now: Millis, model: &str) {
+        let mut refuted = self.refuted.write();
+        refuted.retain(|(name, _)| &**name != model);
+        if refuted.len() >= MOST_REFUTED {
+            refuted.remove(0);
+        }
+        refuted.push((model.into(), now + REFUTED_FOR));
+        self.has_refuted.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the engine denied having this model.
+    #[must_use]
+    pub fn is_refuted(&self, model: &str) -> bool {
+        self.has_refuted.load(Ordering::Acquire)
+            && self.refuted.read().iter().any(|(name, _)| &**name == model)
+    }
+
+    fn forget_refuted(&self, stays: impl Fn(&str, Millis) -> bool) {
+        if self.has_refuted.load(Ordering::Acquire) {
+            let mut refuted = self.refuted.write();
+            refuted.retain(|(name, until)| stays(name, *until));
+            self.has_refuted.store(!refuted.is_empty(), Ordering::Release);
+        }
+    }
+}
+
+// Dialect, inputs, sleep and start.
+impl Facts {
+    /// Returns the hint dialect.
+    #[must_use]
+    pub fn dialect(&self) -> Arc<dyn Dialect> {
+        Arc::clone(&self.dialect.read())
+    }
+
+    /// Records the hint dialect.
+    pub fn learn_dialect(&self, now: Millis, found: Arc<dyn Dialect>, source: FactSource) -> Change {
+        let name = found.name().to_owned();
+        // Dialects of one name may differ in what they carry.
+        let differs = {
+            let mut dialect = self.dialect.write();
+            let differs = format!("{:?}", *dialect) != format!("{found:?}");
+            *dialect = found;
+            differs
+        };
+        match self.learn(now, Fact::Dialect, source, name) {
+            Change::Same if differs => Change::Changed,
+            change => change,
+        }
+    }
+
+    /// Records whether the engine caches inputs of an embedding model, which take no salt.
+    pub fn learn_shared_inputs(&self, now: Millis, shares: bool) -> Change {
+        self.shares_inputs.store(shares, Ordering::Relaxed);
+        self.learn(now, Fact::SharedInputs, FactSource::Probed, shares.to_string())
+    }
+
+    /// Returns whether it caches inputs of an embedding model without a salt; true until the engine has reported it.
+    #[must_use]
+    pub fn shares_inputs(&self) -> bool {
+        self.shares_inputs.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the engine sleeps.
+    pub fn learn_sleep(&self, now: Millis, asleep: bool, source: FactSource) -> Change {
+        self.asleep.store(asleep, Ordering::Release);
+        let value = if asleep { "asleep" } else { "awake" };
+        match self.learn(now, Fact::Sleep, source, value.to_owned()) {
+            Change::First if asleep => Change::Changed,
+            change => change,
+        }
+    }
+
+    /// Returns whether the engine is known to sleep.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Acquire)
+    }
+
+    /// Records when the engine's process started, in seconds since 1970. Returns whether it has restarted: the time is
+    /// later than every earlier one, since an address may stand for several processes.
+    pub fn learn_start(&self, now: Millis, started: f64) -> bool {
+        let mut ledger = self.ledger.lock();
+        let is_later = ledger.started.is_some_and(|before| started > before + 1.0);
+        if is_later || ledger.started.is_none() {
+            ledger.started = Some(started);
+        }
+        let known = Known {
+            value: format!("{:.0}", ledger.started.unwrap_or(started)),
+            source: FactSource::Metrics,
+            confirmed: now,
+        };
+        ledger.learn(Fact::Start, known);
+        is_later
+    }
+}
+
+// Queries.
+impl Facts {
+    /// Makes every query due: the worker is new, or its engine has restarted. Another engine may be there, so only its
+    /// list of models counts until the answers come.
+    pub fn begin(&self, now: Millis) {
+        self.asleep.store(false, Ordering::Release);
+        self.shares_inputs.store(true, Ordering::Relaxed);
+        self.forget_refuted(|_, _| false);
+        let mut ledger = self.ledger.lock();
+        ledger.known.retain(|(fact, known)| match fact {
+            Fact::Models => true,
+            Fact::Capacity => known.source == FactSource::Configured,
+            _ => false,
+        });
+        ledger.started = None;
+        ledger.models.begin(now);
+        ledger.settings.begin(now);
+        drop(ledger);
+        self.wake.notify_one();
+    }
+
+    /// Ends the queries until [`Facts::begin`]: the engine is down.
+    pub fn pause(&self) {
+        let mut ledger = self.ledger.lock();
+        ledger.models.pause();
+        ledger.settings.pause();
+    }
+
+    /// Returns whether a query is due.
+    #[must_use]
+    pub fn is_due(&self, query: Query, now: Millis) -> bool {
+        self.ledger.lock().schedule(query).is_due(now)
+    }
+
+    /// Returns when the next query is due; `None` while they are paused.
+    #[must_use]
+    pub fn next(&self) -> Option<Millis> {
+        let ledger = self.ledger.lock();
+        let both = [ledger.models.next(), ledger.settings.next()];
+        both.into_iter().flatten().reduce(Millis::min)
+    }
+
+    /// Waits until the schedule has changed.
+    pub async fn changed(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Records that a query is sent.
+    pub fn asked(&self, query: Query) {
+        self.ledger.lock().schedule(query).asked();
+    }
+
+    /// Records that a query was answered, and when to repeat it. Returns the failure that this ends.
+    pub fn answered(&self, query: Query, now: Millis, interval: Millis) -> Option<ProbeFailure> {
+        let mut ledger = self.ledger.lock();
+        let ended = ledger.schedule(query).answered(now, interval);
+        drop(ledger);
+        self.done(query);
+        ended
+    }
+
+    /// Records that a query was not answered, or not readably. The value is kept, and the query repeated after a pause
+    /// that grows from `shortest` to `longest`. Returns whether it is the first failure since an answer.
+    pub fn failed(&self, query: Query, now: Millis, error: String, [shortest, longest]: [Millis; 2]) -> bool {
+        self.forget_refuted(|_, until| until > now);
+        let mut ledger = self.ledger.lock();
+        let is_first = ledger.schedule(query).failed(now, error, [shortest, longest]);
+        drop(ledger);
+        self.done(query);
+        is_first
+    }
+
+    /// Asks for the list of models at once, as often as a small allowance permits. Returns the number of the answer to
+    /// wait for; `None` while the queries are paused.
+    pub fn doubt(&self, now: Millis) -> Option<u64> {
+        let number = self.ledger.lock().models.doubt(now)?;
+        self.wake.notify_one();
+        Some(number)
+    }
+
+    /// Waits for the answer of this number, or a failure in its place.
+    pub async fn has_answered(&self, query: Query, number: u64) {
+        let mut done = self.counter(query).subscribe();
+        // The sender is in `self`, so the channel is open.
+        let _ = done.wait_for(|done| *done >= number).await;
+    }
+
+    /// Returns the number of the next answer to a query that is sent from now on.
+    #[must_use]
+    pub fn next_number(&self, query: Query) -> u64 {
+        self.ledger.lock().schedule(query).sent() + 1
+    }
+
+    fn counter(&self, query: Query) -> &watch::Sender<u64> {
+        match query {
+            Query::Models => &self.models_done,
+            Query::Settings => &self.settings_done,
+        }
+    }
+
+    fn done(&self, query: Query) {
+        let sent = self.ledger.lock().schedule(query).sent();
+        self.counter(query).send_replace(sent);
+    }
+}
