@@ -215,6 +215,10 @@ impl Server {
 
 fn parts(config: Config) -> anyhow::Result<Arc<Admin>> {
     let state = State::new(config)?;
+    // Compiled into this crate alone, so that another commit does not recompile the others.
+    state
+        .metrics
+        .name_build(option_env!("TAILROUTE_COMMIT").unwrap_or_default());
     let fleet = state.config.fleet.as_ref();
     let bus = fleet.map(|fleet| Arc::new(Bus::new(fleet, state.metrics.bus())));
     let replicas = bus.as_ref().map(|bus| Arc::clone(bus) as Arc<dyn TurnReports>);

@@ -256,7 +256,7 @@ def test_prometheus_finds_the_admin_port(kind, component):
 
 
 def test_rules_and_boards_are_those_of_the_repository():
-    documents = chart("everything")
+    documents = chart("everything", monitoring={"runbookUrl": "https://tailroute.example.com/docs/runbooks"})
     observability = ROOT / "deploy" / "observability"
     rules = yaml.safe_load((observability / "prometheus" / "tailroute.rules.yml").read_text())
     assert only(documents, "PrometheusRule")["spec"] == rules
@@ -275,6 +275,10 @@ def test_alerts_link_to_the_runbooks_where_they_are_published():
     assert alerts
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"{at}/{alert['alert']}.md"
+    without = only(chart("everything"), "PrometheusRule")["spec"]["groups"]
+    rules = [rule for group in without for rule in group["rules"]]
+    assert len(rules) == sum(len(group["rules"]) for group in groups)
+    assert not [rule for rule in rules if "runbook_url" in rule.get("annotations", {})]
 
 
 WATCHED = [
@@ -344,11 +348,23 @@ REFUSED = [
     ("standalone", {"shape": "sidecar"}, "'/shape': value must be one of 'standalone', 'native-sidecar', 'plain-sidecar'"),
     ("standalone", {"replica": 2}, "'replica' not allowed"),
     ("standalone", {"replicas": "2"}, "/replicas"),
-    ("standalone", {"image": {"repository": ""}}, "image.repository: missing; nobody publishes an image"),
+    ("standalone", {"image": {"repository": ""}}, "image.repository: missing; there is no public image"),
     ("standalone", {"image": {"digest": "latest"}}, "/image/digest"),
     ("standalone", {"image": {"pullPolicy": "always"}}, "/image/pullPolicy"),
     ("standalone", {"config": {"workers": []}}, "/config/workers"),
-    (None, {"image": {"repository": "r"}}, "missing property 'workers'"),
+    (None, {"image": {"repository": "r"}}, "config.workers: missing; list the workers, or set config.discovery"),
+    ("standalone", {"replicaCount": 2}, "replicaCount: not a value of this chart; did you mean replicas?"),
+    ("standalone", {"volumes": []}, "volumes: not a value of this chart; did you mean extraVolumes?"),
+    ("standalone", {"config": {"workers": [{"url": "a:8000"}]}}, "'/config/workers/0/url': 'a:8000' does not match pattern"),
+    ("standalone", {"ingress": {"enabled": True}}, "ingress.hosts: missing"),
+    ("standalone", {"ingress": {"hosts": [{"host": "a"}]}}, "'/ingress/hosts/0': missing property 'paths'"),
+    ("standalone", {"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: missing"),
+    ("standalone", {"autoscaling": {"enabled": True, "minReplicas": 9}}, "autoscaling.minReplicas: above autoscaling.maxReplicas"),
+    ("standalone", {"autoscaling": {"enabled": True}, "snapshot": {"existingClaim": "c"}}, "snapshot.existingClaim: one claim"),
+    ("plain-sidecar", {"autoscaling": {"enabled": True}}, "autoscaling.enabled: only where shape is standalone"),
+    ("native-sidecar", {"extraContainers": [{"name": "a", "image": "b"}]}, "extraContainers: only where shape is standalone"),
+    ("standalone", {"extraContainers": [{"name": "tailroute", "image": "b"}]}, "/extraContainers/0/name"),
+    ("standalone", {"extraVolumes": [{"name": "tailroute-state"}]}, "/extraVolumes/0/name"),
     ("standalone", {"config": {"workers": [{"name": "a"}]}}, "'/config/workers/0': missing property 'url'"),
     ("standalone", {"config": {"workers": [WORKER | {"capacity": 1}]}}, "'/config/workers/0': additional properties 'capacity'"),
     ("standalone", {"config": {"workers": [WORKER | {"ranks": 65}]}}, "/config/workers/0/ranks"),
@@ -393,7 +409,6 @@ REFUSED = [
     ("standalone", {"podDisruptionBudget": {"maxUnavailable": 0}}, "/podDisruptionBudget/maxUnavailable"),
     ("standalone", {"monitoring": {"kind": "podmonitor"}}, "/monitoring/kind"),
     ("standalone", {"monitoring": {"kind": "PodMonitor"}, "admin": {"openMetrics": False}}, "monitoring.tokenSecret: missing"),
-    ("standalone", {"autoscaling": {"enabled": True}}, "'autoscaling' not allowed"),
     ("standalone", {"topologySpread": {"whenUnsatisfiable": "Never"}}, "/topologySpread"),
     ("standalone", {"serviceAccount": {"automount": True}}, "'/serviceAccount': additional properties 'automount'"),
 ]
@@ -430,8 +445,56 @@ def test_the_schema_and_the_values_have_the_same_keys():
 
     del schema["properties"]["global"]
     same(schema["properties"], values, "values")
-    # A container is Kubernetes' own, which checks it itself.
-    assert list(described(schema)) == [".app.containers[]"]
+    # Kubernetes checks its own types itself.
+    kubernetes = ["app.containers[]", "extraEnv[]", "extraVolumes[]", "extraVolumeMounts[]", "extraContainers[]"]
+    assert set(described(schema)) == {f".{path}" for path in [*kubernetes, "httpRoute.parentRefs[]"]}
+
+
+def test_the_chart_lints_without_values():
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm("lint", CHART)
+
+
+def test_the_charts_readme_names_every_value():
+    text = (CHART / "README.md").read_text()
+    missing = [key for key in yaml.safe_load((CHART / "values.yaml").read_text()) if f"`{key}`" not in text and f"`{key}." not in text]
+    assert not missing
+
+
+def test_extras_reach_the_container_and_the_pod():
+    documents = chart("everything")
+    container, spec = router(documents), pod(documents)
+    assert {"name": "TAILROUTE_LOG__LEVEL", "value": "debug"} in container["env"]
+    assert {"name": "scratch", "mountPath": "/scratch"} in container["volumeMounts"]
+    assert {"name": "scratch", "emptyDir": {}} in spec["volumes"]
+    assert [one["name"] for one in spec["containers"]] == ["tailroute", "shipper"]
+    assert only(documents, "Deployment")["metadata"]["annotations"] == {"example.com/owner": "inference"}
+
+
+def test_openshift_assigns_the_user_and_the_group():
+    documents = chart("standalone", securityContext={"runAsUser": None, "runAsGroup": None}, podSecurityContext={"fsGroup": None})
+    assert not {"runAsUser", "runAsGroup"} & set(router(documents)["securityContext"])
+    assert router(documents)["securityContext"]["runAsNonRoot"] is True
+    assert "fsGroup" not in pod(documents)["securityContext"]
+    claim = {"snapshot": {"existingClaim": "state"}, "securityContext": {"runAsGroup": None}}
+    assert "securityContext" not in pod(chart("plain-sidecar", **claim))
+
+
+def test_an_autoscaler_owns_the_number_of_replicas():
+    documents = chart("standalone", autoscaling={"enabled": True})
+    assert "replicas" not in only(documents, "Deployment")["spec"]
+    scaler = only(documents, "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "tailroute"}
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 4)
+
+
+def test_ingress_and_route_lead_to_the_data_port():
+    documents = chart("everything")
+    rule = only(documents, "Ingress")["spec"]["rules"][0]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    assert (rule["host"], backend) == ("llm.example.com", {"name": "tailroute", "port": {"name": "http"}})
+    route = only(documents, "HTTPRoute")["spec"]
+    assert route["rules"][0]["backendRefs"] == [{"name": "tailroute", "port": 443}]
+    assert route["parentRefs"] == [{"name": "public", "namespace": "gateways"}]
 
 
 def test_notes_say_where_it_is_and_what_is_open():
@@ -439,4 +502,4 @@ def test_notes_say_where_it_is_and_what_is_open():
     options = ["--namespace", NAMESPACE, "--dry-run=client", "-f", values_of("standalone")]
     told = helm("install", "tailroute", CHART, *options)
     notes = told[told.index("NOTES:") :]
-    assert "http://tailroute.tailroute/v1" in notes and "No token may use the admin port yet" in notes
+    assert "http://tailroute.tailroute/v1" in notes and "No admin tokens: the admin port serves only probes and metrics" in notes

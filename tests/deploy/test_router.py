@@ -57,6 +57,18 @@ def test_the_router_takes_what_kustomize_renders(shape, tmp_path):
     assert told["problems"] == [] and told["ok"]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_the_memory_limit_covers_the_routers_bound(case, tmp_path, from_elsewhere):
+    documents = chart(case, discoveredWorkers=3)
+    memory = check(lay_out(documents, tmp_path, from_elsewhere))["memory"]
+    found = memory.get("found", {"worker_bytes": 0})["worker_bytes"] * 3
+    bound = (memory["bytes"] + found) / 2**20
+    limit = int(router(documents)["resources"]["limits"]["memory"].removesuffix("Mi"))
+    assert bound <= limit <= bound + 2, memory
+    own = chart(case, resources={"limits": {"memory": "2Gi"}})
+    assert router(own)["resources"]["limits"]["memory"] == "2Gi"
+
+
 def test_values_are_written_as_they_were_given(tmp_path, from_elsewhere):
     """TOML by way of a template: whole numbers stay whole, small ones are not lost, quotes and brackets are text."""
     read = tomllib.loads(lay_out(chart("everything"), tmp_path, from_elsewhere).read_text())

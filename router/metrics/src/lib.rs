@@ -131,6 +131,11 @@ impl Metrics {
         }
     }
 
+    /// Names the commit that the router is built from; empty if it is unknown.
+    pub fn name_build(&self, commit: &str) {
+        self.process.name_build(commit);
+    }
+
     /// Removes the series of a worker that left the fleet, which frees room for another one.
     pub fn left(&self, worker: &str) {
         self.workers.left(worker);

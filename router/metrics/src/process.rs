@@ -24,7 +24,6 @@ pub(super) const TASKS: &[&str] = &[
     "bus_policy",
     "bus_speak",
     "bus_tidy",
-    "bus_watch",
     "capture",
     "data_port",
     "discovery_dns",
@@ -47,8 +46,6 @@ pub(super) const TASKS: &[&str] = &[
 ];
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Commit that the router is built from, if the build names it.
-const COMMIT: Option<&str> = option_env!("TAILROUTE_COMMIT");
 
 const fn single(name: &'static str, what: &'static str) -> Label {
     Label {
@@ -63,10 +60,7 @@ pub(super) const TABLE: &[Spec] = &[
         "1",
         &[
             single("version", "the router's version"),
-            single(
-                "commit",
-                "the commit it is built from, empty if the build does not say",
-            ),
+            single("commit", "the commit it is built from, empty outside a checkout"),
         ],
         "Always 1; the labels name the build.",
     ),
@@ -124,6 +118,7 @@ pub(super) const TABLE: &[Spec] = &[
 
 #[derive(Debug)]
 pub(super) struct Process {
+    build: Labelled<Gauge>,
     cpu: RealCounter,
     resident: IntGauge,
     address_space: IntGauge,
@@ -140,14 +135,11 @@ impl Process {
         for task in TASKS {
             restarts.with_label_values(&[task]);
         }
-        let build: Labelled<Gauge> = metrics.labelled("tailroute_build_info")?;
-        build
-            .with_label_values(&[VERSION, COMMIT.unwrap_or_default()])
-            .set(1.0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let started: Gauge = metrics.single("process_start_time_seconds")?;
         started.set(now.map_or(0.0, |now| now.as_secs_f64()));
         Ok(Self {
+            build: metrics.labelled("tailroute_build_info")?,
             cpu: metrics.single("process_cpu_seconds_total")?,
             resident: metrics.single("process_resident_memory_bytes")?,
             address_space: metrics.single("process_virtual_memory_bytes")?,
@@ -157,6 +149,10 @@ impl Process {
             restarts,
             lost: metrics.labelled("tailroute_log_lines_dropped_total")?,
         })
+    }
+
+    pub(super) fn name_build(&self, commit: &str) {
+        self.build.with_label_values(&[VERSION, commit]).set(1.0);
     }
 
     /// Sets what the system says of the process, and the total of dropped lines. What the system does not say keeps its value.

@@ -193,9 +193,7 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
             _ => {}
         }
     }
-    if !draft.has("routing.policy") {
-        text.push_str("\n# routing.policy is left at tailroute's own rule, `tail`.\n");
-    }
+    text.push_str(policy_advice(draft));
     notes(
         &mut text,
         "Without an equivalent, or with another effect:",
@@ -203,6 +201,22 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
     );
     notes(&mut text, "Built in, with nothing to set:", &draft.built_in);
     text
+}
+
+/// Says which rule the configuration has, and how to try `tail` where it keeps another router's.
+fn policy_advice(draft: &Draft) -> &'static str {
+    match draft
+        .entries
+        .get("routing.policy")
+        .map(|entry| entry.value.as_str())
+    {
+        None | Some(Some("tail")) => "\n# routing.policy is left at tailroute's own rule, `tail`.\n",
+        Some(_) => {
+            "\n# routing.policy keeps the other router's rule. `tail` weighs a cached prefix against load in predicted\n\
+             # milliseconds instead of by thresholds. To compare it on live traffic without routing by it:\n\
+             # `tailroute ctl policy shadow-set policy=tail --reason compare` (docs/admin.md).\n"
+        }
+    }
 }
 
 fn notes(text: &mut String, title: &str, notes: &[Note]) {

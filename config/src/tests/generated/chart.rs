@@ -38,6 +38,7 @@ fn definitions() -> Vec<(String, String)> {
         section.as_object_mut().unwrap().remove("default");
     }
     properties["workers"]["minItems"] = json!(1);
+    sections["Worker"]["properties"]["url"]["pattern"] = json!("^https?://");
     for (name, keys) in CHARTS_OWN {
         if keys.is_empty() {
             sections.as_object_mut().unwrap().remove(name).unwrap();
@@ -49,9 +50,7 @@ fn definitions() -> Vec<(String, String)> {
         }
     }
     let config = ["description", "type", "additionalProperties", "properties"].map(|key| (key, &whole[key]));
-    let some_worker = json!([{ "required": ["workers"] }, { "required": ["discovery"] }]);
-    let config = config.into_iter().chain([("anyOf", &some_worker)]);
-    let config = object(config.map(|(key, value)| (key, pretty(value, 6))), 6);
+    let config = object(config.into_iter().map(|(key, value)| (key, pretty(value, 6))), 6);
     let sections: Map<String, Json> = serde_json::from_value(sections).unwrap();
     let sections = sections
         .into_iter()

@@ -1,4 +1,4 @@
-{{/* The configuration as the router reads it: what was given, and what follows from the pod. */}}
+{{/* The configuration as the router reads it: config, and the keys that the chart sets. */}}
 {{- define "tailroute.settings" -}}
 {{- $all := deepCopy .Values.config }}
 {{- range $section := list "server" "admin" "admission" "index" "limits" }}
@@ -23,7 +23,7 @@
 {{- toJson $all }}
 {{- end }}
 
-{{/* What the router watches in the cluster: endpointslices, pods, or nothing. */}}
+{{/* The resource that the router watches in the cluster: endpointslices, pods, or none. */}}
 {{- define "tailroute.watched" -}}
 {{- with dig "discovery" "kubernetes" dict .Values.config }}
 {{- if not .api_url }}
@@ -37,7 +37,7 @@
 {{ or .Values.serviceAccount.automountToken (ne (include "tailroute.watched" .) "") }}
 {{- end }}
 
-{{/* A table as TOML, its values before its tables, all by name. A JSON scalar, or a list of them, is one of TOML as well. */}}
+{{/* A table as TOML: values first, then tables, sorted by name. A JSON scalar, or a list of scalars, is valid TOML too. */}}
 {{- define "tailroute.toml" -}}
 {{- range $key, $value := .table }}
 {{- if not (or (kindIs "invalid" $value) (kindIs "map" $value) (and (kindIs "slice" $value) (kindIs "map" (first $value)))) }}
@@ -62,13 +62,13 @@
 {{- end }}
 
 {{- define "tailroute.config" -}}
-# Made by the chart: change its values, not this.
+# Rendered by the chart. Change the values instead.
 {{- include "tailroute.toml" (dict "path" "" "table" (include "tailroute.settings" . | fromJson)) }}
 {{- end }}
 
 {{/*
-A change of these needs another process (docs/operating.md); the rest is read while the router serves. So pods are
-replaced when these change, and not for a weight.
+The settings that need a restart (docs/operating.md). The router reads the others while it runs, so pods are replaced only
+when these change.
 */}}
 {{- define "tailroute.needsRestart" -}}
 {{- $all := include "tailroute.settings" . | fromJson }}

@@ -1,25 +1,16 @@
-{{- define "tailroute.securityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-readOnlyRootFilesystem: true
-allowPrivilegeEscalation: false
-capabilities:
-  drop: [ALL]
-seccompProfile:
-  type: RuntimeDefault
-{{- end }}
-
 {{/*
-The pod's, in a sidecar: the app's own. A claim is root's, and the router is nobody, so it needs a group that may write there;
-any will do, since every container of the pod is in it. A folder of the node's (emptyDir) may be written by everybody.
+The security context of a sidecar's pod is the app's. A claim belongs to root, so the pod needs a group that may write to it, and
+all its containers are in that group. Everyone may write to an emptyDir.
 */}}
 {{- define "tailroute.sidecarSecurityContext" -}}
-{{- $group := ternary (dict "fsGroup" 65532) dict (and .Values.snapshot.enabled (ne .Values.snapshot.existingClaim "")) }}
+{{- $group := dict }}
+{{- if and .Values.snapshot.enabled .Values.snapshot.existingClaim (hasKey .Values.securityContext "runAsGroup") }}
+{{- $_ := set $group "fsGroup" .Values.securityContext.runAsGroup }}
+{{- end }}
 {{- mergeOverwrite $group (deepCopy .Values.app.podSecurityContext) | toJson }}
 {{- end }}
 
-{{/* Folders, never single files: a file that is mounted by itself does not follow its ConfigMap or Secret. */}}
+{{/* Folders, never single files: a single mounted file does not follow its ConfigMap or Secret. */}}
 {{- define "tailroute.configMounts" -}}
 - name: tailroute-config
   mountPath: /etc/tailroute/config
@@ -73,9 +64,12 @@ any will do, since every container of the pod is in it. A folder of the node's (
   emptyDir:
     sizeLimit: {{ .Values.stateSizeLimit }}
   {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* The router, alike in all three shapes but for `restartPolicy: Always`, which makes an init container a native sidecar. */}}
+{{/* The router's container, equal in all three shapes except for `restartPolicy: Always`, which makes an init container a native sidecar. */}}
 {{- define "tailroute.container" -}}
 - name: tailroute
   image: {{ include "tailroute.image" . | quote }}
@@ -84,6 +78,10 @@ any will do, since every container of the pod is in it. A folder of the node's (
   restartPolicy: Always
   {{- end }}
   args: [serve, --config, /etc/tailroute/config/tailroute.toml]
+  {{- with .Values.extraEnv }}
+  env:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   ports:
     {{- if include "tailroute.standalone" . }}
     - name: http
@@ -98,7 +96,7 @@ any will do, since every container of the pod is in it. A folder of the node's (
       containerPort: {{ .Values.ports.picker }}
       protocol: TCP
     {{- end }}
-  # Alive, not ready: an app must start, and a router live on, while no worker is well.
+  # Liveness, not readiness: the app must start, and the router must keep running, while no worker is ready.
   startupProbe:
     httpGet:
       path: /livez
@@ -120,20 +118,25 @@ any will do, since every container of the pod is in it. A folder of the node's (
     periodSeconds: {{ .Values.probes.readinessPeriodSeconds }}
     timeoutSeconds: 5
     failureThreshold: 2
-  # No preStop: the router itself goes on taking connections for limits.drain_delay_s, and tells those it has that they end.
+  # No preStop: the router keeps accepting connections for limits.drain_delay_s, and announces the end on open ones.
   resources:
-    {{- toYaml .Values.resources | nindent 4 }}
+    {{- include "tailroute.resources" . | nindent 4 }}
+  {{- with .Values.securityContext }}
   securityContext:
-    {{- include "tailroute.securityContext" . | nindent 4 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   volumeMounts:
     {{- include "tailroute.configMounts" . | nindent 4 }}
     - name: tailroute-state
       mountPath: /var/lib/tailroute
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/*
-Long enough for all of a stop: being forgotten, draining, and 15 s for what follows it (what is cut is told so, traces, the
-snapshot). A native sidecar is told to stop when the app is gone, so the app's time comes on top; a plain one at the same time.
+The time of a whole stop: the delay, the drain, and 15 s for the rest (errors to streams that are cut, traces, the snapshot). A
+native sidecar stops after the app, so the app's time is added; a plain sidecar stops at the same time.
 */}}
 {{- define "tailroute.graceSeconds" -}}
 {{- $own := add .Values.drain.delaySeconds (ceil .Values.drain.timeoutSeconds) 15 }}
