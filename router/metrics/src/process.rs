@@ -24,7 +24,6 @@ pub(super) const TASKS: &[&str] = &[
     "bus_policy",
     "bus_speak",
     "bus_tidy",
-    "bus_watch",
     "capture",
     "data_port",
     "discovery_dns",
