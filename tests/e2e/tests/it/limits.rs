@@ -3,12 +3,13 @@
 //! Each limit has a value of its own, so that the time that an error names shows which one applied.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fleet::health::Probe;
 use futures_util::future::join_all;
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use serde_json::json;
 use tailroute_e2e::client::{self, CHAT, H2};
 use tailroute_e2e::fleet::{Fleet, at_rest, configured, quick, route};
@@ -223,7 +224,7 @@ async fn engine(listener: TcpListener, probed: Arc<Mutex<Vec<usize>>>) {
                     continue;
                 }
                 if head.starts_with(b"GET /health ") {
-                    probed.lock().unwrap().push(connection);
+                    probed.lock().push(connection);
                 }
                 head.clear();
                 let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
@@ -245,10 +246,10 @@ async fn a_probe_is_the_last_call_on_its_connection() {
     let probed = Arc::new(Mutex::new(Vec::new()));
     let serving = tokio::spawn(engine(listener, Arc::clone(&probed)));
     let router = tailroute::serve::Server::start(config).await.unwrap();
-    until("probes have come", || probed.lock().unwrap().len() >= 10).await;
+    until("probes have come", || probed.lock().len() >= 10).await;
     drop(router);
     serving.abort();
-    let mut connections = probed.lock().unwrap().clone();
+    let mut connections = probed.lock().clone();
     let probes = connections.len();
     connections.sort_unstable();
     connections.dedup();
