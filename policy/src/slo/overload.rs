@@ -169,7 +169,10 @@ mod tests {
     #[test]
     fn refusals_for_lack_of_room_are_overload_whatever_the_waits() {
         let refusing = Look { refused: 1, ..CALM };
-        assert_eq!(play(&mut Overload::default(), 0, 30, refusing), [(10, Change::Began)]);
+        assert_eq!(
+            play(&mut Overload::default(), 0, 30, refusing),
+            [(10, Change::Began)]
+        );
     }
 
     #[test]
@@ -180,7 +183,10 @@ mod tests {
             late: 0,
             ..CALM
         };
-        assert_eq!(play(&mut Overload::default(), 0, 30, stuck), [(10, Change::Began)]);
+        assert_eq!(
+            play(&mut Overload::default(), 0, 30, stuck),
+            [(10, Change::Began)]
+        );
     }
 
     #[test]

@@ -6,7 +6,12 @@ use super::spec::{KEY, Kind, SECONDS, Spec, of};
 use super::{AdmissionGauges, Metrics, clamp};
 
 /// Codes of the errors with which the router refuses requests for lack of room.
-const REFUSALS: &[&str] = &["overloaded", "queue_full", "queue_timeout", "objective_out_of_reach"];
+const REFUSALS: &[&str] = &[
+    "overloaded",
+    "queue_full",
+    "queue_timeout",
+    "objective_out_of_reach",
+];
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

@@ -211,7 +211,9 @@ impl Filter {
                 slot.arrived >= joined && slot.chosen().is_some_and(|row| row.worker == at)
             })
             && self.late.is_none_or(|wanted| wanted == slot.is_late())
-            && self.finished.is_none_or(|wanted| wanted == slot.came.outcome.is_some())
+            && self
+                .finished
+                .is_none_or(|wanted| wanted == slot.came.outcome.is_some())
             && self.cause.is_none_or(|wanted| slot.came.cause == Some(wanted))
             && self.from.is_none_or(|from| slot.began() >= from)
             && self.until.is_none_or(|until| slot.began() <= until)

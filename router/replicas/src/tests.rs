@@ -144,7 +144,7 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
     assert_eq!((other.others(), other.holds(&keys)), ((1, 1), keys.len()));
     let view = other
         .worker(0)
-        .view(other.state.clock.now(), None, Tokens::ZERO, 0.0);
+        .view(other.state.clock.now(), true, Tokens::ZERO, 0.0);
     assert_eq!(view.in_flight, 1);
     assert!(
         view.wait.0 > 40_000.0,
@@ -385,7 +385,7 @@ async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() 
     let wait = |honest: &Replica| {
         honest
             .worker(0)
-            .view(honest.state.clock.now(), None, Tokens::ZERO, 0.0)
+            .view(honest.state.clock.now(), true, Tokens::ZERO, 0.0)
             .wait
             .0
     };

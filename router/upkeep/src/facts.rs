@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(3600);
 const SHOWN: usize = 8;
 
 /// Sends a worker the queries that are due, until the task is cancelled.
-pub async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
+pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let facts = &worker.facts;
     if facts.next().is_some() {
         // The task was restarted, perhaps in the middle of a query.

@@ -39,7 +39,9 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
 
 /// Logs overload with its counts, while it lasts.
 fn report(proxy: &Proxy) {
-    let Some(overload) = proxy.state.overload() else { return };
+    let Some(overload) = proxy.state.overload() else {
+        return;
+    };
     warn!(
         wait_ms = overload.waits.wait_ms.round(),
         objective_ms = overload.waits.objective_ms,

@@ -122,7 +122,10 @@ fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String
         || "It protects turns from missing their objective, until enough turns are observed.".to_owned(),
         |target| {
             let share = 100.0 * (1.0 - IN_TIME);
-            format!("It protects the slowest {share:.0} % of turns (at present above {}).", ms(target))
+            format!(
+                "It protects the slowest {share:.0} % of turns (at present above {}).",
+                ms(target)
+            )
         },
     );
     format!("Early eviction is on. {late} Each turn delays {behind:.1} turns behind it on average.")

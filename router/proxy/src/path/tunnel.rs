@@ -88,7 +88,10 @@ pub(super) async fn open(
     let sent = Instant::now();
     let until = sent + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    let asking = proxy.state.client.upgrade(asked, HeaderValue::from_static(WEBSOCKET));
+    let asking = proxy
+        .state
+        .client
+        .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
     let mut response = match timeout_at(own.unwrap_or(until), asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
