@@ -105,6 +105,7 @@ mod tests {
             trusted_proxies: vec![Network::parse("10.0.0.0/8").unwrap()],
             cors_origins: Vec::new(),
             extra_paths: Vec::new(),
+            cors_origins: Vec::new(),
             transfer_fields: false,
             tunnel_idle_timeout: std::time::Duration::ZERO,
         };
