@@ -41,6 +41,7 @@ use tokio::time::{Instant, timeout};
 pub use self::answer::Answer;
 pub use self::client::Client;
 pub use self::head::MAX_HEAD_BYTES;
+pub use self::outgoing::LastOnConnection;
 
 use self::exchange::Failed;
 

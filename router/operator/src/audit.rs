@@ -202,6 +202,9 @@ struct Newest {
     bytes: usize,
 }
 
+/// An entry, and its place in the queue of its file, if there is one.
+type Kept = (Arc<Entry>, Option<(File, Queued)>);
+
 impl Newest {
     fn push(&mut self, entry: Arc<Entry>, bytes: usize) {
         self.entries.push_back((entry, bytes));
@@ -260,7 +263,7 @@ impl Audit {
 
     /// Numbers an entry, keeps it in memory and queues it for its file, if there is one. Returns `None` if it exceeds
     /// the bound on refusals.
-    fn keep(&self, happened: AuditRecord) -> Option<(Arc<Entry>, Option<(File, Queued)>)> {
+    fn keep(&self, happened: AuditRecord) -> Option<Kept> {
         let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
             Ok((before, after)) => (Outcome::Applied, before, after, None),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{self, VIA};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
+use http::{Method, Request, StatusCode, Version};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
 use tailroute_http::error::with_causes;
+use tailroute_http::upstream::LastOnConnection;
 
 /// Longest response of a control call that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -58,15 +59,14 @@ pub async fn call(
     path: &str,
     json: Option<&Value>,
 ) -> Result<Bytes, CallError> {
-    exchange(state, worker, method, path, json, HeaderMap::new()).await
+    exchange(state, worker, method, path, json, false).await
 }
 
 /// Probes a worker, and closes the connection that the probe took. So control calls soon follow a host name that moves
 /// to another address, as new connections of requests do.
 /// Fails if there is no successful response within the health timeout.
 pub async fn probe(state: &State, worker: &Worker, path: &str) -> Result<Bytes, CallError> {
-    let close = HeaderMap::from_iter([(header::CONNECTION, HeaderValue::from_static("close"))]);
-    exchange(state, worker, Method::GET, path, None, close).await
+    exchange(state, worker, Method::GET, path, None, true).await
 }
 
 async fn exchange(
@@ -75,7 +75,7 @@ async fn exchange(
     method: Method,
     path: &str,
     json: Option<&Value>,
-    headers: HeaderMap,
+    is_last: bool,
 ) -> Result<Bytes, CallError> {
     let transport = |error: &dyn std::error::Error| CallError::Transport(with_causes(error));
     let uri = worker.uri(path).map_err(|error| transport(&error))?;
@@ -88,7 +88,9 @@ async fn exchange(
         .map_err(|error| transport(&error))?;
     let via = state.via.of_request(Version::HTTP_11);
     request.headers_mut().insert(VIA, via);
-    request.headers_mut().extend(headers);
+    if is_last {
+        request.extensions_mut().insert(LastOnConnection);
+    }
     headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {

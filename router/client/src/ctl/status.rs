@@ -216,14 +216,15 @@ mod tests {
         ])));
         assert_eq!(
             shown,
-            "The objective is missed by class batch (60.0 %); 95.0 % of the turns have to be in time.\n\
+            "The objective is missed by class batch (60.0 %); 95.0 % of the turns have to be in time. \
+             Counts are those since the router started.\n\
              \n\
              class    objective  met  missed  in time\n\
              default     400 ms  990      10   99.0 %\n\
              batch       12.0 s   60      40   60.0 %\n\
              \n\
-             worker  wait ms    busy       α    β     ξ  silent  dialect\n\
-             gpu-0       1.5  25.0 %  0.0500  3.0  7600       4  sglang\n\
+             worker  wait ms  prefill       α    β     ξ  silent  dialect\n\
+             gpu-0       1.5   25.0 %  0.0500  3.0  7600       4  sglang\n\
              \n\
              Early eviction is paused.\n\
              late turns, relative to plain LRU (tail.late_ratio): 1.25\n\

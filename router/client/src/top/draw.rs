@@ -132,7 +132,7 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let rows = workers.iter().map(|worker| row(worker));
     let widths = match area.width {
         WIDE.. => [20, 9, 9, 10, 7, 9, 9, 8, 9],
-        _ => [12, 9, 9, 8, 5, 6, 7, 5, 9],
+        _ => [12, 9, 9, 7, 7, 6, 6, 5, 9],
     };
     let [name, rest @ ..] = widths;
     let widths = std::iter::once(Constraint::Min(name)).chain(rest.map(Constraint::Length));

@@ -9,7 +9,7 @@ const TEXT: &str = "\
 workers
   state    slow 7.9×: takes 7.9 times as long as its baseline
   wait ms  predicted wait before a new turn's prefill
-  busy     share of its time spent on prefill
+  prefill  share of its time spent on prefill
   α        milliseconds per uncached token
   ξ        uncached tokens that fit in the objective
   cache    share of its cache that is believed to be in use

@@ -27,6 +27,10 @@ static WRITTEN_HERE: [HeaderName; 7] = [
     UPGRADE,
 ];
 
+/// Extension of a request after which its connection is closed.
+#[derive(Clone, Copy, Debug)]
+pub struct LastOnConnection;
+
 /// Returns the head of `request` to `host`, with the length of its body. Its capacity has room for a small body.
 pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     let target = request.uri().path_and_query();
@@ -61,7 +65,9 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 pub(super) fn announced(request: Request<Body>) -> (Request<Handed>, Arc<AtomicBool>) {
     let (mut head, body) = request.into_parts();
     strip(&mut head.headers);
-    if head.headers.contains_key(TE) {
+    if head.extensions.get::<LastOnConnection>().is_some() {
+        head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    } else if head.headers.contains_key(TE) {
         // `TE` applies to one connection (RFC 9110, section 10.1.4).
         head.headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }

@@ -14,7 +14,7 @@ use sim_engine::Fault;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, at_rest, metrics, probe_often, quick, route, stuck_in_decode};
 use tailroute_e2e::silent::Silent;
-use tailroute_e2e::talk::{ask, words};
+use tailroute_e2e::talk::{MODEL, ask, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::{until, within};
 
@@ -373,6 +373,8 @@ async fn a_worker_that_accepts_no_connections_delays_only_its_own_request() {
     let fleet = sim_engine::Engine::start(quick()).await.unwrap();
     let router = route(&[silent.address, fleet.addr()], |config| {
         in_turn(config);
+        let named = |worker: &mut config::Worker| worker.models = vec![MODEL.to_owned()];
+        config.workers.iter_mut().for_each(named);
         config.limits.connect_timeout = Duration::from_millis(50);
     })
     .await;

@@ -144,8 +144,9 @@ fn filters_are_those_of_the_api() {
         let matches = command.get_matches_from(["decisions"].iter().chain(line));
         Filters::from_arg_matches(&matches).unwrap().query()
     };
-    assert_eq!(query(&[]), "limit=20");
-    assert_eq!(query(&["--late"]), "limit=20&late=true");
+    assert_eq!(query(&[]), "limit=20&finished=true");
+    assert_eq!(query(&["--running"]), "limit=20");
+    assert_eq!(query(&["--late"]), "limit=20&late=true&finished=true");
     let all = [
         "--late=false",
         "--cause",
@@ -165,6 +166,6 @@ fn filters_are_those_of_the_api() {
     ];
     assert_eq!(
         query(&all),
-        "limit=5&late=false&cause=queue&worker=a%20b&class=batch&trace=ab&decision=7&before=40"
+        "limit=5&late=false&finished=true&cause=queue&worker=a%20b&class=batch&trace=ab&decision=7&before=40"
     );
 }

@@ -201,8 +201,8 @@ mod tests {
     fn a_worker_that_does_not_answer_is_shown_with_its_error() {
         assert_eq!(
             worker(&unwell()),
-            "worker  state   in flight  wait ms  busy       α     ξ    held  breaker  dialect\n\
-             gpu-1   unwell          0      0.0  25 %  0.0500  7600  300000  closed   sglang\n\
+            "worker  state   in flight  wait ms  prefill       α     ξ    held  breaker  dialect\n\
+             gpu-1   unwell          0      0.0     25 %  0.0500  7600  300000  closed   sglang\n\
              \n\
              It gets no turns: its probes fail.\n\
              last probe: connection refused; failing since 1970-01-01 00:00:01Z\n\

@@ -103,7 +103,6 @@ mod tests {
         let settings = Http {
             forwarded: how,
             trusted_proxies: vec![Network::parse("10.0.0.0/8").unwrap()],
-            cors_origins: Vec::new(),
             extra_paths: Vec::new(),
             cors_origins: Vec::new(),
             transfer_fields: false,
