@@ -20,7 +20,7 @@ use proxy::Proxy;
 use state::control;
 
 /// Most probes between two queries of an engine's list that cannot be read.
-const LONGEST_PAUSE: f64 = 2.0;
+const LONGEST_PAUSE: f64 = 1.5;
 /// Probes between two queries of the list while the router is idle.
 const IDLE: f64 = 15.0;
 /// Longest sleep between two looks at the schedule.
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(3600);
 const SHOWN: usize = 8;
 
 /// Sends a worker the queries that are due, until the task is cancelled.
-pub async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
+pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let facts = &worker.facts;
     if facts.next().is_some() {
         // The task was restarted, perhaps in the middle of a query.
