@@ -320,11 +320,12 @@ fn own(
                 (is_known, false)
             }
             Values::Named(_, most) => {
-                let has_own = names.contains(*value) || names.len() < most;
-                if has_own {
+                let has_place = names.contains(*value) || names.len() < most;
+                if has_place && *value != OTHER {
                     names.insert((*value).to_owned());
                 }
-                (has_own, false)
+                // `other` itself takes no place.
+                (has_place || *value == OTHER, false)
             }
         };
         if has_own {

@@ -20,7 +20,7 @@ use proxy::Proxy;
 use state::control;
 
 /// Most probes between two queries of an engine's list that cannot be read.
-const LONGEST_PAUSE: f64 = 2.0;
+const LONGEST_PAUSE: f64 = 1.5;
 /// Probes between two queries of the list while the router is idle.
 const IDLE: f64 = 15.0;
 /// Longest sleep between two looks at the schedule.

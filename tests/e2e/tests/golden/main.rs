@@ -40,9 +40,10 @@ const LOOKS: usize = 2;
 /// Differences shown.
 const MOST_SHOWN: usize = 10;
 
-/// Disables periodic probes, which would change metrics between a request and its record. One probe runs at the start.
-const QUIET: &str =
-    "[health]\ninterval_ms = 3600000\ntimeout_ms = 3600000\nqueue_interval_ms = 0\nhealthy_after = 1\n";
+/// Disables periodic probes and queries, which would change metrics between a request and its record. One of each runs
+/// at the start.
+const QUIET: &str = "[health]\ninterval_ms = 3600000\ntimeout_ms = 3600000\nqueue_interval_ms = 0\n\
+                     facts_interval_s = 86400\nhealthy_after = 1\n";
 
 struct Fleet {
     router: Server,
