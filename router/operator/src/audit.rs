@@ -211,6 +211,9 @@ impl Newest {
     }
 }
 
+/// An entry in memory, and its line on the way to its file, if there is one.
+type Kept = (Arc<Entry>, Option<(File, Queued)>);
+
 impl Audit {
     /// Creates a log that is kept in memory only.
     pub fn in_memory() -> Self {
@@ -256,7 +259,7 @@ impl Audit {
 
     /// Numbers an entry, keeps it in memory and queues it for its file, if there is one. Returns `None` if it exceeds
     /// the bound on refusals.
-    fn keep(&self, happened: AuditRecord) -> Option<(Arc<Entry>, Option<(File, Queued)>)> {
+    fn keep(&self, happened: AuditRecord) -> Option<Kept> {
         let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
             Ok((before, after)) => (Outcome::Applied, before, after, None),
