@@ -217,6 +217,9 @@ impl Newest {
     }
 }
 
+/// An entry in memory, and its line on the way to its file, if there is one.
+type Kept = (Arc<Entry>, Option<(File, Queued)>);
+
 impl Audit {
     /// Creates a log that is kept in memory only.
     pub fn in_memory() -> Self {

@@ -273,3 +273,27 @@ async fn subscribers_are_notified_of_changes() {
         "{text}"
     );
 }
+
+#[tokio::test]
+async fn a_reason_with_control_characters_is_refused_and_audited_escaped() {
+    let fleet = Fleet::of(2).await;
+    let path = format!("{WORKERS}/{}/cordon", name(&fleet, 0));
+    let forged = json!({ "reason": "tidy\n2026-11-27 23:59:59Z  admin\u{1b}[2K\u{202e}" });
+    let refused = ask(&fleet, ("POST", &path), &[], Some(&forged)).await;
+    assert_eq!(refused.status.as_u16(), 422);
+    assert_eq!(refused.json()["errors"][0]["field"], "reason");
+    assert_eq!(get(&fleet, WORKERS).await["workers"][0]["state"], "ready");
+    let entry = get(&fleet, "/admin/v1/audit?limit=1").await["entries"][0].clone();
+    assert_eq!(
+        (&entry["outcome"], &entry["why"]),
+        (
+            &json!("refused"),
+            &json!(r"tidy\n2026-11-27 23:59:59Z  admin\u001b[2K\u202e")
+        )
+    );
+    // A name in the path reaches the log, too.
+    let path = format!("{WORKERS}/%1b%5d0%3bowned%07/drain");
+    ask(&fleet, ("POST", &path), &[], Some(&json!({ "reason": "r" }))).await;
+    let entry = get(&fleet, "/admin/v1/audit?limit=1").await["entries"][0].clone();
+    assert_eq!(entry["target"], r"\u001b]0;owned\u0007");
+}
