@@ -15,15 +15,15 @@ use tracing::debug;
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
+use protocol::verdict::Verdict;
 use protocol::watch::Watch;
 use proxy::decisions;
 use proxy::path::among::Among;
 use proxy::path::context::RequestTimer;
 use proxy::path::flight::{Flight, Outcome};
-use proxy::path::forward::{mark, outcome, pass};
+use proxy::path::forward::{mark, pass};
 use proxy::path::inspect::Inspector;
 use proxy::path::observe::{Attempt, Observer};
-use proxy::path::retry;
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
@@ -46,7 +46,7 @@ impl Served {
     ) -> HeaderMap {
         match self {
             Self::Turn(turn) => turn.head(status, head, by, comes_whole),
-            Self::Other(other) => other.head(status, by),
+            Self::Other(other) => other.head(status, head, by),
         }
     }
 
@@ -164,11 +164,12 @@ impl Carried {
         if comes_whole {
             attempt.flight.is_unclocked();
         }
-        let outcome = outcome(status, &mut attempt.flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
             .within(self.proxy.state.copied());
-        self.observer = Some(Observer::new(watch, attempt, outcome));
+        // The observer sees an error in the body.
+        let verdict = Verdict::of(status, head, b"");
+        self.observer = Some(Observer::new(watch, attempt, status, verdict));
         mark(&mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
@@ -240,7 +241,7 @@ impl Relayed {
         }
     }
 
-    fn head(&mut self, status: StatusCode, by: Option<SocketAddr>) -> HeaderMap {
+    fn head(&mut self, status: StatusCode, head: &HeaderMap, by: Option<SocketAddr>) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if std::mem::replace(&mut self.is_answered, true) {
             return marks;
@@ -257,10 +258,9 @@ impl Relayed {
         let Some(in_flight) = &mut self.in_flight else {
             return marks;
         };
-        if retry::is_failure(status) && in_flight.failed() {
-            self.proxy.state.breaker_opened(in_flight.worker());
-        }
-        pass::settled(&self.proxy, status, in_flight, self.timer);
+        let verdict = Verdict::of(status, head, b"");
+        pass::report(&self.proxy, verdict, in_flight, &Charged::default());
+        pass::settled(&self.proxy, status, verdict, in_flight, self.timer);
         mark(&mut marks, in_flight.worker(), None);
         marks
     }

@@ -18,4 +18,5 @@ pub mod routes;
 pub mod splice;
 pub mod steering;
 pub mod tenant;
+pub mod verdict;
 pub mod watch;

@@ -10,6 +10,7 @@ use policy::units::{Millis, Tokens};
 use super::family::Family;
 use super::reply::Piece;
 use super::routes::Endpoint;
+use super::verdict::{Verdict, begins_an_error, error_in};
 use tailroute_http::unread::Unread;
 
 mod event;
@@ -119,6 +120,8 @@ pub struct Watch {
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
+    /// What the first error in the body means.
+    pub error: Option<Verdict>,
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
     finish: Finish,
@@ -155,6 +158,7 @@ impl Watch {
             passed: Passed::default(),
             complete: false,
             finished: false,
+            error: None,
             usage: None,
             finish: Finish::Other,
             several: false,
@@ -194,6 +198,11 @@ impl Watch {
     /// Returns whether the response is an event stream.
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
+    }
+
+    /// Returns whether the response is a whole body that begins like an error.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(&self.form, Form::Whole(copy) if begins_an_error(copy))
     }
 
     /// Returns the API family of the response.
@@ -254,6 +263,7 @@ impl Watch {
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, Form::Unread) {
             Form::Whole(copy) => {
+                self.error = error_in(&copy);
                 let mut said = Passed::default();
                 let mut counted = |piece: Piece<'_>| {
                     said.say(&piece);
@@ -276,29 +286,38 @@ impl Watch {
     fn line(&mut self, line: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
         match sse::data(line) {
             Some(b"[DONE]") => self.complete = true,
-            Some(payload) => self.event(payload, reply),
+            Some(payload) => {
+                let tokens = self.token_events;
+                let has_error = self.event(payload, reply);
+                // An event with a token is no error, unless a proxy closed it with one.
+                if (has_error || self.token_events == tokens) && self.error.is_none() {
+                    self.error = error_in(payload);
+                }
+            }
             None => {}
         }
     }
 
-    fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    /// Reads an event. Returns whether it has an error beside its content.
+    fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
         match self.endpoint {
             Endpoint::Messages => messages::read(self, json, reply),
             Endpoint::Responses => responses::event(self, json, reply),
             Endpoint::Generate => generate::read(self, json, reply),
-            _ => self.choices(json, reply),
+            _ => return self.choices(json, reply),
         }
+        false
     }
 
-    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
         if let Some(piece) = self.stencil.read(json) {
             self.saw_token();
             reply(piece);
-            return;
+            return false;
         }
         let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
             reply(Piece::Unrepeated);
-            return;
+            return false;
         };
         if self.is_stream() {
             self.stencil.learn(json, &event);
@@ -323,6 +342,7 @@ impl Watch {
         if token {
             self.saw_token();
         }
+        event.error.is_some()
     }
 
     fn saw_token(&mut self) {

@@ -11,13 +11,12 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
 use super::flight::Outcome;
-use super::observe::{Attempt, Observer};
+use super::observe::Observer;
 use super::watchdog::{Overrun, Watchdog};
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
-use protocol::watch::Watch;
-use tailroute_http::body::{self, BodyError, Piece, Pieces, PolledFrame};
+use tailroute_http::body::{self, BodyError, MOST_BYTES, Piece, Pieces, PolledFrame};
 use tailroute_http::upstream::Answer;
 
 /// The response body sent to the client.
@@ -43,18 +42,11 @@ enum Failing {
 
 impl Tap {
     /// Wraps a response, of which `first` was already read.
-    pub fn new(
-        first: Option<Frame<Bytes>>,
-        inner: Answer,
-        watch: Watch,
-        attempt: Attempt,
-        outcome: Outcome,
-        watchdog: Watchdog,
-    ) -> Self {
+    pub fn new(first: Option<Frame<Bytes>>, inner: Answer, observer: Observer, watchdog: Watchdog) -> Self {
         let mut tap = Self {
             first,
             inner,
-            observer: Observer::new(watch, attempt, outcome),
+            observer,
             watchdog,
             failing: Failing::No,
             is_over: false,
@@ -83,12 +75,12 @@ impl Tap {
     fn came(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
-            Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed),
+            Some(Err(error)) => self.broke(cx, Outcome::Broken, error, &ApiError::WorkerBrokeOff),
             None => {
                 self.observer.catch_up();
                 if self.observer.stops_short() {
                     let error = "the stream ended without a completion marker".into();
-                    return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerFailed);
+                    return self.broke(cx, Outcome::Broken, error, &ApiError::WorkerBrokeOff);
                 }
                 self.is_over();
                 Poll::Ready(None)
@@ -127,7 +119,9 @@ impl Tap {
             warn!(worker = flight.worker().name(), %error, "the response was cut off");
         });
         let family = self.observer.family();
-        let Some(standing) = self.observer.standing() else {
+        // An error that the worker has sent is the last one.
+        let standing = self.observer.standing().filter(|_| !self.observer.has_error());
+        let Some(standing) = standing else {
             // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
             self.failing = Failing::Cut(error);
             cx.waker().wake_by_ref();
@@ -152,8 +146,19 @@ impl Drop for Tap {
 
 impl Pieces for Tap {
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
-        if self.first.is_some() || !matches!(self.failing, Failing::No) {
+        if self.first.is_some() && self.inner.is_end_stream() || !matches!(self.failing, Failing::No) {
             return Pin::new(self).poll_frame(cx).map(Piece::Frame);
+        }
+        match self.first.take().map(Frame::into_data) {
+            Some(Ok(data)) if data.len() <= MOST_BYTES => {
+                self.observer.passed(&data);
+                self.watchdog.saw();
+                out.extend_from_slice(&data);
+                return Poll::Ready(Piece::Added);
+            }
+            Some(Ok(data)) => return self.hand_on(Frame::data(data)).map(Piece::Frame),
+            Some(Err(trailers)) => return self.hand_on(trailers).map(Piece::Frame),
+            None => {}
         }
         let before = out.len();
         match self.inner.poll_piece(cx, out) {

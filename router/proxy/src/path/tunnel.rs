@@ -27,7 +27,9 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use self::frames::Frames;
 use super::context::RequestContext;
-use super::forward::{Wanted, mark, pass};
+use super::forward::pass::{self, Judged};
+use super::forward::{Wanted, mark, note};
+use super::retry::{Charged, Failure};
 use super::upgrade::{WEBSOCKET, is_extended_connect};
 use crate::Proxy;
 use protocol::error::ApiError;
@@ -80,13 +82,24 @@ pub(super) async fn open(
     let mut response = match timeout_at(until, answered).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
-            warn!(worker = worker.name(), %error, "no tunnel");
+            let failure = Failure::of(&error);
+            note(proxy, &worker, &error, failure);
+            if failure.is_the_workers() {
+                proxy.state.failed(&mut in_flight, None);
+            }
             return Err(ApiError::WorkerFailed);
         }
-        Err(_) => return Err(ApiError::WorkerTimeout(limit)),
+        Err(_) if deadline.head().is_some_and(|head| head <= until) => return Err(deadline.exceeded()),
+        Err(_) => {
+            warn!(worker = worker.name(), "the worker timed out");
+            proxy.state.failed(&mut in_flight, None);
+            return Err(ApiError::WorkerTimeout(limit));
+        }
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(pass::answered(context, response, in_flight, permit));
+        let judged = Judged::of(response).await;
+        judged.account(proxy, &mut in_flight, &Charged::default());
+        return Ok(pass::answered(context, judged, in_flight, permit));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::Tokens;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::super::admit::{self, Received};
@@ -23,16 +24,17 @@ use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::context::{RequestContext, RequestTimer};
 use super::super::flight::Outcome;
-use super::super::retry::{self, Failure, RetryState};
+use super::super::retry::{self, Charged, Failure, RetryState};
 use super::super::select;
 use super::super::watchdog::Watchdog;
-use super::attempt::note;
-use super::mark;
+use super::attempt::{REASON, note};
+use super::{again as retried, ask_to_retry, mark};
 use crate::{Proxy, RequestPermit};
 use fleet::breaker::BreakerState;
-use fleet::{InFlight, Worker};
+use fleet::{InFlight, Worker, rotation};
 use protocol::error::ApiError;
 use protocol::headers;
+use protocol::verdict::Verdict;
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 use tailroute_http::upstream;
 use telemetry::traces::Trace;
@@ -85,9 +87,7 @@ pub(crate) async fn pass(
             // The worker cannot answer a request that it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
-        if ended.is_the_workers() && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed() {
-            proxy.state.breaker_opened(&worker);
-        }
+        ended.account(proxy, &mut in_flight, &state.charged);
         state.tried.push(worker.id);
         let again = ended.failure().is_some_and(|failure| {
             let tried = state.tried.clone();
@@ -95,11 +95,9 @@ pub(crate) async fn pass(
             state.may_retry(proxy, failure, &head, has_other)
         });
         match ended {
-            _ if again => {
-                warn!(worker = worker.name(), "trying another worker");
-                proxy.state.metrics.retry(worker.name());
-            }
-            Ended::Answer(response) => return Ok(answered(context, response, in_flight, permit)),
+            Ended::Answer(judged) if !again => return Ok(answered(context, judged, in_flight, permit)),
+            Ended::Answer(_) => proxy.state.metrics.retry(worker.name()),
+            Ended::Failed(failure, _) if again => retried(proxy, worker.name(), failure),
             Ended::Failed(_, error) => return Err(error),
         }
     }
@@ -114,7 +112,7 @@ fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
 
 pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
-    response: Response<Incoming>,
+    judged: Judged,
     mut in_flight: InFlight,
     permit: RequestPermit,
 ) -> Response<Body> {
@@ -124,46 +122,110 @@ pub(in crate::path) fn answered(
         deadline,
         ..
     } = *context;
-    settled(proxy, response.status(), &mut in_flight, timer);
+    let Judged {
+        response,
+        first,
+        verdict,
+    } = judged;
+    settled(proxy, response.status(), verdict, &mut in_flight, timer);
     let (mut parts, incoming) = response.into_parts();
     mark(&mut parts.headers, in_flight.worker(), None);
+    ask_to_retry(&mut parts.headers, verdict);
     parts.version = Version::HTTP_11;
     let passing = Passing {
+        first,
         inner: incoming,
         watchdog: Watchdog::new(proxy, deadline),
         in_flight,
         permit,
+        proxy: Arc::clone(proxy),
         _trail: context.trace.clone(),
     };
     Response::from_parts(parts, body::streaming(passing))
 }
 
-/// Reports a worker's response to the breaker, and counts the request.
-pub fn settled(proxy: &Proxy, status: StatusCode, in_flight: &mut InFlight, timer: RequestTimer) {
-    let outcome = Outcome::of(status);
+/// Reports a worker's good response to the breaker, and counts the request.
+pub fn settled(
+    proxy: &Proxy,
+    status: StatusCode,
+    verdict: Verdict,
+    in_flight: &mut InFlight,
+    timer: RequestTimer,
+) {
+    let outcome = Outcome::of(status, verdict);
     if outcome == Outcome::Ok && in_flight.answered() {
         proxy.state.breaker_closed(in_flight.worker());
     }
     timer.record(proxy, outcome.as_str());
 }
 
+/// A response and what it means.
+pub(in crate::path) struct Judged {
+    response: Response<Incoming>,
+    /// The first piece of the body, if the verdict needed it.
+    first: Option<Frame<Bytes>>,
+    verdict: Verdict,
+}
+
+impl Judged {
+    /// Judges a response. Reads the first piece of a 503's body.
+    pub(in crate::path) async fn of(mut response: Response<Incoming>) -> Self {
+        let status = response.status();
+        let mut first = None;
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let piece = timeout(REASON, response.body_mut().frame()).await;
+            first = piece.ok().flatten().and_then(Result::ok);
+        }
+        let body = first.as_ref().and_then(Frame::data_ref);
+        let verdict = Verdict::of(
+            status,
+            response.headers(),
+            body.map_or(&b""[..], |data| &data[..]),
+        );
+        Self {
+            response,
+            first,
+            verdict,
+        }
+    }
+
+    /// Reports a refusal or failure to the breaker, unless the request is charged to a worker already.
+    pub(in crate::path) fn account(&self, proxy: &Proxy, in_flight: &mut InFlight, charged: &Charged) {
+        report(proxy, self.verdict, in_flight, charged);
+    }
+}
+
+/// Reports a refusal or failure to the breaker, unless the request is charged to a worker already.
+pub fn report(proxy: &Proxy, verdict: Verdict, in_flight: &mut InFlight, charged: &Charged) {
+    match verdict {
+        Verdict::Declined(push_back) => in_flight.declined(push_back.after),
+        Verdict::Failed | Verdict::Broken if !charged.swap(true, Ordering::Relaxed) => {
+            proxy.state.failed(in_flight, None);
+        }
+        _ => {}
+    }
+}
+
 enum Ended {
-    Answer(Response<Incoming>),
+    Answer(Judged),
     Failed(Failure, ApiError),
 }
 
 impl Ended {
     fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Answer(response) => Failure::of_status(response.status()),
+            Self::Answer(judged) => Failure::of_answer(judged.response.status(), judged.verdict),
             Self::Failed(failure, _) => Some(*failure),
         }
     }
 
-    fn is_the_workers(&self) -> bool {
+    fn account(&self, proxy: &Proxy, in_flight: &mut InFlight, charged: &Charged) {
         match self {
-            Self::Answer(response) => retry::is_failure(response.status()),
-            Self::Failed(failure, _) => failure.is_the_workers(),
+            Self::Answer(judged) => judged.account(proxy, in_flight, charged),
+            Self::Failed(failure, _) if failure.is_the_workers() => {
+                report(proxy, Verdict::Failed, in_flight, charged);
+            }
+            Self::Failed(..) => {}
         }
     }
 }
@@ -184,7 +246,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
     let own = deadline.head().filter(|own| *own <= until);
     let answered = async { upstream::vetted(proxy.state.client.request(request).await?) };
     match timeout_at(own.unwrap_or(until), answered).await {
-        Ok(Ok(response)) => Ended::Answer(response),
+        Ok(Ok(response)) => Ended::Answer(Judged::of(response).await),
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
             note(proxy, worker, &error, failure);
@@ -216,7 +278,8 @@ pub fn some_worker(
         })
         .collect();
     let mut conditions = Vec::new();
-    select::narrow(proxy, &workers, now, &mut views, &mut conditions);
+    select::narrow(proxy, &workers, now, None, &mut views, &mut conditions);
+    rotation::avoid(&mut views, &conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
         && worker.accepts_pinned()
@@ -337,10 +400,13 @@ impl HttpBody for Lent {
 
 /// A relayed response, with the resources to release at its end.
 struct Passing {
+    /// Read before the rest.
+    first: Option<Frame<Bytes>>,
     inner: Incoming,
     watchdog: Watchdog,
     in_flight: InFlight,
     permit: RequestPermit,
+    proxy: Arc<Proxy>,
     /// Ends with the response.
     _trail: Trace,
 }
@@ -351,7 +417,11 @@ impl HttpBody for Passing {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let passing = self.get_mut();
-        match Pin::new(&mut passing.inner).poll_frame(cx) {
+        let polled = match passing.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(first))),
+            None => Pin::new(&mut passing.inner).poll_frame(cx),
+        };
+        match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
                 passing.watchdog.saw();
                 frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
@@ -363,7 +433,7 @@ impl HttpBody for Passing {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                passing.in_flight.failed();
+                passing.proxy.state.failed(&mut passing.in_flight, None);
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
@@ -372,7 +442,7 @@ impl HttpBody for Passing {
             }
             Poll::Pending => passing.watchdog.poll(cx).map(|overrun| {
                 if overrun.is_the_workers() {
-                    passing.in_flight.failed();
+                    passing.proxy.state.failed(&mut passing.in_flight, None);
                 }
                 Some(Err(overrun.cause()))
             }),
@@ -380,10 +450,11 @@ impl HttpBody for Passing {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.first.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let first = self.first.as_ref().and_then(Frame::data_ref);
+        body::hint_with(first.map_or(0, Bytes::len), &self.inner.size_hint())
     }
 }
