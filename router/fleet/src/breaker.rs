@@ -5,15 +5,25 @@
 //! [`Settings::share`] of all outcomes. After a pause it admits one trial request. If that fails, the breaker opens for
 //! twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
 //! consecutive failures, since one success in ten would keep a worker of which nine in ten fail; and a share alone,
-//! since it would open on the first failure. The caller counts a request once, however many attempts it took: one that
-//! fails on every worker is itself the likely cause.
+//! since it would open on the first failure.
+//!
+//! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
+//! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
+//! other workers answer some of their requests, a worker must fail significantly more than they do: a client whose every
+//! request fails is no worker's fault.
 
 use policy::units::Millis;
+
+use self::sources::Sources;
+
+mod sources;
 
 /// Time constant of the counts' decay, to 1/e.
 const MEMORY_MS: f64 = 10_000.0;
 /// A breaker that reopens within this multiple of its last pause pauses for twice as long.
 const RELAPSE: f64 = 4.0;
+/// Standard deviations by which a worker's failed share must exceed that of the others.
+const SIGNIFICANT: f64 = 3.0;
 
 /// Thresholds and pauses of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +70,47 @@ pub enum BreakerPass {
     Trial,
 }
 
+/// Decayed counts of successes and failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcomes {
+    /// Successes.
+    pub good: f64,
+    /// Failures.
+    pub bad: f64,
+}
+
+impl Outcomes {
+    /// Returns the failed share.
+    fn failed(self) -> f64 {
+        self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
+    }
+
+    /// Returns whether any request was answered recently.
+    fn has_answered(self) -> bool {
+        self.good >= 0.1
+    }
+
+    /// Returns whether the failed share is significantly larger than that of the other workers. If those answer nothing,
+    /// there is nothing to compare with.
+    fn stands_out(self, others: Self) -> bool {
+        if !others.has_answered() {
+            return true;
+        }
+        // One success more, so that few failures of others show little.
+        let expected = others.bad / (others.good + others.bad + 1.0);
+        let excess = self.failed() - expected;
+        let variance = expected * (1.0 - expected) / (self.good + self.bad).max(1.0);
+        excess > 0.0 && excess * excess >= SIGNIFICANT * SIGNIFICANT * variance
+    }
+}
+
+impl std::ops::AddAssign for Outcomes {
+    fn add_assign(&mut self, other: Self) {
+        self.good += other.good;
+        self.bad += other.bad;
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Closed,
@@ -72,8 +123,8 @@ enum State {
 pub struct Breaker {
     settings: Settings,
     state: State,
-    good: f64,
-    bad: f64,
+    counts: Outcomes,
+    sources: Sources,
     /// When the counts were last decayed.
     at: Millis,
     pause: Millis,
@@ -86,8 +137,8 @@ impl Breaker {
         Self {
             settings,
             state: State::Closed,
-            good: 0.0,
-            bad: 0.0,
+            counts: Outcomes::default(),
+            sources: Sources::default(),
             at: Millis::ZERO,
             pause: Millis::ZERO,
             closed_at: Millis::ZERO,
@@ -106,7 +157,29 @@ impl Breaker {
 
     /// Returns the failed share of outcomes. It does not decay, so that a worker without turns keeps its rank.
     pub fn failing(&self) -> f64 {
-        self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
+        self.counts.failed()
+    }
+
+    /// Returns the recent outcomes, to compare another worker with; none if the breaker is not closed.
+    pub fn outcomes(&self, now: Millis) -> Outcomes {
+        if self.state != State::Closed {
+            return Outcomes::default();
+        }
+        let fade = self.fade(now);
+        Outcomes {
+            good: self.counts.good * fade,
+            bad: self.counts.bad * fade,
+        }
+    }
+
+    /// Returns whether this request has failed here recently.
+    pub fn has_failed(&self, now: Millis, source: u64) -> bool {
+        self.sources.has(now, source)
+    }
+
+    /// Returns whether any known request has failed here recently.
+    pub fn has_failures(&self, now: Millis) -> bool {
+        self.sources.any(now)
     }
 
     /// Admits a request or not.
@@ -128,34 +201,53 @@ impl Breaker {
         if closes {
             self.state = State::Closed;
             self.closed_at = now;
-            self.bad = 0.0;
+            self.counts.bad = 0.0;
+            self.sources = Sources::default();
         }
         closes
     }
 
-    /// Records a failure. Returns whether it opened the breaker.
-    pub fn failed(&mut self, now: Millis, pass: BreakerPass) -> bool {
-        self.count(now, 0.0, 1.0);
-        let opens = match (self.state, pass) {
-            (State::HalfOpen { trying: true }, BreakerPass::Trial) => true,
-            (State::Closed, _) => {
-                // Allows for the decay between failures.
-                self.bad + 0.5 > self.settings.failures
-                    && self.bad >= self.settings.share * (self.good + self.bad)
-            }
-            _ => false,
+    /// Records a failure. `source` identifies the request's prompt and client, if they are known. Returns whether the
+    /// breaker may open: [`open_unless_alike`](Self::open_unless_alike) decides.
+    pub fn failed(&mut self, now: Millis, pass: BreakerPass, source: Option<u64>) -> bool {
+        let is_new = source.is_none_or(|source| self.sources.add(now, source));
+        if self.state == (State::HalfOpen { trying: true }) && pass == BreakerPass::Trial {
+            self.count(now, 0.0, 1.0);
+            self.state = State::HalfOpen { trying: false };
+            return true;
+        }
+        self.count(now, 0.0, f64::from(u8::from(is_new)));
+        is_new && self.is_suspect()
+    }
+
+    /// Opens the breaker, if its failures are enough and significantly more than those of the other workers. A failed
+    /// trial opens it again, unless most requests fail on the others too. Returns whether it has opened.
+    pub fn open_unless_alike(&mut self, now: Millis, others: Outcomes) -> bool {
+        let is_trial = matches!(self.state, State::HalfOpen { .. });
+        let opens = if is_trial {
+            !others.has_answered() || others.failed() < self.settings.share
+        } else {
+            self.is_suspect() && self.counts.stands_out(others)
         };
         if opens {
-            self.open(now, self.state != State::Closed);
+            self.open(now, is_trial);
         }
         opens
     }
 
-    /// Turns a recorded success into a failure, for a response that broke off. Returns whether that opened the breaker.
-    pub fn broke_off(&mut self, now: Millis) -> bool {
-        self.count(now, 0.0, 0.0);
-        self.good = (self.good - 1.0).max(0.0);
-        self.failed(now, BreakerPass::Ordinary)
+    /// Turns a recorded success into a failure, for a response that broke off. Returns whether the breaker may open.
+    pub fn broke_off(&mut self, now: Millis, source: Option<u64>) -> bool {
+        self.count(now, -1.0, 0.0);
+        self.counts.good = self.counts.good.max(0.0);
+        self.failed(now, BreakerPass::Ordinary, source)
+    }
+
+    fn is_suspect(&self) -> bool {
+        let Outcomes { good, bad } = self.counts;
+        // Allows for the decay between failures.
+        self.state == State::Closed
+            && bad + 0.5 > self.settings.failures
+            && bad >= self.settings.share * (good + bad)
     }
 
     /// Records an outcome that says nothing about the worker.
@@ -189,8 +281,8 @@ impl Breaker {
 
     fn count(&mut self, now: Millis, good: f64, bad: f64) {
         let fade = self.fade(now);
-        self.good = self.good * fade + good;
-        self.bad = self.bad * fade + bad;
+        self.counts.good = self.counts.good * fade + good;
+        self.counts.bad = self.counts.bad * fade + bad;
         self.at = now;
     }
 

@@ -2,10 +2,11 @@
 //! expires by age: a stream may take an hour, and is counted for an hour.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use policy::estimate::Ticket;
 use policy::units::Millis;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::breaker::BreakerPass;
 use super::worker::Worker;
@@ -66,26 +67,37 @@ impl InFlight {
             );
             self.worker.starts_anew(now);
         }
+        self.worker.made_room(now);
         closed
     }
 
-    /// Records a failure of the worker. Returns whether it opened the breaker.
-    pub fn failed(&mut self) -> bool {
+    /// Records a failure of the worker. `source` identifies the request's prompt and client, if they are known. Returns
+    /// whether the breaker may open: [`Worker::open_unless_alike`] decides.
+    #[must_use]
+    pub fn failed(&mut self, source: Option<u64>) -> bool {
         let now = self.clock.now();
-        let opened = match self.pass.take() {
-            Some(pass) => self.worker.with_breaker(now, |breaker| breaker.failed(now, pass)),
-            None if std::mem::take(&mut self.answered) => {
-                self.worker.with_breaker(now, |breaker| breaker.broke_off(now))
-            }
-            None => false,
-        };
-        if opened {
-            warn!(
-                worker = self.worker.name(),
-                "breaker opened: the worker fails its requests"
-            );
+        let answered = std::mem::take(&mut self.answered);
+        let pass = self.pass.take();
+        self.worker.with_breaker(now, |breaker| match pass {
+            Some(pass) => breaker.failed(now, pass, source),
+            None => answered && breaker.broke_off(now, source),
+        })
+    }
+
+    /// Records that the worker declined the request for lack of room, and the time that it asks to wait.
+    pub fn declined(&mut self, after: Option<Duration>) {
+        let now = self.clock.now();
+        self.withdraw(now);
+        self.answered = false;
+        let after = after.map(|after| Millis(after.as_secs_f64() * 1e3));
+        self.worker.declined(now, after);
+    }
+
+    /// Withdraws a trial that shows nothing.
+    fn withdraw(&mut self, now: Millis) {
+        if let Some(pass @ BreakerPass::Trial) = self.pass.take() {
+            self.worker.with_breaker(now, |breaker| breaker.undecided(pass));
         }
-        opened
     }
 }
 
@@ -93,8 +105,9 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let now = self.clock.now();
         self.worker.ended(now, self.ticket.take());
-        if let Some(pass @ BreakerPass::Trial) = self.pass.take() {
-            self.worker.with_breaker(now, |breaker| breaker.undecided(pass));
+        self.withdraw(now);
+        if self.answered {
+            self.worker.made_room(now);
         }
     }
 }

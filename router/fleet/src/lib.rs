@@ -12,6 +12,7 @@ pub mod hints;
 mod in_flight;
 pub mod log_rate_limit;
 pub mod overrides;
+pub mod pause;
 pub mod retry_budget;
 pub mod rotation;
 pub mod source;

@@ -8,6 +8,9 @@
 //! A restarted worker is cold and idle, so that every policy prefers it. For a while its requests in flight are capped
 //! at a growing share, from none to all, of those of the busiest other worker, and at least one. Unlike an added cost,
 //! a cap holds under every policy.
+//!
+//! A worker that pauses after a refusal ([`super::pause`]), or on which the same request has failed, is avoided while
+//! another one remains.
 
 use policy::route::WorkerView;
 
@@ -24,6 +27,8 @@ pub struct Condition {
     pub started: f64,
     /// Whether its probes are late.
     pub late: bool,
+    /// Whether another worker is preferred: it has declined a request, or this request has failed there.
+    pub is_avoided: bool,
 }
 
 impl Condition {
@@ -33,6 +38,7 @@ impl Condition {
         failing: 0.0,
         started: 1.0,
         late: false,
+        is_avoided: false,
     };
 
     fn is_open(&self) -> bool {
@@ -74,6 +80,16 @@ fn hold_back(views: &mut [WorkerView], conditions: &[Condition]) {
         if condition.started < 1.0 {
             let most = (condition.started * (f64::from(busiest) + 1.0)).max(1.0);
             view.ready &= f64::from(view.in_flight) + 1.0 <= most;
+        }
+    }
+}
+
+/// Clears `ready` of avoided workers, if another one remains.
+pub fn avoid(views: &mut [WorkerView], conditions: &[Condition]) {
+    let remains = |(view, condition): (&WorkerView, &Condition)| view.ready && !condition.is_avoided;
+    if views.iter().zip(conditions).any(remains) {
+        for (view, condition) in views.iter_mut().zip(conditions) {
+            view.ready &= !condition.is_avoided;
         }
     }
 }

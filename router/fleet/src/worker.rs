@@ -21,6 +21,7 @@ use super::health::{Health, Probe, ProbeFailure};
 use super::hints::HintQueue;
 use super::log_rate_limit::LogRateLimit;
 use super::overrides::{AdminState, AtomicAdminState, Measured, PinnedAlpha};
+use super::pause::Pause;
 use super::source::Source;
 use tailroute_http::upstream::{Origin, POOL_IDLE};
 
@@ -139,6 +140,7 @@ impl Worker {
             measured: Mutex::new(None),
             trust: Mutex::new(Trust {
                 breaker,
+                pause: Pause::default(),
                 since: None,
                 slow_start: failure.slow_start,
             }),

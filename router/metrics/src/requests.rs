@@ -49,7 +49,9 @@ pub(super) const TABLE: &[Spec] = &[
                 &[
                     "ok",
                     "client_error",
+                    "declined",
                     "worker_error",
+                    "error_in_body",
                     "router_error",
                     "aborted",
                     "broken",
@@ -58,7 +60,8 @@ pub(super) const TABLE: &[Spec] = &[
                 ],
             ),
         ],
-        help: "Requests by endpoint and outcome; `deadline`: the request's own deadline passed, `cut`: the router shut down.",
+        help: "Requests by endpoint and outcome; `declined`: every worker that was asked had no room, `error_in_body`: an \
+            error in a response of 200, `deadline`: the request's own deadline passed, `cut`: the router shut down.",
         gen_ai: None,
     },
     Spec {

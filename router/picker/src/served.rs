@@ -17,15 +17,16 @@ use protocol::error::ApiError;
 use protocol::first_event::FirstEvent;
 use protocol::headers;
 use protocol::routes::Route;
+use protocol::verdict::Verdict;
 use protocol::watch::{Step, Watch};
 use proxy::decisions;
 use proxy::path::among::Among;
 use proxy::path::context::RequestTimer;
 use proxy::path::flight::{Flight, Outcome};
-use proxy::path::forward::{mark, outcome, pass};
+use proxy::path::forward::judged::report;
+use proxy::path::forward::{mark, pass};
 use proxy::path::inspect::Inspector;
 use proxy::path::observe::{Attempt, Observer};
-use proxy::path::retry;
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
@@ -201,11 +202,12 @@ impl Carried {
             // It may lack the model: the next request finds its list as it is.
             self.worker.facts.doubt(self.proxy.state.clock.now());
         }
-        let outcome = outcome(status, &mut attempt.flight);
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
             .within(self.proxy.state.copied());
-        self.observer = Some(Observer::new(watch, attempt, outcome));
+        // The observer sees an error in the body.
+        let verdict = Verdict::of(status, head, b"");
+        self.observer = Some(Observer::new(watch, attempt, status, verdict));
         mark(&self.proxy, &mut marks, &self.worker, Some(self.sequence));
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
@@ -333,10 +335,9 @@ impl Relayed {
         let Some(in_flight) = &mut self.in_flight else {
             return marks;
         };
-        if retry::is_failure(status) && in_flight.failed() {
-            self.proxy.state.breaker_opened(in_flight.worker());
-        }
-        pass::settled(&self.proxy, status, in_flight, self.timer);
+        let verdict = Verdict::of(status, head, b"");
+        report(&self.proxy, verdict, in_flight, &Charged::default());
+        pass::settled(&self.proxy, status, verdict, in_flight, self.timer);
         mark(&self.proxy, &mut marks, in_flight.worker(), None);
         marks
     }
@@ -361,8 +362,8 @@ impl Relayed {
             let worker = Arc::clone(in_flight.worker());
             note_overrun(&worker, overrun);
             let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
-            if overrun.is_the_workers(is_busy) && in_flight.failed() {
-                self.proxy.state.breaker_opened(&worker);
+            if overrun.is_the_workers(is_busy) {
+                self.proxy.state.failed(in_flight, None);
             }
         }
         if !std::mem::replace(&mut self.is_answered, true) {

@@ -149,6 +149,12 @@ pub enum ApiError {
     /// The worker failed before it responded.
     #[error("the worker failed before it answered")]
     WorkerFailed,
+    /// The worker failed while it responded.
+    #[error("the worker failed while it answered; the response is incomplete")]
+    WorkerBrokeOff,
+    /// Every worker that could serve the request declined it.
+    #[error("every worker that could take this request is at its limit; try again in a moment")]
+    WorkersBusy,
     /// The request's own deadline has passed.
     #[error("the request was not answered before its deadline ({})", seconds(*.0))]
     DeadlineExceeded(Duration),
@@ -191,8 +197,9 @@ impl ApiError {
             | Self::QueueTimeout(_)
             | Self::NoWorkerReady
             | Self::AllWorkersHeld
+            | Self::WorkersBusy
             | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
-            Self::WorkerFailed => StatusCode::BAD_GATEWAY,
+            Self::WorkerFailed | Self::WorkerBrokeOff => StatusCode::BAD_GATEWAY,
             Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::DeadlineExceeded(_) | Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -231,7 +238,8 @@ impl ApiError {
             Self::Overloaded => "overloaded",
             Self::NoWorkerReady | Self::AllWorkersHeld => "no_worker_ready",
             Self::Draining => "draining",
-            Self::WorkerFailed => "worker_failed",
+            Self::WorkerFailed | Self::WorkerBrokeOff => "worker_failed",
+            Self::WorkersBusy => "workers_busy",
             Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::WorkerTimeout(_) => "worker_timeout",
         }
@@ -343,6 +351,7 @@ impl ApiError {
             | Self::ObjectiveOutOfReach
             | Self::NoWorkerReady
             | Self::AllWorkersHeld
+            | Self::WorkersBusy
             | Self::Draining => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }

@@ -22,4 +22,5 @@ pub mod routes;
 pub mod splice;
 pub mod steering;
 pub mod tenant;
+pub mod verdict;
 pub mod watch;

@@ -11,6 +11,7 @@ use super::family::Family;
 use super::first_event::FirstEvent;
 use super::reply::Piece;
 use super::routes::Endpoint;
+use super::verdict::{Verdict, begins_an_error, error_in};
 use tailroute_http::unread::Unread;
 
 mod event;
@@ -135,6 +136,8 @@ pub struct Watch {
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
+    /// What the first error in the body means.
+    pub error: Option<Verdict>,
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
     finish: Finish,
@@ -173,6 +176,7 @@ impl Watch {
             passed: Passed::default(),
             complete: false,
             finished: false,
+            error: None,
             usage: None,
             finish: Finish::Other,
             several: false,
@@ -212,6 +216,11 @@ impl Watch {
     /// Returns whether the response is an event stream.
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
+    }
+
+    /// Returns whether the response is a whole body that begins like an error.
+    pub fn is_in_doubt(&self) -> bool {
+        matches!(&self.form, Form::Whole(copy) if begins_an_error(copy))
     }
 
     /// Returns the API family of the response.
@@ -280,6 +289,7 @@ impl Watch {
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, Form::Unread) {
             Form::Whole(copy) => {
+                self.error = error_in(&copy);
                 let mut said = Passed::default();
                 let mut counted = |piece: Piece<'_>| {
                     said.say(&piece);
@@ -306,30 +316,37 @@ impl Watch {
                 if !self.first_token && !is_ping(payload) {
                     self.early_events += 1;
                 }
-                self.event(payload, reply);
+                let tokens = self.token_events;
+                let has_error = self.event(payload, reply);
+                // An event with a token is no error, unless a proxy closed it with one.
+                if (has_error || self.token_events == tokens) && self.error.is_none() {
+                    self.error = error_in(payload);
+                }
             }
             None => {}
         }
     }
 
-    fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    /// Reads an event. Returns whether it has an error beside its content.
+    fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
         match self.endpoint {
             Endpoint::Messages => messages::read(self, json, reply),
             Endpoint::Responses => responses::event(self, json, reply),
             Endpoint::Generate => generate::read(self, json, reply),
-            _ => self.choices(json, reply),
+            _ => return self.choices(json, reply),
         }
+        false
     }
 
-    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
         if let Some(piece) = self.stencil.read(json) {
             self.saw_token();
             reply(piece);
-            return;
+            return false;
         }
         let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
             reply(Piece::Unrepeated);
-            return;
+            return false;
         };
         if self.is_stream() {
             self.stencil.learn(json, &event);
@@ -354,6 +371,7 @@ impl Watch {
         if token {
             self.saw_token();
         }
+        event.error.is_some()
     }
 
     fn saw_token(&mut self) {

@@ -1,7 +1,7 @@
-//! Events for subscribers of the admin API.
+//! Events for subscribers of the admin API, and the failures that cause some of them.
 
-use fleet::Worker;
-use fleet::breaker::BreakerState;
+use fleet::breaker::{BreakerState, Outcomes};
+use fleet::{InFlight, Worker};
 use operator::events::Kind;
 
 use crate::State;
@@ -59,8 +59,23 @@ impl State {
         self.operator.events.tell(Kind::Evidence, worker.name(), now);
     }
 
+    /// Records a failure of a request's worker. `source` identifies its prompt and client, if they are known.
+    pub fn failed(&self, in_flight: &mut InFlight, source: Option<u64>) {
+        if !in_flight.failed(source) {
+            return;
+        }
+        let (worker, now) = (in_flight.worker(), self.clock.now());
+        let mut others = Outcomes::default();
+        for other in self.fleet.workers().iter().filter(|other| other.id != worker.id) {
+            others += other.outcomes(now);
+        }
+        if worker.open_unless_alike(now, others) {
+            self.breaker_opened(worker);
+        }
+    }
+
     /// Counts and announces that a worker's breaker has opened.
-    pub fn breaker_opened(&self, worker: &Worker) {
+    fn breaker_opened(&self, worker: &Worker) {
         self.metrics.breaker_opened(worker.name());
         let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
         self.operator.events.tell(Kind::Breaker, worker.name(), now);

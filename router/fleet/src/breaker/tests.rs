@@ -15,8 +15,22 @@ fn breaker() -> Breaker {
 
 fn fail(breaker: &mut Breaker, now: f64) -> bool {
     let pass = breaker.admit(Millis(now)).expect("it is let through");
-    breaker.failed(Millis(now), pass)
+    opens(breaker, now, pass)
 }
+
+/// Records a failure of a request like no other, where other workers do not fail. Returns whether it opens the breaker.
+fn opens(breaker: &mut Breaker, now: f64, pass: BreakerPass) -> bool {
+    settle(breaker, now, |breaker| breaker.failed(Millis(now), pass, None))
+}
+
+fn settle(breaker: &mut Breaker, now: f64, fail: impl FnOnce(&mut Breaker) -> bool) -> bool {
+    fail(breaker) && breaker.open_unless_alike(Millis(now), WELL)
+}
+
+const WELL: Outcomes = Outcomes {
+    good: 100.0,
+    bad: 0.0,
+};
 
 fn opened_at(now: f64) -> Breaker {
     let mut breaker = breaker();
@@ -43,7 +57,7 @@ fn failures_that_are_a_small_share_do_not() {
     for at in 0..200 {
         let pass = breaker.admit(Millis(f64::from(at))).unwrap();
         if at % 3 == 0 {
-            assert!(!breaker.failed(Millis(f64::from(at)), pass), "at {at}");
+            assert!(!opens(&mut breaker, f64::from(at), pass), "at {at}");
         } else {
             breaker.answered(Millis(f64::from(at)), pass);
         }
@@ -108,10 +122,118 @@ fn what_was_sent_before_it_opened_neither_closes_nor_prolongs_it() {
     let before = breaker.admit(Millis(0.0)).unwrap();
     let other = breaker.admit(Millis(0.0)).unwrap();
     while !fail(&mut breaker, 0.0) {}
-    assert!(!breaker.failed(Millis(900.0), before));
+    assert!(!opens(&mut breaker, 900.0, before));
     assert!(!breaker.answered(Millis(900.0), other));
     assert_eq!(breaker.standing(Millis(999.0)), BreakerState::Open);
     assert_eq!(breaker.standing(Millis(1000.0)), BreakerState::HalfOpen);
+}
+
+#[test]
+fn one_request_that_fails_again_and_again_is_one_failure() {
+    let fail = |breaker: &mut Breaker, source| {
+        let pass = breaker.admit(Millis::ZERO).unwrap();
+        settle(breaker, 0.0, |breaker| {
+            breaker.failed(Millis::ZERO, pass, Some(source))
+        })
+    };
+    let mut breaker = breaker();
+    for _ in 0..100 {
+        assert!(!fail(&mut breaker, 7));
+    }
+    assert!(breaker.has_failed(Millis(59_999.0), 7) && !breaker.has_failed(Millis(60_000.0), 7));
+    assert!(!breaker.has_failed(Millis::ZERO, 8));
+    let opened: Vec<bool> = (0..4).map(|source| fail(&mut breaker, source)).collect();
+    assert_eq!(opened, [false, false, false, true], "with four other requests");
+}
+
+#[test]
+fn the_requests_kept_are_bounded_and_the_newest_ones() {
+    let mut breaker = breaker();
+    for source in 0..1_000 {
+        breaker.failed(Millis(0.0), BreakerPass::Ordinary, Some(source));
+    }
+    assert!(breaker.has_failed(Millis(0.0), 999) && !breaker.has_failed(Millis(0.0), 0));
+    assert!(breaker.has_failures(Millis(0.0)) && !breaker.has_failures(Millis(60_000.0)));
+}
+
+#[test]
+fn a_failed_trial_shows_nothing_where_most_requests_fail_everywhere() {
+    for (others, opens) in [
+        (
+            Outcomes {
+                good: 20.0,
+                bad: 80.0,
+            },
+            false,
+        ),
+        (
+            Outcomes {
+                good: 80.0,
+                bad: 20.0,
+            },
+            true,
+        ),
+        (Outcomes { good: 0.0, bad: 80.0 }, true),
+        (Outcomes::default(), true),
+    ] {
+        let mut breaker = opened_at(0.0);
+        let trial = breaker.admit(Millis(1000.0)).unwrap();
+        assert!(breaker.failed(Millis(1000.0), trial, None));
+        assert_eq!(
+            breaker.open_unless_alike(Millis(1000.0), others),
+            opens,
+            "{others:?}"
+        );
+        let next = breaker.admit(Millis(1000.0));
+        assert_eq!(next, (!opens).then_some(BreakerPass::Trial), "{others:?}");
+    }
+}
+
+/// Whether a worker with these outcomes is opened beside others with those.
+#[test]
+fn a_worker_is_judged_beside_the_others() {
+    let counts = |good: f64, bad: f64| Outcomes { good, bad };
+    for (own, others, opens, why) in [
+        (counts(0.0, 5.0), counts(0.0, 0.0), true, "it is the only one"),
+        (counts(0.0, 5.0), counts(2.0, 0.0), true, "the others answer"),
+        (counts(0.0, 5.0), counts(0.0, 50.0), true, "nothing answers"),
+        (
+            counts(10.0, 90.0),
+            counts(300.0, 0.0),
+            true,
+            "nine of ten fail here only",
+        ),
+        (
+            counts(10.0, 40.0),
+            counts(30.0, 120.0),
+            false,
+            "as many fail everywhere",
+        ),
+        (
+            counts(0.0, 5.0),
+            counts(3.0, 12.0),
+            false,
+            "five show little where most fail everywhere",
+        ),
+        (
+            counts(0.0, 60.0),
+            counts(30.0, 120.0),
+            true,
+            "sixty in a row show enough",
+        ),
+        (
+            counts(0.0, 25.0),
+            counts(20.0, 40.0),
+            true,
+            "two dead workers of three",
+        ),
+        (counts(60.0, 5.0), counts(100.0, 0.0), false, "a small share"),
+        (counts(0.0, 4.0), counts(100.0, 0.0), false, "too few"),
+    ] {
+        let mut breaker = breaker();
+        breaker.counts = own;
+        assert_eq!(breaker.open_unless_alike(Millis::ZERO, others), opens, "{why}");
+    }
 }
 
 #[test]
@@ -120,7 +242,8 @@ fn an_answer_that_breaks_off_is_a_failure_and_no_answer() {
     for at in 0..5 {
         let pass = breaker.admit(Millis::ZERO).unwrap();
         breaker.answered(Millis::ZERO, pass);
-        assert_eq!(breaker.broke_off(Millis::ZERO), at == 4);
+        let opened = settle(&mut breaker, 0.0, |breaker| breaker.broke_off(Millis::ZERO, None));
+        assert_eq!(opened, at == 4);
     }
 }
 
@@ -147,7 +270,7 @@ proptest! {
         let mut out: Vec<BreakerPass> = Vec::new();
         let end = |breaker: &mut Breaker, now, pass, how| match how {
             0 => { breaker.answered(now, pass); }
-            1 => { breaker.failed(now, pass); }
+            1 => { opens(breaker, now.0, pass); }
             _ => breaker.undecided(pass),
         };
         for step in steps {

@@ -94,6 +94,25 @@ fn a_worker_that_comes_back_gets_a_growing_share_of_what_the_busiest_has() {
 }
 
 #[test]
+fn a_worker_is_avoided_only_while_another_one_remains() {
+    let avoided = Condition {
+        is_avoided: true,
+        ..Condition::WELL
+    };
+    let usable = |conditions: &[Condition], ready: &[bool]| {
+        let mut views: Vec<_> = (0..)
+            .zip(ready)
+            .map(|(slot, &ready)| view(slot, ready, 0))
+            .collect();
+        avoid(&mut views, conditions);
+        views.iter().map(|view| view.ready).collect::<Vec<_>>()
+    };
+    assert_eq!(usable(&[avoided, Condition::WELL], &[true; 2]), [false, true]);
+    assert_eq!(usable(&[avoided, avoided], &[true; 2]), [true; 2]);
+    assert_eq!(usable(&[avoided, Condition::WELL], &[true, false]), [true, false]);
+}
+
+#[test]
 fn where_all_start_nobody_is_held_back() {
     let starting = Condition {
         started: 0.1,
@@ -117,6 +136,7 @@ proptest! {
                 failing,
                 started: started.min(1.0),
                 late,
+                is_avoided: false,
             });
         }
         let before = views.clone();

@@ -3,14 +3,18 @@
 use std::sync::atomic::Ordering;
 
 use policy::units::Millis;
+use tracing::warn;
 
 use super::Worker;
-use crate::breaker::{Breaker, BreakerPass, BreakerState};
+use crate::breaker::{Breaker, BreakerPass, BreakerState, Outcomes};
+use crate::pause::Pause;
 use crate::rotation::Condition;
 
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) breaker: Breaker,
+    /// After a refusal for lack of room.
+    pub(super) pause: Pause,
     /// When it last became ready.
     pub(super) since: Option<Millis>,
     pub(super) slow_start: Millis,
@@ -29,8 +33,13 @@ impl Trust {
 }
 
 impl Worker {
-    /// Returns breaker state and slow start.
+    /// Returns breaker state, slow start and pause.
     pub fn condition(&self, now: Millis) -> Condition {
+        self.condition_for(now, None)
+    }
+
+    /// Returns the condition for a request, by [what identifies it](Breaker::failed).
+    pub fn condition_for(&self, now: Millis, source: Option<u64>) -> Condition {
         let late = self.late.load(Ordering::Relaxed);
         if !self.is_watched.load(Ordering::Acquire) {
             return Condition {
@@ -44,6 +53,8 @@ impl Worker {
             failing: trust.breaker.failing(),
             started: trust.started(now),
             late,
+            is_avoided: trust.pause.is_on(now)
+                || source.is_some_and(|source| trust.breaker.has_failed(now, source)),
         }
     }
 
@@ -62,13 +73,49 @@ impl Worker {
         pass.or(regardless.then_some(BreakerPass::Ordinary))
     }
 
+    /// Returns recent outcomes of its requests.
+    pub fn outcomes(&self, now: Millis) -> Outcomes {
+        self.trust.lock().breaker.outcomes(now)
+    }
+
+    /// Opens the breaker after failures that are significantly more than those of the others. Returns whether it did.
+    pub fn open_unless_alike(&self, now: Millis, others: Outcomes) -> bool {
+        let opened = self.with_breaker(now, |breaker| breaker.open_unless_alike(now, others));
+        if opened {
+            warn!(
+                worker = self.name(),
+                "breaker opened: the worker fails its requests"
+            );
+        }
+        opened
+    }
+
     /// Applies a change to the breaker and updates `is_watched`.
     pub(crate) fn with_breaker<T>(&self, now: Millis, tell: impl FnOnce(&mut Breaker) -> T) -> T {
+        self.with_trust(now, |trust| tell(&mut trust.breaker))
+    }
+
+    fn with_trust<T>(&self, now: Millis, tell: impl FnOnce(&mut Trust) -> T) -> T {
         let mut trust = self.trust.lock();
-        let told = tell(&mut trust.breaker);
-        let watched = trust.breaker.standing(now) != BreakerState::Closed || trust.started(now) < 1.0;
+        let told = tell(&mut trust);
+        let watched = trust.breaker.standing(now) != BreakerState::Closed
+            || trust.started(now) < 1.0
+            || trust.pause.is_on(now)
+            || trust.breaker.has_failures(now);
         self.is_watched.store(watched, Ordering::Release);
         told
+    }
+
+    /// Begins a pause: the worker declined a request.
+    pub(crate) fn declined(&self, now: Millis, after: Option<Millis>) {
+        self.with_trust(now, |trust| trust.pause.declined(now, after));
+    }
+
+    /// Ends the pause: the worker has made room.
+    pub(crate) fn made_room(&self, now: Millis) {
+        if self.is_watched.load(Ordering::Acquire) {
+            self.with_trust(now, |trust| trust.pause.made_room());
+        }
     }
 
     pub(crate) fn starts_anew(&self, now: Millis) {

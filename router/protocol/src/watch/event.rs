@@ -18,6 +18,8 @@ pub(super) struct Event<'a> {
     pub(super) usage: Option<WireUsage>,
     #[serde(default)]
     pub(super) metrics: Option<WireTimes>,
+    #[serde(default)]
+    pub(super) error: Option<IgnoredAny>,
 }
 
 /// Metrics of vLLM's `--enable-per-request-metrics`.

@@ -71,7 +71,7 @@ fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
     let [choice] = event.choices.as_slice() else {
         return None;
     };
-    let plain = event.usage.is_none() && event.metrics.is_none();
+    let plain = event.usage.is_none() && event.metrics.is_none() && event.error.is_none();
     if !plain || choice.index != 0 || choice.finish_reason.is_some() || choice.message.is_some() {
         return None;
     }

@@ -2,26 +2,28 @@
 
 mod attempt;
 mod hedge;
+pub mod judged;
 pub mod pass;
 mod request;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Response, Version};
 use policy::ids::WorkerId;
-use tracing::warn;
+use tracing::{debug, warn};
 
-use self::attempt::{Answer, NotFound, Sent, Verdict};
+pub(in crate::path) use self::attempt::note;
+use self::attempt::{Answer, Next, NotFound, Sent};
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
 pub use self::request::turn_request;
 use super::context::RequestContext;
-use super::flight::{Flight, Outcome};
 use super::models;
-use super::retry::{self, Failure, RetryState};
+use super::observe::Observer;
+use super::retry::{Failure, RetryState};
 use super::select::{self, Choice};
 use super::tap::Tap;
 use super::turn::Turn;
@@ -30,6 +32,7 @@ use crate::{Proxy, RequestPermit};
 use fleet::Worker;
 use fleet::breaker::BreakerPass;
 use protocol::error::ApiError;
+use protocol::verdict::Verdict;
 use protocol::watch::Watch;
 use protocol::{headers, references};
 use tailroute_http::body::Body;
@@ -56,7 +59,7 @@ pub(crate) async fn deliver(
             let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
             let sent = Sent::start(&request, &choice, pass, &state.charged)?;
             state.tried.push(choice.worker.id);
-            (sent, choice.has_alternative(), choice.may_go_elsewhere)
+            (sent, choice.has_alternative, choice.may_go_elsewhere)
         };
         if let Some(permit) = permit {
             permit.sent();
@@ -77,29 +80,28 @@ pub(crate) async fn deliver(
             }
             None => None,
         };
-        let verdict = sent.judge(&request, head, |failure| {
-            // A request that one worker declined is not sent to workers outside normal use.
+        let next = sent.judge(&request, head, |failure| {
+            // A request that one worker refused is not sent to workers outside normal use.
             let has_other = match (failure, elsewhere) {
                 (Failure::NoModel, Some(NotFound::Denied)) => return true,
                 (Failure::NoModel, elsewhere) => elsewhere.is_some(),
-                _ => may_go_elsewhere && (has_alternative || !failure.is_declined()),
+                _ => may_go_elsewhere && (has_alternative || !failure.is_refusal()),
             };
             state.may_retry(proxy, failure, request.head, || has_other)
         });
-        match verdict {
-            Verdict::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
-            Verdict::Again(why) => {
-                warn!(worker = &*worker, why, "trying another worker");
-                proxy.state.metrics.retry(&worker);
+        match next {
+            Next::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
+            Next::Again(failure) => {
+                again(proxy, &worker, failure);
             }
-            Verdict::Failed(error) => {
+            Next::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
                     // The worker may have computed until then, so the key is charged.
                     drop(permit.take());
                 }
                 return Ok(error.response_for(request.turn.endpoint.family()));
             }
-            Verdict::NotReached(error) => return Err(error),
+            Next::NotReached(error) => return Err(error),
         }
     }
 }
@@ -147,26 +149,27 @@ pub fn select_admitted(
     }
 }
 
-/// The outcome of a response with this status, if it is relayed completely. Not every 5xx counts against the worker.
-pub fn outcome(status: StatusCode, flight: &mut Flight) -> Outcome {
-    let outcome = Outcome::of(status);
-    if outcome == Outcome::WorkerError && !retry::is_failure(status) {
-        flight.spare();
+/// Counts and logs a retry. A worker that declines does so often and is healthy.
+fn again(proxy: &Proxy, worker: &str, failure: Failure) {
+    if let Failure::Declined(_) = failure {
+        debug!(worker, "the worker declined; trying another worker");
+    } else {
+        warn!(worker, ?failure, "trying another worker");
     }
-    outcome
+    proxy.state.metrics.retry(worker);
 }
 
 fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPermit>) -> Response<Body> {
     let Answer {
         response,
         first,
+        verdict,
         mut attempt,
         sequence,
         explained,
         sent,
     } = answer;
     attempt.flight.keep(permit);
-    let outcome = outcome(response.status(), &mut attempt.flight);
     let (mut parts, incoming) = response.into_parts();
     let content_type = parts
         .headers
@@ -183,10 +186,19 @@ fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPer
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
+    ask_to_retry(&mut parts.headers, verdict);
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(request.context.proxy, request.context.deadline, sent);
-    let tap = Tap::new(first, incoming, watch, attempt, outcome, watchdog);
+    let observer = Observer::new(watch, attempt, parts.status, verdict);
+    let tap = Tap::new(first, incoming, observer, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
+}
+
+/// Adds `Retry-After` to a refusal without it.
+fn ask_to_retry(answer: &mut HeaderMap, verdict: Verdict) {
+    if let Verdict::Declined(_) = verdict {
+        answer.entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+    }
 }
 
 /// Removes hop-by-hop headers, those that only the router may set and references to workers, then adds the worker's

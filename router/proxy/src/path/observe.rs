@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
+use http::StatusCode;
+
 use super::flight::{End, Flight, Outcome};
 use super::traced::answer_facts;
 use super::watchdog::Overrun;
 use fleet::Worker;
 use protocol::family::Family;
+use protocol::verdict::Verdict;
 use protocol::watch::{Step, Watch};
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::AttemptSpan;
@@ -36,7 +39,8 @@ pub struct Observer {
     is_flowing: bool,
     worker: Arc<Worker>,
     flight: Option<Box<Flight>>,
-    /// The outcome if the response completes.
+    status: StatusCode,
+    /// The outcome of the response by its head, if it completes.
     outcome: Outcome,
     span: AttemptSpan,
     whose: Option<RequestIdentity>,
@@ -44,7 +48,7 @@ pub struct Observer {
 
 impl Observer {
     /// Observes the response of this attempt.
-    pub fn new(watch: Watch, attempt: Attempt, outcome: Outcome) -> Self {
+    pub fn new(watch: Watch, attempt: Attempt, status: StatusCode, verdict: Verdict) -> Self {
         let Attempt { flight, span } = attempt;
         Self {
             watch,
@@ -52,7 +56,8 @@ impl Observer {
             is_flowing: false,
             worker: Arc::clone(flight.worker()),
             flight: Some(flight),
-            outcome,
+            status,
+            outcome: Outcome::of(status, verdict),
             span,
             whose: RequestIdentity::current(),
         }
@@ -114,7 +119,8 @@ impl Observer {
         if let Some(key) = self.watch.answer.take() {
             flight.is_kept(key);
         }
-        if self.watch.first_token && self.outcome == Outcome::Ok {
+        let is_good = self.outcome == Outcome::Ok && self.watch.error.is_none();
+        if self.watch.first_token && is_good && !self.watch.is_in_doubt() {
             flight.first_token(self.watch.is_stream());
             self.span.first_token();
         }
@@ -147,9 +153,26 @@ impl Observer {
         if let Some(key) = self.watch.answer.take() {
             flight.is_kept(key);
         }
-        let complete = self.watch.complete || self.watch.finished || self.outcome != Outcome::Ok;
-        let outcome = if complete { self.outcome } else { Outcome::Broken };
+        let outcome = self.outcome_by_body();
+        let complete = self.watch.complete || self.watch.finished || outcome != Outcome::Ok;
+        let outcome = if complete { outcome } else { Outcome::Broken };
         self.settle(flight, outcome, complete);
+    }
+
+    /// The outcome, with regard to an error in the body.
+    fn outcome_by_body(&self) -> Outcome {
+        match self.watch.error {
+            Some(error) if self.outcome == Outcome::Ok => Outcome::of(self.status, error),
+            Some(error @ Verdict::Declined(_)) if self.status == StatusCode::SERVICE_UNAVAILABLE => {
+                Outcome::of(self.status, error)
+            }
+            _ => self.outcome,
+        }
+    }
+
+    /// Whether the worker has sent an error in the body.
+    pub fn has_error(&self) -> bool {
+        self.watch.error.is_some()
     }
 
     /// The response has passed completely, but only its head was observed.
@@ -176,6 +199,10 @@ impl Observer {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
         self.within(|| say(&flight));
+        let outcome = match self.outcome_by_body() {
+            by_body if self.has_error() => by_body,
+            _ => outcome,
+        };
         self.settle(flight, outcome, false);
     }
 
@@ -186,6 +213,7 @@ impl Observer {
         self.outcome == Outcome::Ok
             && self.watch.is_stream()
             && !is_complete
+            && !self.has_error()
             && self
                 .flight
                 .as_ref()
@@ -214,10 +242,15 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// The client left: releases what is in flight, within the request's log scope.
+    /// The client left, or ended the exchange at an error: releases what is in flight, within the request's log scope.
     fn drop(&mut self) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
+        if self.has_error() {
+            // The client left because of it.
+            self.settle(flight, self.outcome_by_body(), false);
+            return;
+        }
         self.span.end(Outcome::Aborted.as_str(), None);
         let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| drop(flight));

@@ -7,14 +7,17 @@
 //! |---|---|---|---|
 //! | no connection: refused, unreachable, timed out | no | yes | as a failed probe |
 //! | a closed connection, before any byte was written | no | yes, after another connection to the same worker | no |
-//! | 429 | no | yes | no |
-//! | 503 | no | yes | yes |
+//! | a response that declines, by its head or its body | no | yes | no |
+//! | any other 503 | no | yes | yes |
 //! | 404, while another worker serves the model | no | yes; outside the limits below if it says that the model is missing | no |
+//! | a response of 200 whose first event or whole body is an error | yes | if idempotent | by the error's code |
 //! | connection lost after the first byte of the request | yes | if idempotent | yes |
 //! | no first token in time | yes | no: the worker may still be computing | unless it makes progress on other requests |
 //! | the request's own deadline passes | yes | no | no |
-//! | any other response, 5xx too | yes | no: it is relayed | 5xx but 501 |
+//! | any other response, 5xx too | yes | no: it is relayed | if it [failed](Verdict::Failed) |
 //! | failure after the first byte of a response was relayed | yes | no | yes |
+//!
+//! What a response means is decided by [`protocol::verdict`].
 //!
 //! A worker may close a reused connection just as the request is written, which counts as begun. To make it rare, idle
 //! connections are closed before engines close them (uvicorn, which serves vLLM and SGLang, waits five seconds).
@@ -31,6 +34,7 @@ use hyper_util::client::legacy;
 use policy::ids::WorkerId;
 
 use crate::Proxy;
+use protocol::verdict::{PushBack, Verdict};
 use tailroute_http::upstream;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
@@ -66,12 +70,14 @@ pub enum Failure {
     NoConnection,
     /// The request was returned unwritten.
     Unsent,
-    /// The worker declined with 429.
-    Busy,
-    /// The worker declined with 503.
+    /// The worker has no room.
+    Declined(PushBack),
+    /// The worker answered 503 without having declined.
     Unavailable,
     /// The worker declined with 404: it may lack the model.
     NoModel,
+    /// The body of a response of 200 begins with an error.
+    ErrorInBody,
     /// The connection was lost after the first byte of the request was written.
     Lost,
     /// No response came in time.
@@ -109,43 +115,42 @@ impl Failure {
         }
     }
 
-    /// The failure that a status means; `None` if the response is relayed.
-    pub fn of_status(status: StatusCode) -> Option<Self> {
-        match status {
-            StatusCode::TOO_MANY_REQUESTS => Some(Self::Busy),
-            StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
-            StatusCode::NOT_FOUND => Some(Self::NoModel),
+    /// The failure that a response means; `None` if it is relayed.
+    pub fn of_answer(status: StatusCode, verdict: Verdict) -> Option<Self> {
+        match verdict {
+            Verdict::Declined(push_back) => Some(Self::Declined(push_back)),
+            Verdict::Failed if status == StatusCode::SERVICE_UNAVAILABLE => Some(Self::Unavailable),
+            Verdict::Failed if status.is_success() => Some(Self::ErrorInBody),
+            Verdict::ClientError if status == StatusCode::NOT_FOUND => Some(Self::NoModel),
             _ => None,
         }
     }
 
     /// Whether the worker may have begun the request.
     pub fn may_have_begun(self) -> bool {
-        matches!(self, Self::Lost | Self::TimedOut | Self::DeadlinePassed)
+        matches!(
+            self,
+            Self::ErrorInBody | Self::Lost | Self::TimedOut | Self::DeadlinePassed
+        )
     }
 
-    /// Whether the worker declined the request.
-    pub fn is_declined(self) -> bool {
-        matches!(self, Self::Busy | Self::Unavailable)
-    }
-
-    /// Why a declined request is tried elsewhere, for the log.
-    pub fn refusal(self) -> &'static str {
-        match self {
-            Self::NoModel => "the worker does not serve the model",
-            _ => "the worker refused the request",
-        }
+    /// Whether the worker refused the request.
+    pub fn is_refusal(self) -> bool {
+        matches!(self, Self::Declined(_) | Self::Unavailable)
     }
 
     /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
     pub fn is_the_workers(self) -> bool {
-        matches!(self, Self::Unavailable | Self::Lost | Self::TimedOut)
+        matches!(
+            self,
+            Self::Unavailable | Self::ErrorInBody | Self::Lost | Self::TimedOut
+        )
     }
 
     fn allows_retry(self, idempotent: impl FnOnce() -> bool) -> bool {
         match self {
-            Self::NoConnection | Self::Unsent | Self::Busy | Self::Unavailable | Self::NoModel => true,
-            Self::Lost => idempotent(),
+            Self::NoConnection | Self::Unsent | Self::Declined(_) | Self::Unavailable | Self::NoModel => true,
+            Self::Lost | Self::ErrorInBody => idempotent(),
             Self::TimedOut | Self::DeadlinePassed | Self::Unaddressable => false,
         }
     }
@@ -219,11 +224,6 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
-/// Whether a response with this status counts against the worker. 501 does not: the worker lacks the feature.
-pub fn is_failure(status: StatusCode) -> bool {
-    status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
-}
-
 /// Whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only [computes](COMPUTES), or
 /// its client declares it ([`IDEMPOTENCY_KEY`]).
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
@@ -263,36 +263,50 @@ mod tests {
     #[test]
     fn what_may_have_begun_is_retried_only_if_it_is_idempotent() {
         use Failure::*;
-        for failure in [NoConnection, Unsent, Busy, Unavailable, NoModel] {
+        for failure in [
+            NoConnection,
+            Unsent,
+            Declined(PushBack::default()),
+            Unavailable,
+            NoModel,
+        ] {
             assert!(
                 !failure.may_have_begun() && failure.allows_retry(|| false),
                 "{failure:?}"
             );
         }
-        assert!(Lost.allows_retry(|| true) && !Lost.allows_retry(|| false));
+        for failure in [Lost, ErrorInBody] {
+            assert!(
+                failure.allows_retry(|| true) && !failure.allows_retry(|| false),
+                "{failure:?}"
+            );
+        }
         for failure in [TimedOut, DeadlinePassed, Unaddressable] {
             assert!(!failure.allows_retry(|| true), "{failure:?}");
         }
     }
 
     #[test]
-    fn only_404_429_and_503_may_decline_a_request() {
-        for status in 200..600 {
+    fn only_a_refusal_a_404_or_an_error_in_a_200_is_not_relayed_at_once() {
+        let declined = Verdict::Declined(PushBack::default());
+        for (status, verdict, failure) in [
+            (429, declined, Some(Failure::Declined(PushBack::default()))),
+            (503, declined, Some(Failure::Declined(PushBack::default()))),
+            (200, declined, Some(Failure::Declined(PushBack::default()))),
+            (503, Verdict::Failed, Some(Failure::Unavailable)),
+            (200, Verdict::Failed, Some(Failure::ErrorInBody)),
+            (404, Verdict::ClientError, Some(Failure::NoModel)),
+            (500, Verdict::Failed, None),
+            (200, Verdict::Ok, None),
+            (200, Verdict::ClientError, None),
+            (400, Verdict::ClientError, None),
+        ] {
             let status = StatusCode::from_u16(status).unwrap();
             assert_eq!(
-                Failure::of_status(status).is_some(),
-                matches!(status.as_u16(), 404 | 429 | 503)
+                Failure::of_answer(status, verdict),
+                failure,
+                "{status} {verdict:?}"
             );
-        }
-    }
-
-    #[test]
-    fn a_worker_is_not_blamed_for_what_clients_do() {
-        for status in [400, 401, 404, 413, 422, 429, 499, 501] {
-            assert!(!is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
-        }
-        for status in [500, 502, 503, 504] {
-            assert!(is_failure(StatusCode::from_u16(status).unwrap()), "{status}");
         }
     }
 }

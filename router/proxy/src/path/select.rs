@@ -37,6 +37,8 @@ pub struct Choice {
     pub view: WorkerView,
     /// Whether the worker was chosen although its breaker is open, because too few others remain.
     pub regardless: bool,
+    /// Whether another untried worker in normal use could serve the turn.
+    pub has_alternative: bool,
     /// Whether another untried worker could serve the turn, even one that is not in normal use.
     pub may_go_elsewhere: bool,
     /// When selection began, when residency was known and when the worker was chosen; if requests are traced.
@@ -75,6 +77,8 @@ struct Scratch {
     views: Vec<WorkerView>,
     conditions: Vec<Condition>,
     ready: Vec<bool>,
+    /// Ready workers whose breaker and slow start allow turns.
+    usual: Vec<bool>,
 }
 
 thread_local! {
@@ -91,12 +95,6 @@ impl Choice {
             ]
         };
         self.timed.map(stages).into_iter().flatten()
-    }
-
-    /// Whether another worker in normal use could have been chosen.
-    #[must_use]
-    pub fn has_alternative(&self) -> bool {
-        self.decision.terms.iter().filter(|terms| terms.ready).count() > 1
     }
 }
 
@@ -151,6 +149,7 @@ fn select_with(
         views,
         conditions,
         ready,
+        usual,
     } = scratch;
     let decision = decide(proxy, turn, found, views).ok_or_else(|| match tried {
         [] => proxy.state.no_worker_ready(),
@@ -170,7 +169,13 @@ fn select_with(
         terms = ?decision.terms,
         "chosen"
     );
+    let is_other = |could: &[bool]| {
+        let mut others = views.iter().zip(could);
+        others.any(|(view, could)| *could && view.id != worker.id && !tried.contains(&view.id))
+    };
     Ok(Choice {
+        has_alternative: is_other(usual),
+        may_go_elsewhere: is_other(ready),
         matched: Matched::of(found, worker.id),
         evict_first: evict_first(proxy, turn, &worker, found.prompt),
         worker,
@@ -181,9 +186,6 @@ fn select_with(
             .zip(instant())
             .map(|((began, matched), chosen)| [began, matched, chosen]),
         regardless: conditions[at].breaker == BreakerState::Open,
-        may_go_elsewhere: (0..)
-            .zip(ready.iter())
-            .any(|(other, ready)| *ready && other != at && !tried.contains(&views[other].id)),
     })
 }
 
@@ -195,6 +197,7 @@ impl Scratch {
             views,
             conditions,
             ready,
+            usual,
         } = self;
         let eligible = turn.eligibility(proxy, workers);
         views.clear();
@@ -207,7 +210,10 @@ impl Scratch {
         }));
         ready.clear();
         ready.extend(views.iter().map(|view| view.ready));
-        narrow(proxy, workers, now, views, conditions);
+        narrow(proxy, workers, now, turn.source(), views, conditions);
+        usual.clear();
+        usual.extend(views.iter().map(|view| view.ready));
+        rotation::avoid(views, conditions);
         let Some(home) = turn.home else { return };
         let is_possible = workers.get(home.index()).is_some_and(|worker| {
             worker.accepts_pinned()
@@ -221,6 +227,7 @@ impl Scratch {
                 *ready &= view.id == home;
                 view.ready = *ready;
             }
+            usual.clone_from(ready);
         }
     }
 
@@ -277,11 +284,12 @@ pub(super) fn narrow(
     proxy: &Proxy,
     workers: &[Arc<Worker>],
     now: Millis,
+    source: Option<u64>,
     views: &mut [WorkerView],
     conditions: &mut Vec<Condition>,
 ) {
     conditions.clear();
-    conditions.extend(workers.iter().map(|worker| worker.condition(now)));
+    conditions.extend(workers.iter().map(|worker| worker.condition_for(now, source)));
     if conditions.iter().all(|condition| *condition == Condition::WELL) {
         return;
     }

@@ -11,14 +11,13 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tracing::warn;
 
 use super::flight::Outcome;
-use super::observe::{Attempt, Observer};
+use super::observe::Observer;
 use super::watchdog::{Overrun, Watchdog};
 use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
-use protocol::watch::Watch;
-use tailroute_http::body::{self, BodyError, Piece, Pieces, PolledFrame};
+use tailroute_http::body::{self, BodyError, MOST_BYTES, Piece, Pieces, PolledFrame};
 use tailroute_http::upstream::Answer;
 
 /// The response body sent to the client.
@@ -44,18 +43,11 @@ enum Failing {
 
 impl Tap {
     /// Wraps a response, of which `first` was already read.
-    pub fn new(
-        first: Option<Frame<Bytes>>,
-        inner: Answer,
-        watch: Watch,
-        attempt: Attempt,
-        outcome: Outcome,
-        watchdog: Watchdog,
-    ) -> Self {
+    pub fn new(first: Option<Frame<Bytes>>, inner: Answer, observer: Observer, watchdog: Watchdog) -> Self {
         let mut tap = Self {
             first,
             inner,
-            observer: Observer::new(watch, attempt, outcome),
+            observer,
             watchdog,
             failing: Failing::No,
             is_over: false,
@@ -116,13 +108,15 @@ impl Tap {
     fn broke(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
         self.observer
             .broke(Outcome::Broken, |flight| note_cut(flight.worker(), &error));
-        self.end(cx, error, &ApiError::WorkerFailed)
+        self.end(cx, error, &ApiError::WorkerBrokeOff)
     }
 
     /// Ends a broken stream: sends an error event if possible, then cuts the connection.
     fn end(&mut self, cx: &mut Context<'_>, error: BodyError, told: &ApiError) -> Poll<PolledFrame> {
         let family = self.observer.family();
-        let Some(standing) = self.observer.standing() else {
+        // An error that the worker has sent is the last one.
+        let standing = self.observer.standing().filter(|_| !self.observer.has_error());
+        let Some(standing) = standing else {
             // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
             self.failing = Failing::Cut(error);
             cx.waker().wake_by_ref();
@@ -151,8 +145,18 @@ impl Drop for Tap {
 
 impl Pieces for Tap {
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
-        if self.first.is_some() || !matches!(self.failing, Failing::No) {
+        if self.first.is_some() && self.inner.is_end_stream() || !matches!(self.failing, Failing::No) {
             return Pin::new(self).poll_frame(cx).map(Piece::Frame);
+        }
+        match self.first.take().map(Frame::into_data) {
+            Some(Ok(data)) if data.len() <= MOST_BYTES => {
+                self.watchdog.saw(self.observer.passed(&data));
+                out.extend_from_slice(&data);
+                return Poll::Ready(Piece::Added);
+            }
+            Some(Ok(data)) => return self.hand_on(Frame::data(data)).map(Piece::Frame),
+            Some(Err(trailers)) => return self.hand_on(trailers).map(Piece::Frame),
+            None => {}
         }
         let before = out.len();
         match self.inner.poll_piece(cx, out) {

@@ -28,7 +28,9 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use self::frames::Frames;
 use super::context::RequestContext;
-use super::forward::{Wanted, mark, pass};
+use super::forward::judged::Judged;
+use super::forward::{Wanted, mark, note, pass};
+use super::retry::{Charged, Failure};
 use super::upgrade::{WEBSOCKET, is_extended_connect, names_websocket};
 use super::{cors, named};
 use crate::Proxy;
@@ -95,12 +97,17 @@ pub(super) async fn open(
     let mut response = match timeout_at(own.unwrap_or(until), asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
-            warn!(worker = worker.name(), %error, "no tunnel");
+            let failure = Failure::of(&error);
+            note(proxy, &worker, &error, failure);
+            if failure.is_the_workers() {
+                proxy.state.failed(&mut in_flight, None);
+            }
             return Err(ApiError::WorkerFailed);
         }
         Err(_) if own.is_some() => return Err(deadline.exceeded()),
         Err(_) => {
             warn!(worker = worker.name(), "the worker did not answer the upgrade");
+            proxy.state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
         }
     };
@@ -113,10 +120,13 @@ pub(super) async fn open(
     };
     if is_unfit {
         warn!(worker = worker.name(), status = %response.status(), "no WebSocket");
+        proxy.state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
     }
     if !is_open {
-        return Ok(pass::answered(context, response, in_flight, permit, sent));
+        let judged = Judged::of(response).await;
+        judged.account(proxy, &mut in_flight, &Charged::default());
+        return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);

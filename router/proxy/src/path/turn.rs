@@ -139,6 +139,13 @@ impl Turn {
         Eligibility::of(among, &self.model, proxy.state.config.routing.unlisted_models)
     }
 
+    /// The prompt and its client, for breakers: the same request fails for the same reason. `None` if no prompt is
+    /// known.
+    pub fn source(&self) -> Option<u64> {
+        let last = self.fingerprint.chain.hashes().last()?;
+        Some(last.0 ^ self.tenant.rotate_left(32))
+    }
+
     pub(super) fn may_go_to(&self, worker: &Worker) -> bool {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }

@@ -229,5 +229,8 @@ impl SpanRecord {
 
 /// Returns whether an outcome is a failure that the client did not cause.
 pub(super) fn is_failure(outcome: &str) -> bool {
-    matches!(outcome, "broken" | "worker_error" | "deadline" | "cut")
+    matches!(
+        outcome,
+        "broken" | "worker_error" | "error_in_body" | "deadline" | "cut"
+    )
 }

@@ -207,7 +207,7 @@ fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mu
     ]);
     let is_failure = matches!(
         attempt.outcome,
-        "broken" | "worker_error" | "deadline" | "not_reached"
+        "broken" | "worker_error" | "error_in_body" | "deadline" | "not_reached"
     );
     let ids = SpanIds {
         own: attempt.span,

@@ -2,6 +2,7 @@
 //!
 //! The doc comments name public issues in which users of other routers met the failure.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use config::{Config, PolicyName};
@@ -39,9 +40,12 @@ pub(crate) fn standing(fleet: &Fleet, engine: usize) -> BreakerState {
         .breaker
 }
 
+/// Sends requests that are all different: one that is repeated counts once for a breaker.
 async fn statuses(fleet: &Fleet, count: u64) -> Vec<u16> {
+    static SEED: AtomicU64 = AtomicU64::new(0);
     let mut all = Vec::new();
-    for seed in 0..count {
+    for _ in 0..count {
+        let seed = SEED.fetch_add(1, Ordering::Relaxed);
         let answer = fleet.chat(&[], &ask(&words(seed, 9), json!({}))).await;
         all.push(answer.status.as_u16());
     }
@@ -171,7 +175,8 @@ async fn a_lost_connection_is_retried_only_for_idempotent_requests() {
     let mut seen = Vec::new();
     for (key, engine) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
         let headers: &[(&str, &str)] = if key { &[("idempotency-key", "7")] } else { &[] };
-        let answer = fleet.chat(headers, &ask("hello", json!({}))).await;
+        let text = format!("hello {key} {engine}");
+        let answer = fleet.chat(headers, &ask(&text, json!({}))).await;
         seen.push((key, engine, answer.status.as_u16()));
     }
     let with_key: Vec<u16> = seen

@@ -11,6 +11,7 @@ mod aborts;
 mod admin;
 mod admission;
 mod affinity;
+mod answers;
 mod api;
 mod bad_input;
 mod bounds;

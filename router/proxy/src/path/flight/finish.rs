@@ -8,6 +8,7 @@ use tracing::debug;
 use super::{Flight, Outcome};
 use crate::path::watchdog::Overrun;
 use protocol::reply;
+use protocol::verdict::PushBack;
 use protocol::watch::Seen;
 
 /// How an attempt ended.
@@ -43,10 +44,11 @@ impl Flight {
         self.note_breaker(end.outcome);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
-        let offsets = seen.usage.and_then(|usage| self.learn_usage(usage, &seen));
+        let counted = seen.usage.filter(|_| end.outcome.is_computed());
+        let offsets = counted.and_then(|usage| self.learn_usage(usage, &seen));
         self.settle_charge(end.outcome, seen.usage);
         let is_computed =
-            self.progress.started && end.outcome != Outcome::ClientError && self.turn.endpoint.generates();
+            self.progress.started && end.outcome.is_computed() && self.turn.endpoint.generates();
         self.settle(is_computed, &seen, offsets);
         self.close_account(end.outcome, &seen);
         self.count_answered(end.outcome, &seen);
@@ -59,10 +61,11 @@ impl Flight {
 
     /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
     fn note_breaker(&mut self, outcome: Outcome) {
-        if outcome == Outcome::Ok {
-            self.answered();
-        } else if outcome.is_the_workers() {
-            self.charge();
+        match outcome {
+            Outcome::Ok => self.answered(),
+            Outcome::Declined(push_back) => self.declined(push_back),
+            outcome if outcome.is_the_workers() => self.charge(),
+            _ => {}
         }
     }
 
@@ -83,8 +86,13 @@ impl Flight {
         }
     }
 
+    /// Records that the worker had no room for the request.
+    pub fn declined(&mut self, push_back: PushBack) {
+        self.in_flight.declined(push_back.after);
+    }
+
     /// Excuses the worker from later failures of this request.
-    pub fn spare(&mut self) {
+    fn spare(&mut self) {
         self.charged.store(true, Ordering::Relaxed);
     }
 
@@ -101,8 +109,8 @@ impl Flight {
 
     /// Counts the request as a failure of the worker, unless an earlier attempt was counted.
     pub fn charge(&mut self) {
-        if !self.charged.swap(true, Ordering::Relaxed) && self.in_flight.failed() {
-            self.proxy.state.breaker_opened(self.worker());
+        if !self.charged.swap(true, Ordering::Relaxed) {
+            self.proxy.state.failed(&mut self.in_flight, self.turn.source());
         }
     }
 

@@ -1,16 +1,21 @@
 //! Outcomes of attempts.
 
 use http::StatusCode;
+use protocol::verdict::{PushBack, Verdict};
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The response is complete.
     Ok,
-    /// The worker rejected the request: 4xx.
+    /// The client's error: 4xx, or an error in the body with such a code.
     ClientError,
+    /// The worker had no room.
+    Declined(PushBack),
     /// The worker failed: 5xx, no response, or a timeout.
     WorkerError,
+    /// The worker failed: an error in the body of a response of 200.
+    ErrorInBody,
     /// The response was cut short.
     Broken,
     /// The client left.
@@ -26,12 +31,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of a response with this status, if it is relayed completely.
-    pub(in crate::path) fn of(status: StatusCode) -> Self {
-        match status.as_u16() {
-            500.. => Self::WorkerError,
-            400.. => Self::ClientError,
-            _ => Self::Ok,
+    /// The outcome of a response that is relayed completely.
+    pub fn of(status: StatusCode, verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Ok => Self::Ok,
+            Verdict::ClientError => Self::ClientError,
+            Verdict::Declined(push_back) => Self::Declined(push_back),
+            Verdict::Failed if status.is_success() => Self::ErrorInBody,
+            Verdict::Failed => Self::WorkerError,
+            Verdict::Broken => Self::Broken,
         }
     }
 
@@ -40,7 +48,9 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::ClientError => "client_error",
+            Self::Declined(_) => "declined",
             Self::WorkerError => "worker_error",
+            Self::ErrorInBody => "error_in_body",
             Self::Broken => "broken",
             Self::Aborted => "aborted",
             Self::Deadline => "deadline",
@@ -57,6 +67,14 @@ impl Outcome {
 
     /// Whether the outcome counts as a failure of the worker.
     pub(super) fn is_the_workers(self) -> bool {
-        matches!(self, Self::WorkerError | Self::Broken)
+        matches!(self, Self::WorkerError | Self::ErrorInBody | Self::Broken)
+    }
+
+    /// Whether the worker computed what its response shows. An error is no observation of costs or caches.
+    pub(super) fn is_computed(self) -> bool {
+        !matches!(
+            self,
+            Self::ClientError | Self::Declined(_) | Self::WorkerError | Self::ErrorInBody
+        )
     }
 }

@@ -19,8 +19,12 @@ impl Flight {
         let Some(permit) = &mut self.permit else { return };
         match (usage, outcome) {
             (Some(usage), _) => permit.charge.correct(Tokens(usage.prompt + usage.completion)),
-            (None, Outcome::WorkerError | Outcome::ClientError) => permit.charge.give_back(),
-            (None, Outcome::Broken) if !self.progress.started => permit.charge.give_back(),
+            (None, Outcome::WorkerError | Outcome::ClientError | Outcome::Declined(_)) => {
+                permit.charge.give_back();
+            }
+            (None, Outcome::Broken | Outcome::ErrorInBody) if !self.progress.started => {
+                permit.charge.give_back();
+            }
             (None, _) if self.turn.endpoint.generates() => {
                 let ratio = self.proxy.state.knowledge.ratio(&self.turn.model);
                 permit.charge.add(self.progress.passed.tokens(ratio));
@@ -105,8 +109,7 @@ impl Flight {
     pub(super) fn write_down(&mut self, end: &End) {
         let slip = self.slip.take();
         let recent = self.proxy.state.operator.recent.open();
-        let was_load =
-            self.progress.started && self.turn.endpoint.generates() && end.outcome != Outcome::ClientError;
+        let was_load = self.progress.started && self.turn.endpoint.generates() && end.outcome.is_computed();
         if was_load && (slip.is_some() || recent.is_some()) {
             let record = self.record(end);
             if let Some(recent) = recent.as_deref().and_then(Option::as_ref) {

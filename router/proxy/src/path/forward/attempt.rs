@@ -1,4 +1,4 @@
-//! One attempt to answer a turn, and its verdict.
+//! One attempt to answer a turn, and what follows from its result.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::super::context::RequestContext;
@@ -26,9 +26,16 @@ use fleet::breaker::BreakerPass;
 use fleet::health::Probe;
 use protocol::error::ApiError;
 use protocol::lacks_model::lacks_model;
+use protocol::verdict::Verdict;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 use telemetry::traces::AttemptSpan;
+
+/// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails at
+/// once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
+const REFUSAL: Duration = Duration::from_millis(100);
+/// Longest wait for the body of a 503 or 404, which says whether the worker declined or lacks the model.
+pub(super) const REASON: Duration = Duration::from_secs(1);
 
 /// A turn sent to a worker. Dropping it cancels the request.
 pub(super) struct Sent {
@@ -41,14 +48,14 @@ pub(super) struct Sent {
     since: Instant,
     until: Instant,
     limit: Duration,
-    /// The response counts as started at its first piece, not at its head.
+    /// Every response counts as started at its first piece, not at its head.
     peeks: bool,
     span: AttemptSpan,
 }
 
 pub(super) enum Head {
-    /// The response head, and its first piece if that was awaited.
-    Answer(Response<upstream::Answer>, Option<Frame<Bytes>>),
+    /// The response head, its first piece if that was awaited, and what they mean.
+    Answer(Response<upstream::Answer>, Option<Frame<Bytes>>, Verdict),
     /// The connection failed before a head.
     Lost(upstream::Error),
     /// The body failed after the head.
@@ -60,12 +67,13 @@ pub(super) enum Head {
 impl Head {
     /// Whether it is a response to relay, rather than a failure or refusal.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Answer(response, _) if Failure::of_status(response.status()).is_none())
+        matches!(self, Self::Answer(response, _, verdict)
+            if Failure::of_answer(response.status(), *verdict).is_none())
     }
 
     /// The kind of a 404; `None` for anything else.
     pub(super) fn not_found(&self) -> Option<NotFound> {
-        let Self::Answer(response, first) = self else {
+        let Self::Answer(response, first, _) = self else {
             return None;
         };
         let body = first.as_ref().and_then(Frame::data_ref);
@@ -88,17 +96,18 @@ pub(super) enum NotFound {
 pub(super) struct Answer {
     pub(super) response: Response<upstream::Answer>,
     pub(super) first: Option<Frame<Bytes>>,
+    pub(super) verdict: Verdict,
     pub(super) attempt: Attempt,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
     pub(super) sent: Instant,
 }
 
-pub(super) enum Verdict {
+pub(super) enum Next {
     /// Relay this response.
     Answer(Box<Answer>),
     /// Retry on another worker. The retry budget was charged.
-    Again(&'static str),
+    Again(Failure),
     /// Answer with this error. The request was counted.
     Failed(ApiError),
     /// Answer with this error. The request reached no worker.
@@ -181,27 +190,25 @@ impl Sent {
         request: &TurnRequest<'_>,
         head: Head,
         mut may_retry: impl FnMut(Failure) -> bool,
-    ) -> Verdict {
+    ) -> Next {
         let RequestContext { proxy, deadline, .. } = *request.context;
         let late = Instant::now() >= self.until;
         match head {
-            Head::Answer(response, first) => match Failure::of_status(response.status()) {
-                Some(failure) if may_retry(failure) => {
-                    self.lost(failure, Outcome::NotReached);
-                    Verdict::Again(failure.refusal())
+            Head::Answer(response, first, verdict) => {
+                let status = response.status();
+                match Failure::of_answer(status, verdict) {
+                    Some(failure) if may_retry(failure) => {
+                        self.lost(failure, Outcome::NotReached);
+                        Next::Again(failure)
+                    }
+                    // No stream begins with a refusal.
+                    Some(failure @ Failure::Declined(_)) if status.is_success() => {
+                        self.lost(failure, Outcome::of(status, verdict));
+                        Next::Failed(ApiError::WorkersBusy)
+                    }
+                    _ => Next::Answer(Box::new(self.answered(response, first, verdict))),
                 }
-                _ => Verdict::Answer(Box::new(Answer {
-                    response,
-                    first,
-                    attempt: Attempt {
-                        flight: self.flight,
-                        span: self.span,
-                    },
-                    sequence: self.sequence,
-                    explained: self.explained,
-                    sent: self.since,
-                })),
-            },
+            }
             Head::Lost(error) => {
                 let failure = Failure::of(&error);
                 note(proxy, self.flight.worker(), &error, failure);
@@ -217,19 +224,39 @@ impl Sent {
                 let worker = &*self.worker_name();
                 debug!(worker, "no response before the request's deadline");
                 self.lost(Failure::DeadlinePassed, Outcome::Deadline);
-                Verdict::Failed(deadline.exceeded())
+                Next::Failed(deadline.exceeded())
             }
             Head::Late => {
                 let (worker, limit) = (&*self.worker_name(), self.limit);
                 warn!(worker, limit_s = limit.as_secs_f64(), "the worker timed out");
                 self.flight.spare_if_busy(Overrun::NotBegun(limit));
                 self.lost(Failure::TimedOut, Outcome::WorkerError);
-                Verdict::Failed(ApiError::WorkerTimeout(limit))
+                Next::Failed(ApiError::WorkerTimeout(limit))
             }
         }
     }
 
-    fn broke(self, failure: Failure, again: bool) -> Verdict {
+    fn answered(
+        self,
+        response: Response<upstream::Answer>,
+        first: Option<Frame<Bytes>>,
+        verdict: Verdict,
+    ) -> Answer {
+        Answer {
+            response,
+            first,
+            verdict,
+            attempt: Attempt {
+                flight: self.flight,
+                span: self.span,
+            },
+            sequence: self.sequence,
+            explained: self.explained,
+            sent: self.since,
+        }
+    }
+
+    fn broke(self, failure: Failure, again: bool) -> Next {
         let begun = failure.may_have_begun();
         self.lost(
             failure,
@@ -240,55 +267,68 @@ impl Sent {
             },
         );
         match (again, begun) {
-            (true, _) => Verdict::Again("the connection was lost"),
-            (false, true) => Verdict::Failed(ApiError::WorkerFailed),
-            (false, false) => Verdict::NotReached(ApiError::WorkerFailed),
+            (true, _) => Next::Again(failure),
+            (false, true) => Next::Failed(ApiError::WorkerFailed),
+            (false, false) => Next::NotReached(ApiError::WorkerFailed),
         }
     }
 
     /// Ends an attempt without a response to relay.
     fn lost(mut self, failure: Failure, outcome: Outcome) {
-        if failure.is_the_workers() {
-            self.flight.charge();
+        let span = match failure {
+            Failure::Lost => Outcome::WorkerError,
+            Failure::ErrorInBody => Outcome::ErrorInBody,
+            _ => outcome,
+        };
+        match failure {
+            Failure::Declined(push_back) => self.flight.declined(push_back),
+            failure if failure.is_the_workers() => self.flight.charge(),
+            _ => {}
         }
-        let begun = failure == Failure::Lost;
-        let span = if begun { Outcome::WorkerError } else { outcome };
         self.span.end(span.as_str(), None);
         self.flight.end(outcome);
     }
 }
 
 async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>, peeks: bool) -> Head {
-    let mut response = match head.take() {
+    let response = match head.take() {
         Some(response) => response,
         None => match reply.await {
             Ok(response) => response,
             Err(error) => return Head::Lost(error),
         },
     };
+    let status = response.status();
+    let by_head = Verdict::of_head(status, response.headers());
     // The body of a 404 says what was not found.
-    let reads_on = match response.status() {
-        StatusCode::NOT_FOUND => true,
-        status => peeks && status.is_success(),
-    };
-    if !reads_on {
-        return Head::Answer(response, None);
+    let reads_on = status == StatusCode::NOT_FOUND || (peeks && status.is_success());
+    if let Some(verdict) = by_head.filter(|_| !reads_on) {
+        return Head::Answer(response, None, verdict);
     }
     // Stored in `head` while it waits, so that cancellation does not lose it.
-    match head.insert(response).frame().await {
-        Some(Err(error)) => Head::Broke(error),
-        first => match head.take() {
-            Some(whole) => {
-                response = whole;
-                Head::Answer(response, first.and_then(Result::ok))
-            }
-            None => Head::Late,
-        },
+    let first = head.insert(response).frame();
+    let first = match (peeks, status.is_success()) {
+        (true, true) => first.await,
+        (false, true) => timeout(REFUSAL, first).await.unwrap_or(None),
+        (_, false) => timeout(REASON, first).await.unwrap_or(None),
+    };
+    match (first, head.take()) {
+        (Some(Err(error)), _) if status.is_success() => Head::Broke(error),
+        (first, Some(response)) => {
+            let first = first.and_then(Result::ok);
+            let body = first
+                .as_ref()
+                .and_then(Frame::data_ref)
+                .map_or(&b""[..], |data| &data[..]);
+            let verdict = Verdict::of(status, response.headers(), body);
+            Head::Answer(response, first, verdict)
+        }
+        (_, None) => Head::Late,
     }
 }
 
 /// Logs why no response came. A failed connection counts as a failed probe.
-pub(super) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
+pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {
             if worker.unreachable.is_due(proxy.state.clock.now()) {

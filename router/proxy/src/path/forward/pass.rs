@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
-use http_body::{Body as HttpBody, SizeHint};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
@@ -29,14 +29,16 @@ use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
 use super::super::watchdog::{Overrun, Watchdog};
 use super::attempt::note;
-use super::mark;
+use super::judged::{Judged, report};
+use super::{again as retried, ask_to_retry, mark};
 use crate::{Proxy, RequestPermit};
 use fleet::breaker::BreakerState;
 use fleet::eligibility::Eligibility;
-use fleet::{InFlight, Worker};
+use fleet::{InFlight, Worker, rotation};
 use protocol::error::ApiError;
 use protocol::first_event::FirstEvent;
 use protocol::headers;
+use protocol::verdict::Verdict;
 use protocol::watch::Step;
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 use telemetry::traces::Trace;
@@ -110,10 +112,7 @@ pub(crate) async fn pass(
             return Err(ApiError::RequestTimeout(*limit));
         }
         let is_busy = || proxy.state.is_answering(&worker, bytes_before);
-        if ended.is_the_workers(is_busy) && !state.charged.swap(true, Ordering::Relaxed) && in_flight.failed()
-        {
-            proxy.state.breaker_opened(&worker);
-        }
+        report(proxy, ended.verdict(is_busy), &mut in_flight, &state.charged);
         state.tried.push(worker.id);
         let is_elsewhere = ended.is_not_found() && wanted.is_elsewhere(proxy, &worker, &state.tried).await;
         let again = ended.failure().is_some_and(|failure| {
@@ -128,11 +127,11 @@ pub(crate) async fn pass(
             state.may_retry(proxy, failure, &head, has_other)
         });
         match ended {
-            _ if again => {
-                warn!(worker = worker.name(), "trying another worker");
-                proxy.state.metrics.retry(worker.name());
+            Ended::Answer(judged) if !again => {
+                return Ok(answered(context, judged, in_flight, permit, sent));
             }
-            Ended::Answer(response) => return Ok(answered(context, response, in_flight, permit, sent)),
+            Ended::Answer(_) => proxy.state.metrics.retry(worker.name()),
+            Ended::Failed(failure, _) if again => retried(proxy, worker.name(), failure),
             Ended::Failed(_, error) => return Err(error),
         }
     }
@@ -146,7 +145,7 @@ fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
 
 pub(in crate::path) fn answered(
     context: &RequestContext<'_>,
-    response: Response<Incoming>,
+    judged: Judged,
     mut in_flight: InFlight,
     permit: RequestPermit,
     sent: Instant,
@@ -157,12 +156,19 @@ pub(in crate::path) fn answered(
         deadline,
         ..
     } = *context;
-    settled(proxy, response.status(), &mut in_flight, timer);
+    let Judged {
+        response,
+        first,
+        verdict,
+    } = judged;
+    settled(proxy, response.status(), verdict, &mut in_flight, timer);
     let (mut parts, incoming) = response.into_parts();
     mark(proxy, &mut parts.headers, in_flight.worker(), None);
+    ask_to_retry(&mut parts.headers, verdict);
     parts.version = Version::HTTP_11;
     let passing = Passing {
         proxy: Arc::clone(proxy),
+        read: first,
         inner: incoming,
         first: FirstEvent::of(&parts.headers),
         watchdog: Watchdog::new(proxy, deadline, sent),
@@ -174,9 +180,15 @@ pub(in crate::path) fn answered(
     Response::from_parts(parts, body::streaming(passing))
 }
 
-/// Reports a worker's response to the breaker, and counts the request.
-pub fn settled(proxy: &Proxy, status: StatusCode, in_flight: &mut InFlight, timer: RequestTimer) {
-    let outcome = Outcome::of(status);
+/// Reports a worker's good response to the breaker, and counts the request.
+pub fn settled(
+    proxy: &Proxy,
+    status: StatusCode,
+    verdict: Verdict,
+    in_flight: &mut InFlight,
+    timer: RequestTimer,
+) {
+    let outcome = Outcome::of(status, verdict);
     if outcome == Outcome::Ok && in_flight.answered() {
         proxy.state.breaker_closed(in_flight.worker());
     }
@@ -184,30 +196,33 @@ pub fn settled(proxy: &Proxy, status: StatusCode, in_flight: &mut InFlight, time
 }
 
 enum Ended {
-    Answer(Response<Incoming>),
+    Answer(Judged),
     Failed(Failure, ApiError),
 }
 
 impl Ended {
     fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Answer(response) => Failure::of_status(response.status()),
+            Self::Answer(judged) => Failure::of_answer(judged.response.status(), judged.verdict),
             Self::Failed(failure, _) => Some(*failure),
         }
     }
 
     fn is_not_found(&self) -> bool {
-        matches!(self, Self::Answer(response) if response.status() == StatusCode::NOT_FOUND)
+        matches!(self, Self::Answer(judged) if judged.response.status() == StatusCode::NOT_FOUND)
     }
 
-    /// Whether it counts against the worker, which may be busy with other requests.
-    fn is_the_workers(&self, is_busy: impl FnOnce() -> bool) -> bool {
+    /// What the breaker is told of it. A worker that is late may be busy with other requests.
+    fn verdict(&self, is_busy: impl Fn() -> bool) -> Verdict {
         match self {
-            Self::Answer(response) => retry::is_failure(response.status()),
-            Self::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit)) => {
-                Overrun::NotBegun(*limit).is_the_workers(is_busy())
+            Self::Answer(judged) => judged.verdict,
+            Self::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
+                if !Overrun::NotBegun(*limit).is_the_workers(is_busy()) =>
+            {
+                Verdict::Ok
             }
-            Self::Failed(failure, _) => failure.is_the_workers(),
+            Self::Failed(failure, _) if failure.is_the_workers() => Verdict::Failed,
+            Self::Failed(..) => Verdict::Ok,
         }
     }
 }
@@ -227,7 +242,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
     let until = Instant::now() + limit;
     let own = deadline.head().filter(|own| *own <= until);
     match timeout_at(own.unwrap_or(until), proxy.state.client.send(request)).await {
-        Ok(Ok(response)) => Ended::Answer(response),
+        Ok(Ok(response)) => Ended::Answer(Judged::of(response).await),
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
             note(proxy, worker, &error, failure);
@@ -251,7 +266,8 @@ pub fn some_worker(
     let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
     let mut views = wanted.views(proxy, &workers, now);
     let mut conditions = Vec::new();
-    select::narrow(proxy, &workers, now, &mut views, &mut conditions);
+    select::narrow(proxy, &workers, now, None, &mut views, &mut conditions);
+    rotation::avoid(&mut views, &conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
         && worker.accepts_pinned()
@@ -373,6 +389,8 @@ impl HttpBody for Lent {
 /// A relayed response, with the resources to release at its end.
 struct Passing {
     proxy: Arc<Proxy>,
+    /// The first piece of the body, if it was read with the head.
+    read: Option<Frame<Bytes>>,
     inner: Incoming,
     first: FirstEvent,
     watchdog: Watchdog,
@@ -397,8 +415,8 @@ impl Passing {
         let worker = Arc::clone(self.in_flight.worker());
         let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
         warn!(worker = worker.name(), error = %overrun.cause(), "the response was cut off");
-        if overrun.is_the_workers(is_busy) && self.in_flight.failed() {
-            self.proxy.state.breaker_opened(&worker);
+        if overrun.is_the_workers(is_busy) {
+            self.proxy.state.failed(&mut self.in_flight, None);
         }
     }
 }
@@ -409,7 +427,11 @@ impl HttpBody for Passing {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let passing = self.get_mut();
-        match Pin::new(&mut passing.inner).poll_frame(cx) {
+        let polled = match passing.read.take() {
+            Some(first) => Poll::Ready(Some(Ok(first))),
+            None => Pin::new(&mut passing.inner).poll_frame(cx),
+        };
+        match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
                 frame.trailers_mut().into_iter().for_each(headers::strip_trailers);
                 if let Some(data) = frame.data_ref() {
@@ -421,7 +443,7 @@ impl HttpBody for Passing {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                passing.in_flight.failed();
+                passing.proxy.state.failed(&mut passing.in_flight, None);
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {
@@ -436,10 +458,11 @@ impl HttpBody for Passing {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.read.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let first = self.read.as_ref().and_then(Frame::data_ref);
+        body::hint_with(first.map_or(0, Bytes::len), &self.inner.size_hint())
     }
 }
