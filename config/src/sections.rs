@@ -35,6 +35,7 @@ mod learning;
 mod limits;
 mod objective;
 mod output;
+mod own_ports;
 mod routing;
 mod secret;
 mod server;
@@ -214,8 +215,15 @@ pub(crate) fn check(file: File, origins: &BTreeMap<String, Origin>, problems: &m
     let objective = file.objective.checked(&mut checker);
     routing::check_overrides(&file.routing, &objective.classes, &mut checker);
     let tls = tls(file.tls, &mut checker);
+    let picker = endpoint_picker(&file.endpoint_picker, &server, &admin, &tls, &urls, &mut checker);
+    let ports = [
+        ("data", Some(server.listen)),
+        ("admin", Some(admin.listen)),
+        ("endpoint picker's", picker.as_ref().map(|picker| picker.listen)),
+    ];
+    own_ports::check(&urls, &ports, &mut checker);
     Config {
-        endpoint_picker: endpoint_picker(&file.endpoint_picker, &server, &admin, &tls, &urls, &mut checker),
+        endpoint_picker: picker,
         server,
         admin,
         workers,

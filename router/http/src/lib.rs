@@ -6,3 +6,4 @@ pub mod rare_waker;
 pub mod tls;
 pub mod unread;
 pub mod upstream;
+pub mod via;

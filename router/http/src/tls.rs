@@ -129,7 +129,8 @@ impl Connector {
     }
 }
 
-type ConnectError = Box<dyn std::error::Error + Send + Sync>;
+/// Why a worker could not be connected to.
+pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Service<Uri> for Connector {
     type Response = MaybeHttpsStream<TokioIo<TcpStream>>;

@@ -5,17 +5,22 @@
 //! channel, and each chunk is a frame. docs/performance.md has the measurements.
 //!
 //! The client implements the part of HTTP/1.1 that engines use with a sidecar: complete request bodies, plain text,
-//! one request at a time per connection. Everything else (https, upgrades, streamed request bodies) goes through
-//! hyper's client, whose responses are converted to the same type.
+//! one request at a time per connection. Everything else (https, upgrades, streamed request bodies, control calls) goes
+//! through hyper's, behind [`Client`], whose responses are converted to the same type.
 //!
+//! - A request announces the body that is sent with it (`outgoing`), and a connection is used again only after an
+//!   exchange that was complete both ways: the next request then begins where the worker expects one.
 //! - A response with ambiguous framing is rejected, and a connection with any framing doubt is not reused.
 //! - A connection that the worker has closed is detected before a request is written, if the kernel has the close.
 //! - Dropping the response, or the future that waits for it, closes the connection. That tells the worker to abort.
 
 mod answer;
+mod client;
 mod decoder;
 mod exchange;
 mod head;
+mod line;
+mod outgoing;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,16 +32,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper_util::client::legacy;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+pub use self::answer::Answer;
+pub use self::client::Client;
 pub use self::head::MAX_HEAD_BYTES;
 
-pub use self::answer::Answer;
 use self::exchange::Failed;
 
 const READ_BYTES: usize = 64 * 1024;
@@ -149,11 +154,6 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
     }))
 }
 
-/// Removes framing fields that do not apply from a response of hyper's client. Fails if its framing is ambiguous.
-pub fn vetted(response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
-    head::vetted(response).map_err(|error| Error::Lost(invalid(error)))
-}
-
 /// A pending response. Dropping it closes the connection.
 pub struct Reply(Pin<Box<dyn Future<Output = Result<Response<Answer>, Error>> + Send>>);
 
@@ -171,15 +171,6 @@ impl std::fmt::Debug for Reply {
     }
 }
 
-impl Reply {
-    /// Wraps a pending response of hyper's client.
-    pub fn hyper(reply: legacy::ResponseFuture) -> Self {
-        Self(Box::pin(
-            async move { Ok(vetted(reply.await?)?.map(Answer::from)) },
-        ))
-    }
-}
-
 impl Origin {
     /// Returns the origin of a worker at `url`; `None` if the URL is not plain `http`.
     pub fn new(url: &Uri, connect_timeout: Duration, idle_timeout: Duration) -> Option<Arc<Self>> {
@@ -192,15 +183,10 @@ impl Origin {
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        // User name and password are not part of the host.
-        let (_, named) = authority
-            .as_str()
-            .rsplit_once('@')
-            .unwrap_or(("", authority.as_str()));
         Some(Arc::new(Self {
             host: host.to_owned(),
             port: authority.port_u16().unwrap_or(80),
-            authority: HeaderValue::from_str(named).ok()?,
+            authority: outgoing::host(url)?,
             connect_timeout,
             idle_timeout,
             idle: Mutex::default(),
@@ -212,7 +198,8 @@ impl Origin {
     pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> Reply {
         let origin = Arc::clone(self);
         Reply(Box::pin(async move {
-            let mut head = head::write(&request, &origin.authority);
+            let is_head = *request.method() == Method::HEAD;
+            let mut head = outgoing::write(&request, &origin.authority);
             let mut body = request.into_body();
             if body.len() <= SMALL_BODY_BYTES {
                 head.extend_from_slice(&std::mem::take(&mut body));
@@ -224,7 +211,7 @@ impl Origin {
                     Some(stream) => stream,
                     None => origin.connect().await.map_err(Error::Connect)?,
                 };
-                match exchange::exchange(&origin, stream, &head, &body).await {
+                match exchange::exchange(&origin, stream, &head, &body, is_head).await {
                     Ok(response) => return Ok(response),
                     // The idle connection was closed and the worker has seen nothing of this request.
                     Err(Failed { sent: false, .. }) if is_kept => {}

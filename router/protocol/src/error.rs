@@ -31,6 +31,14 @@ pub enum ApiError {
     /// The request could not be understood as HTTP.
     #[error("the request could not be parsed as HTTP")]
     MalformedHttp,
+    /// A request to switch protocols announces a body.
+    #[error(
+        "a request for a WebSocket has no body; send it without `Content-Length` and `Transfer-Encoding`, and the data as messages"
+    )]
+    UpgradeWithBody,
+    /// The request has passed this router before.
+    #[error("this request has passed this router before; give the router's workers the addresses of engines")]
+    LoopDetected,
     /// The body ended early or could not be read.
     #[error("the request body could not be read to its end")]
     BodyCutShort,
@@ -136,6 +144,7 @@ impl ApiError {
             Self::MalformedJson(_)
             | Self::MalformedForm
             | Self::MalformedHttp
+            | Self::UpgradeWithBody
             | Self::BodyCutShort
             | Self::UnfitName(_)
             | Self::Steering(_)
@@ -156,6 +165,7 @@ impl ApiError {
             | Self::AllWorkersHeld
             | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
             Self::WorkerFailed => StatusCode::BAD_GATEWAY,
+            Self::LoopDetected => StatusCode::LOOP_DETECTED,
             Self::DeadlineExceeded(_) | Self::WorkerTimeout(_) => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -166,6 +176,8 @@ impl ApiError {
             Self::MalformedJson(_) => "malformed_json",
             Self::MalformedForm => "malformed_form",
             Self::MalformedHttp => "malformed_http",
+            Self::UpgradeWithBody => "upgrade_with_body",
+            Self::LoopDetected => "loop_detected",
             Self::BodyCutShort => "body_cut_short",
             Self::UnknownModel { .. } => "model_not_found",
             Self::UnfitName(_) => "invalid_name",
@@ -294,6 +306,7 @@ impl ApiError {
                 | Self::DeadlineExceeded(_)
                 | Self::BodyTooLarge(_)
                 | Self::BodyCutShort
+                | Self::UpgradeWithBody
                 | Self::Draining
                 | Self::Unauthorized
         ) {

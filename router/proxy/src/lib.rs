@@ -15,7 +15,6 @@ use http::Request;
 use parking_lot::Mutex;
 use state::State;
 use state::turn_reports::TurnReports;
-use tailroute_http::body;
 use tailroute_http::upstream::Reply;
 use telemetry::capture::{Capture, CaptureError};
 use telemetry::context::Ids;
@@ -138,7 +137,7 @@ impl Proxy {
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
         match &worker.origin {
             Some(origin) => origin.send(request),
-            None => Reply::hyper(self.state.client.request(request.map(body::full))),
+            None => self.state.client.reply(request),
         }
     }
 

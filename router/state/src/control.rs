@@ -1,7 +1,8 @@
 //! Control calls to a worker: every call outside of requests, bounded in time and size.
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use http::header::VIA;
+use http::{Method, Request, StatusCode, Version};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
@@ -20,6 +21,9 @@ pub enum CallError {
     /// No response in time.
     #[error("timed out waiting for a response")]
     Timeout,
+    /// The request came back to a router that it had passed.
+    #[error("this address leads back to the router; give the address of an engine")]
+    Loop,
     /// A response that is not a success.
     #[error("answered {0}")]
     Status(StatusCode),
@@ -58,15 +62,20 @@ pub async fn call(
     let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
+    let via = state.via.of_request(Version::HTTP_11);
+    request.headers_mut().insert(VIA, via);
     headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
         let response = state
             .client
-            .request(request)
+            .send(request)
             .await
             .map_err(|error| transport(&error))?;
         let status = response.status();
+        if status == StatusCode::LOOP_DETECTED {
+            return Err(CallError::Loop);
+        }
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES);
         let bytes = body
             .collect()

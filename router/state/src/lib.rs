@@ -26,9 +26,8 @@ use fleet::clock::Clock;
 use fleet::hints::SentObjective;
 use fleet::overrides::AdminState;
 use fleet::{Fleet, Worker};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use learning::feedback::Feedback;
 use learning::knowledge::Knowledge;
 use metrics::{MetricError, Metrics};
@@ -38,10 +37,10 @@ use policy::ids::WorkerId;
 use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use protocol::error::ApiError;
-use tailroute_http::body::Body;
-use tailroute_http::tls::{Connector, Tls, TlsError};
+use tailroute_http::tls::{Tls, TlsError};
 use tailroute_http::unread::Unread;
-use tailroute_http::upstream::{self, POOL_IDLE};
+use tailroute_http::upstream::Client;
+use tailroute_http::via::Via;
 
 use self::idle::Idle;
 pub use self::live::Live;
@@ -49,7 +48,6 @@ use self::pool_timer::PoolTimer;
 
 /// Bytes that may be held of all responses while they pass, beside the first part of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
-const POOL_IDLE_PER_WORKER: usize = 1024;
 
 /// The state that every part of the router shares.
 #[derive(Debug)]
@@ -74,7 +72,9 @@ pub struct State {
     /// Metrics.
     pub metrics: Metrics,
     /// Connections to the workers for everything but turns.
-    pub client: Client<Connector, Body>,
+    pub client: Client,
+    /// Marks requests to workers as forwarded by this router.
+    pub via: Via,
     /// Clock.
     pub clock: Clock,
     /// Whether the router is idle.
@@ -142,6 +142,7 @@ impl State {
             feedback: Feedback::new(&config),
             metrics,
             client: client(&config, &tls, &idle),
+            via: Via::of_this_process(),
             tls,
             clock,
             idle,
@@ -238,19 +239,15 @@ impl State {
     }
 }
 
-fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client<Connector, Body> {
+fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
-    let connect_timeout = config.limits.connect_timeout;
     let pool_timer = PoolTimer {
         idle: Arc::clone(idle),
         timer: TokioTimer::new(),
     };
-    Client::builder(TokioExecutor::new())
-        .pool_timer(pool_timer)
-        .timer(TokioTimer::new())
-        .pool_idle_timeout(POOL_IDLE)
-        .pool_max_idle_per_host(POOL_IDLE_PER_WORKER)
-        .http1_max_buf_size(upstream::MAX_HEAD_BYTES)
-        .build(tls.connector(connector, connect_timeout))
+    Client::new(
+        tls.connector(connector, config.limits.connect_timeout),
+        pool_timer,
+    )
 }

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::answer::Answer;
+use super::decoder::Framing;
 use super::head::{Head, Reading};
 use super::{Origin, SCRATCH, invalid};
 
@@ -36,6 +37,7 @@ pub(super) async fn exchange(
     mut stream: TcpStream,
     head: &[u8],
     body: &Bytes,
+    is_head: bool,
 ) -> Result<Response<Answer>, Failed> {
     let mut exchange = Exchange {
         stream: &mut stream,
@@ -50,7 +52,9 @@ pub(super) async fn exchange(
     match answered {
         Ok((head, rest)) => {
             let reusable = head.keeps_alive && whole;
-            let answer = Answer::new(Arc::clone(origin), stream, head.framing, reusable, rest);
+            // The answer to HEAD has no body, whatever its head says.
+            let framing = if is_head { Framing::Length(0) } else { head.framing };
+            let answer = Answer::new(Arc::clone(origin), stream, framing, reusable, rest);
             let mut response = Response::new(answer);
             *response.status_mut() = head.status;
             *response.headers_mut() = head.headers;

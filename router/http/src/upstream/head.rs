@@ -1,10 +1,10 @@
-//! Writes the head of a request and reads the head of a response.
+//! Reads the head of a response.
 
 use std::mem::MaybeUninit;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::decoder::Framing;
 
@@ -63,36 +63,6 @@ impl Reading {
                 Ok(None)
             }
         }
-    }
-}
-
-/// Returns the head of `request` to `host`, with a `Content-Length`. Its capacity has room for a small body.
-pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
-    let target = request.uri().path_and_query();
-    let target = target.map_or("/", |target| target.as_str());
-    let mut head = Vec::with_capacity(1024);
-    for part in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
-        head.extend_from_slice(part.as_bytes());
-    }
-    field(&mut head, &HOST, host);
-    for (name, value) in request.headers() {
-        // These describe the connection, and the body is complete.
-        if !(name == HOST || name == CONTENT_LENGTH || name == TRANSFER_ENCODING || name == CONNECTION) {
-            field(&mut head, name, value);
-        }
-    }
-    field(
-        &mut head,
-        &CONTENT_LENGTH,
-        &HeaderValue::from(request.body().len()),
-    );
-    head.extend_from_slice(b"\r\n");
-    head
-}
-
-fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
-    for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-        head.extend_from_slice(part);
     }
 }
 
@@ -170,14 +140,19 @@ fn head(
     })
 }
 
+/// Whether nothing about a response's framing was in doubt. Where it was, the connection is not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IsPlain(pub(super) bool);
+
 /// Applies the same framing rules to a response of hyper's client, which passes on transfer codings that it does not
 /// decode, and lengths that do not apply. Fails if the framing is ambiguous.
-pub(super) fn vetted<B>(mut response: Response<B>) -> Result<Response<B>, Unreadable> {
+pub(super) fn vetted<B>(response: &mut Response<B>) -> Result<IsPlain, Unreadable> {
     let (status, version) = (response.status(), response.version());
-    if version <= Version::HTTP_11 {
-        framing(status, version, response.headers_mut())?;
+    if version > Version::HTTP_11 {
+        return Ok(IsPlain(true));
     }
-    Ok(response)
+    let (_, is_plain) = framing(status, version, response.headers_mut())?;
+    Ok(IsPlain(is_plain))
 }
 
 /// Determines the framing of the body (RFC 9112, section 6.3) and removes header fields that contradict it. The flag
@@ -192,11 +167,12 @@ fn framing(
     let (coding, is_one) = (codings.next(), codings.next().is_none());
     let is_coded = coding.is_some();
     let is_chunked = coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    let is_bare = matches!(status, StatusCode::NO_CONTENT | StatusCode::SWITCHING_PROTOCOLS);
     // With a transfer coding, the content length does not apply.
-    if is_coded || status == StatusCode::NO_CONTENT {
+    if is_coded || is_bare {
         headers.remove(CONTENT_LENGTH);
     }
-    if status == StatusCode::NO_CONTENT {
+    if is_bare {
         headers.remove(TRANSFER_ENCODING);
     }
     // A repeated equal length is collapsed into one.
@@ -205,7 +181,7 @@ fn framing(
     {
         headers.insert(CONTENT_LENGTH, length.into());
     }
-    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+    if is_bare || status == StatusCode::NOT_MODIFIED {
         return Ok((Framing::Length(0), !is_coded));
     }
     match length {
@@ -312,11 +288,13 @@ mod tests {
             for (name, value) in fields {
                 response = response.header(*name, *value);
             }
-            vetted(response.body(()).unwrap()).map(|response| response.headers().len())
+            let mut response = response.body(()).unwrap();
+            vetted(&mut response).map(|is_plain| (response.headers().len(), is_plain))
         };
+        assert_eq!(vet(&[("content-length", "5")]), Ok((1, IsPlain(true))));
         assert_eq!(
             vet(&[("content-length", "5"), ("transfer-encoding", "chunked")]),
-            Ok(1)
+            Ok((1, IsPlain(false)))
         );
         assert_eq!(
             vet(&[("transfer-encoding", "gzip, chunked")]),
@@ -352,23 +330,5 @@ mod tests {
         );
         let switched = read(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
         assert_eq!(switched.unwrap_err(), Unreadable::Switched);
-    }
-
-    #[test]
-    fn a_request_is_written_with_its_content_length() {
-        let mut request = Request::post("http://w:1/v1/chat/completions?x=1")
-            .body(Bytes::from_static(b"{}"))
-            .unwrap();
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_LENGTH, 99.into());
-        headers.insert(HOST, HeaderValue::from_static("elsewhere"));
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        headers.append("x-a", HeaderValue::from_static("1"));
-        headers.append("x-a", HeaderValue::from_static("2"));
-        let head = String::from_utf8(write(&request, &HeaderValue::from_static("w:1"))).unwrap();
-        assert_eq!(
-            head,
-            "POST /v1/chat/completions?x=1 HTTP/1.1\r\nhost: w:1\r\nx-a: 1\r\nx-a: 2\r\ncontent-length: 2\r\n\r\n"
-        );
     }
 }

@@ -10,7 +10,7 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::upgrade;
+use super::{arrival, upgrade};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::routes;
@@ -24,6 +24,9 @@ const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request. Fails if the request is refused by its head alone.
 pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
+    if arrival::is_looped(head) {
+        return Err(ApiError::LoopDetected);
+    }
     let target = head
         .uri
         .path_and_query()

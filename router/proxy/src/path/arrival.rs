@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::header::{HOST, HeaderName, VIA};
-use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response};
 
 pub use self::forwarded::Peer;
 use self::own_time::own_time;
@@ -17,6 +18,7 @@ use super::{ask, upgrade};
 use crate::Proxy;
 use protocol::error::ERROR_HEADER;
 use protocol::headers;
+use tailroute_http::via::Via;
 use telemetry::context::{self, TraceId};
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::Trace;
@@ -40,7 +42,8 @@ impl Arrival {
     /// Prepares a client's request for forwarding.
     pub fn of<B>(proxy: &Proxy, peer: &Peer, request: &mut Request<B>) -> Self {
         let at = Instant::now();
-        let via = via(request.version());
+        note_loop(proxy, request);
+        let via = proxy.state.via.of_request(request.version());
         let host = request.headers().get(HOST).cloned();
         let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
         upgrade::note(request);
@@ -54,6 +57,7 @@ impl Arrival {
 
     /// Prepares a request that a gateway reports and proxies itself. The gateway adds the proxy headers.
     pub fn at_gateway<B>(proxy: &Proxy, request: &mut Request<B>) -> Self {
+        note_loop(proxy, request);
         upgrade::note(request);
         ask::take(request);
         headers::strip_for_worker(request.headers_mut());
@@ -107,7 +111,7 @@ impl Arrival {
         self.trace.answered(response.status(), error);
         let (took, headers) = (self.at.elapsed(), response.headers_mut());
         if headers.contains_key(&protocol::headers::WORKER) {
-            headers.append(VIA, via(Version::HTTP_11));
+            headers.append(VIA, Via::of_response());
         }
         if !headers.contains_key(&REQUEST_ID) {
             headers.insert(REQUEST_ID, self.id);
@@ -132,13 +136,19 @@ fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
     name
 }
 
-/// The `Via` value for a message received in this HTTP version (RFC 9110, section 7.6.3).
-fn via(received: Version) -> HeaderValue {
-    HeaderValue::from_static(match received {
-        Version::HTTP_09 | Version::HTTP_10 => "1.0 tailroute",
-        Version::HTTP_2 => "2 tailroute",
-        _ => "1.1 tailroute",
-    })
+/// Marks a request that has passed this router before.
+#[derive(Clone, Copy, Debug)]
+struct Looped;
+
+fn note_loop<B>(proxy: &Proxy, request: &mut Request<B>) {
+    if proxy.state.via.is_in(request.headers()) {
+        request.extensions_mut().insert(Looped);
+    }
+}
+
+/// Whether a request has passed this router before.
+pub(super) fn is_looped(head: &Parts) -> bool {
+    head.extensions.get::<Looped>().is_some()
 }
 
 /// `Server-Timing`: the router's own processing time until the response head, and the total time, with all waiting.

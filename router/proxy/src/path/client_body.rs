@@ -131,8 +131,8 @@ impl HttpBody for ClientBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let body = self.get_mut();
-        if body.broken.is_some() {
-            return Poll::Ready(None);
+        if let Some(broken) = body.broken {
+            return body.breaks(broken);
         }
         if let Some(first) = body.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));

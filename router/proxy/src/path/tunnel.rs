@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HeaderName, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -28,12 +29,11 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 use self::frames::Frames;
 use super::context::RequestContext;
 use super::forward::{Wanted, mark, pass};
-use super::upgrade::{WEBSOCKET, is_extended_connect};
+use super::upgrade::{WEBSOCKET, is_extended_connect, names_websocket};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
 use tailroute_http::body::{self, Body};
-use tailroute_http::upstream;
 
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
@@ -57,8 +57,12 @@ pub(super) async fn open(
         deadline,
         ..
     } = *context;
-    let permit = context.permit()?;
     let is_h2 = is_extended_connect(request.method(), request.extensions());
+    // With HTTP/2, the data after the head is the tunnel's, so that a length is not of a body.
+    if !request.body().is_end_stream() || (is_h2 && request.headers().contains_key(CONTENT_LENGTH)) {
+        return Err(ApiError::UpgradeWithBody);
+    }
+    let permit = context.permit()?;
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
     let model = model(&head.uri);
@@ -76,8 +80,8 @@ pub(super) async fn open(
     let limit = proxy.state.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let until = deadline.head().map_or(until, |head| head.min(until));
-    let answered = async { upstream::vetted(proxy.state.client.request(asked).await?) };
-    let mut response = match timeout_at(until, answered).await {
+    let asking = proxy.state.client.upgrade(asked, HeaderValue::from_static(WEBSOCKET));
+    let mut response = match timeout_at(until, asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             warn!(worker = worker.name(), %error, "no tunnel");
@@ -87,6 +91,11 @@ pub(super) async fn open(
     };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(pass::answered(context, response, in_flight, permit));
+    }
+    if !names_websocket(response.headers()) {
+        // RFC 6455, section 4.1.
+        warn!(worker = worker.name(), "switches to another protocol");
+        return Err(ApiError::WorkerFailed);
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);
@@ -140,9 +149,8 @@ fn ask(
     head: &http::request::Parts,
     is_h2: bool,
     worker: &fleet::Worker,
-) -> Result<Request<Body>, ApiError> {
+) -> Result<Request<()>, ApiError> {
     let mut headers = headers::addressed(&head.headers, proxy.admission.keys().is_required(), &worker.spec);
-    switched(&mut headers);
     if !proxy.state.config.http.transfer_fields {
         headers.remove(EXTENSIONS);
     }
@@ -152,7 +160,7 @@ fn ask(
         headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-    let mut request = Request::new(body::full(Bytes::new()));
+    let mut request = Request::new(());
     *request.uri_mut() = worker.uri(target).map_err(|_| ApiError::NotFound)?;
     *request.headers_mut() = headers;
     Ok(request)

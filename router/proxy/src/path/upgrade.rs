@@ -2,7 +2,7 @@
 
 use http::header::{CONNECTION, HeaderName, UPGRADE};
 use http::request::Parts;
-use http::{Extensions, Method, Request, Version};
+use http::{Extensions, HeaderMap, Method, Request, Version};
 use hyper::ext::Protocol;
 
 pub(super) const WEBSOCKET: &str = "websocket";
@@ -22,19 +22,25 @@ pub(super) fn is_extended_connect(method: &Method, extensions: &Extensions) -> b
 
 /// Marks a WebSocket request before its upgrade headers are removed.
 pub(super) fn note<B>(request: &mut Request<B>) {
-    let lists = |name: HeaderName, wanted: &str| {
-        let values = request.headers().get_all(name);
-        let mut parts = values
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','));
-        parts.any(|part| part.trim().eq_ignore_ascii_case(wanted))
-    };
     if *request.method() == Method::GET
         && request.version() == Version::HTTP_11
-        && lists(UPGRADE, WEBSOCKET)
-        && lists(CONNECTION, "upgrade")
+        && names_websocket(request.headers())
+        && lists(request.headers(), CONNECTION, "upgrade")
     {
         request.extensions_mut().insert(Asked);
     }
+}
+
+/// Whether `Upgrade` lists the WebSocket protocol.
+pub(super) fn names_websocket(headers: &HeaderMap) -> bool {
+    lists(headers, UPGRADE, WEBSOCKET)
+}
+
+fn lists(headers: &HeaderMap, name: HeaderName, wanted: &str) -> bool {
+    let values = headers.get_all(name);
+    let mut parts = values
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    parts.any(|part| part.trim().eq_ignore_ascii_case(wanted))
 }

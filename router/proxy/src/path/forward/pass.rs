@@ -34,7 +34,6 @@ use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
 use protocol::headers;
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
-use tailroute_http::upstream;
 use telemetry::traces::Trace;
 
 const KEPT_BYTES: u64 = 1 << 20;
@@ -182,8 +181,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
     let limit = proxy.state.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    let answered = async { upstream::vetted(proxy.state.client.request(request).await?) };
-    match timeout_at(own.unwrap_or(until), answered).await {
+    match timeout_at(own.unwrap_or(until), proxy.state.client.send(request)).await {
         Ok(Ok(response)) => Ended::Answer(response),
         Ok(Err(error)) => {
             let failure = Failure::of(&error);

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use config::Priority;
-use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request};
 use policy::route::Patience;
 use policy::units::{Millis, Tokens};
@@ -31,12 +30,8 @@ pub fn turn_request(
     {
         headers.insert(headers::SESSION, name);
     }
-    if !turn.edits.is_empty() {
-        // The client's value describes the unedited body.
-        headers.remove(CONTENT_LENGTH);
-    }
     let body = carry_hint(proxy, &mut headers, body, turn, choice);
-    let body = carry_priority(proxy, &mut headers, body, turn, choice);
+    let body = carry_priority(proxy, body, turn, choice);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
@@ -66,20 +61,12 @@ fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
         Some(Carried::Field { key, value }) => splice::field(&body, key, &value),
         Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
     };
-    let Some(spliced) = spliced else { return body };
-    headers.remove(CONTENT_LENGTH);
-    Bytes::from(spliced)
+    spliced.map_or(body, Bytes::from)
 }
 
 /// Sets a turn's priority, for engines that accept one: when it is [due](policy::route::Patience), in milliseconds of
 /// wall-clock time, so that several routers' requests compare. A client's own priority is kept.
-fn carry_priority(
-    proxy: &Proxy,
-    headers: &mut HeaderMap,
-    body: Bytes,
-    turn: &Turn,
-    choice: &Choice,
-) -> Bytes {
+fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let sign = match choice.worker.spec.priority {
         _ if !turn.endpoint.takes_fields() => return body,
         Priority::Off => return body,
@@ -94,9 +81,5 @@ fn carry_priority(
         turn.goal.ttft,
     );
     let value = ((sign * due.0).round() as i64).to_string();
-    let Some(spliced) = splice::field(&body, "priority", &value) else {
-        return body;
-    };
-    headers.remove(CONTENT_LENGTH);
-    Bytes::from(spliced)
+    splice::field(&body, "priority", &value).map_or(body, Bytes::from)
 }
