@@ -26,6 +26,7 @@ const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// Sends a request on a new connection; `None` if the port is not open.
 async fn call(address: SocketAddr, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
     let stream = TcpStream::connect(address).await.ok()?;
+    #[expect(clippy::disallowed_methods, reason = "the client of a test")]
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .ok()?;

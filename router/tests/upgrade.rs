@@ -96,6 +96,7 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, String
     let stream = TcpStream::connect(address)
         .await
         .map_err(|error| format!("connect: {error}"))?;
+    #[expect(clippy::disallowed_methods, reason = "the client of a test")]
     let (sender, connection) = handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;

@@ -47,9 +47,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::ALLOW;
+use http::header::{ALLOW, CONTENT_LENGTH};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
@@ -91,6 +91,7 @@ pub fn handle(
 /// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own format.
 async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
     let started = proxy.state.clock.now();
+    let is_head = head.method == Method::HEAD;
     let route = admit::route(&proxy, &head);
     let endpoint = admit::endpoint(&route);
     let timer = RequestTimer { endpoint, started };
@@ -130,7 +131,21 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
     if let Ok(caller) = &caller {
         caller.mark(response.headers_mut(), proxy.state.clock.now());
     }
+    if is_head {
+        response = bare(response);
+    }
     response
+}
+
+/// Leaves out the body that the router made for the answer to `HEAD`, which HTTP/2 would otherwise carry.
+fn bare(mut response: Response<Body>) -> Response<Body> {
+    if response.body().is_end_stream() {
+        return response;
+    }
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    response.map(|_| tailroute_http::body::full(Bytes::new()))
 }
 
 /// Counts a request that the router answers itself.

@@ -232,6 +232,7 @@ pub async fn open(
     let socket = TcpStream::connect(address)
         .await
         .map_err(|error| error.to_string())?;
+    #[expect(clippy::disallowed_methods, reason = "the client of a test")]
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket))
         .await
         .map_err(|error| error.to_string())?;

@@ -89,13 +89,15 @@ pub(super) async fn open(
         }
         Err(_) => return Err(ApiError::WorkerTimeout(limit)),
     };
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(pass::answered(context, response, in_flight, permit));
-    }
-    if !names_websocket(response.headers()) {
-        // RFC 6455, section 4.1.
-        warn!(worker = worker.name(), "switches to another protocol");
+    let is_open = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    // A 2xx answer to extended CONNECT would open the tunnel that the worker has not opened (RFC 8441, section 5).
+    let is_unfit = if is_open { !names_websocket(response.headers()) } else { is_h2 && response.status().is_success() };
+    if is_unfit {
+        warn!(worker = worker.name(), status = %response.status(), "no WebSocket");
         return Err(ApiError::WorkerFailed);
+    }
+    if !is_open {
+        return Ok(pass::answered(context, response, in_flight, permit));
     }
     if in_flight.answered() {
         proxy.state.breaker_closed(&worker);

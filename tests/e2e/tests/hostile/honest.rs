@@ -74,6 +74,7 @@ impl Connection {
             tokio::spawn(connection);
             Self::Two(sender)
         } else {
+            #[expect(clippy::disallowed_methods, reason = "the client of a test")]
             let (sender, connection) = http1::handshake(io).await.map_err(failed)?;
             tokio::spawn(connection);
             Self::One(sender)

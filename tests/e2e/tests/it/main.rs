@@ -20,6 +20,7 @@ mod deadlines;
 mod decisions;
 mod dialects;
 mod drain;
+mod exchanges;
 mod failing;
 mod faults;
 mod feedback;

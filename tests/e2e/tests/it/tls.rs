@@ -135,6 +135,7 @@ async fn question(stream: TlsStream<TcpStream>) -> hyper::Result<Response<Incomi
         tokio::spawn(connection);
         within(sender.send_request(request)).await
     } else {
+        #[expect(clippy::disallowed_methods, reason = "the client of a test")]
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
         tokio::spawn(connection);
         within(sender.send_request(request)).await
@@ -253,6 +254,7 @@ async fn a_slow_reader_within_tls_gets_the_exact_stream() {
         let stream = connect(fleet.address(), &authority, None, "http/1.1")
             .await
             .unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the client of a test")]
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .unwrap();

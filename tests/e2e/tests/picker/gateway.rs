@@ -1,5 +1,7 @@
 //! A gateway: sends and receives Envoy's messages, and forwards the request.
 
+#![expect(clippy::disallowed_types, reason = "the gateway is no worker")]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 

@@ -1,5 +1,7 @@
 //! Hostile gateways: their influence on the router's memory.
 
+#![expect(clippy::disallowed_types, reason = "the gateway is no worker")]
+
 use std::net::SocketAddr;
 
 use bytes::Bytes;

@@ -62,6 +62,7 @@ enum Line {
 impl Line {
     async fn one(service: &Service) -> Result<Self, String> {
         let socket = connect(service).await?;
+        #[expect(clippy::disallowed_methods, reason = "the client of a test")]
         let (sender, connection) = http1::handshake(socket)
             .await
             .map_err(|error| error.to_string())?;
