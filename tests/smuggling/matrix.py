@@ -49,7 +49,7 @@ slow_start_s = 0.0
 [[workers]]
 url = "http://127.0.0.1:{worker}"
 """
-MOST_SHOWN = 400
+MOST_SHOWN = 40
 
 
 def free_ports(count):
@@ -74,7 +74,8 @@ class Worker:
             self.events.put(json.loads(line))
 
     def stop(self):
-        self.process.terminate()
+        # uvicorn would wait for the requests that it never answers.
+        self.process.kill()
         self.process.wait()
 
     def reported(self):
@@ -188,7 +189,7 @@ class Run:
         connections, seen = defaultdict(list), defaultdict(list)
         for event in begun:
             # The router's own calls carry its name; a smuggled request carries neither.
-            if event["case"] == "" and event["via"].startswith("1.1 tailroute-") and event["length"] in ("", "0"):
+            if event["case"] == "" and event["via"].startswith("1.1 tailroute-"):
                 continue
             case = self.sent.get(event["case"])
             if case is None or (event["method"], event["target"]) != (case.method, case.target):
