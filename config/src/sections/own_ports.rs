@@ -16,14 +16,19 @@ pub(super) fn check(urls: &[String], ports: &[(&str, Option<SocketAddr>)], check
             .iter()
             .find(|(_, listen)| listen.is_some_and(|listen| leads_to(&url, listen)));
         if let Some((name, _)) = own {
-            let what = format!("{written:?} is this router's own {name} port; expected the address of an engine");
+            let what =
+                format!("{written:?} is this router's own {name} port; expected the address of an engine");
             checker.report(&format!("workers[{at}].url"), what, None);
         }
     }
 }
 
 fn leads_to(url: &Uri, listen: SocketAddr) -> bool {
-    let default = if url.scheme_str() == Some("https") { 443 } else { 80 };
+    let default = if url.scheme_str() == Some("https") {
+        443
+    } else {
+        80
+    };
     if url.port_u16().unwrap_or(default) != listen.port() {
         return false;
     }

@@ -154,9 +154,12 @@ fn a_worker_is_not_at_a_port_of_the_router() {
     for (port, name) in [(7001, "data"), (7002, "admin"), (7003, "endpoint picker's")] {
         let text = format!("{ports}{ONE_WORKER}[[workers]]\nurl = \"http://127.0.0.1:{port}\"\n");
         let told = complaints(load_text(&text)).join("\n");
-        let expected = format!("workers[1].url: \"http://127.0.0.1:{port}\" is this router's own {name} port; expected the address of an engine");
+        let expected = format!(
+            "workers[1].url: \"http://127.0.0.1:{port}\" is this router's own {name} port; expected the address of an engine"
+        );
         assert!(told.contains(&expected), "{told}");
     }
-    let text = format!("[server]\nlisten = \"127.0.0.1:7001\"\n[[workers]]\nurl = \"http://127.0.0.1:7004\"\n");
+    let text =
+        format!("[server]\nlisten = \"127.0.0.1:7001\"\n[[workers]]\nurl = \"http://127.0.0.1:7004\"\n");
     assert!(load_text(&text).is_ok());
 }

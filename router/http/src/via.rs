@@ -63,9 +63,7 @@ impl Via {
             .iter()
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
         passed.any(|hop| {
-            let mut words = hop
-                .split(u8::is_ascii_whitespace)
-                .filter(|word| !word.is_empty());
+            let mut words = hop.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
             words.nth(1) == Some(self.pseudonym.as_bytes())
         })
     }

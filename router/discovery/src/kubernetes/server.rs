@@ -1,6 +1,9 @@
 //! The API server: URL, certificates, token and namespace. In a cluster they come from the environment and from files.
 
-#![expect(clippy::disallowed_types, reason = "the API server is no worker, and no request of a client goes there")]
+#![expect(
+    clippy::disallowed_types,
+    reason = "the API server is no worker, and no request of a client goes there"
+)]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

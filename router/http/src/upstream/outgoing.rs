@@ -198,7 +198,9 @@ mod tests {
         let endless = || streaming(Endless);
         let sized = || full(Bytes::from_static(b"abc"));
         let none: [fn() -> Body; 2] = [|| full(Bytes::new()), || streaming(Empty::new())];
-        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"] {
+        for method in [
+            "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY",
+        ] {
             let of = |body: Body| {
                 let mut request = Request::builder().method(method).uri("/").body(body).unwrap();
                 *request.headers_mut() = contradicting();
@@ -242,7 +244,8 @@ mod tests {
             .body(())
             .unwrap();
         *head.headers_mut() = contradicting();
-        head.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+        head.headers_mut()
+            .insert(TE, HeaderValue::from_static("trailers"));
         upgrading(&mut head, HeaderValue::from_static("websocket"));
         assert_eq!(head.uri(), "/v1/realtime?model=m");
         let expected = [

@@ -80,7 +80,10 @@ pub(super) async fn open(
     let limit = proxy.state.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let until = deadline.head().map_or(until, |head| head.min(until));
-    let asking = proxy.state.client.upgrade(asked, HeaderValue::from_static(WEBSOCKET));
+    let asking = proxy
+        .state
+        .client
+        .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
     let mut response = match timeout_at(until, asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
@@ -91,7 +94,11 @@ pub(super) async fn open(
     };
     let is_open = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     // A 2xx answer to extended CONNECT would open the tunnel that the worker has not opened (RFC 8441, section 5).
-    let is_unfit = if is_open { !names_websocket(response.headers()) } else { is_h2 && response.status().is_success() };
+    let is_unfit = if is_open {
+        !names_websocket(response.headers())
+    } else {
+        is_h2 && response.status().is_success()
+    };
     if is_unfit {
         warn!(worker = worker.name(), status = %response.status(), "no WebSocket");
         return Err(ApiError::WorkerFailed);

@@ -3,7 +3,10 @@
 //! TLS and connection timeouts are those of [`tailroute_http::tls`]. Headers are read for each export, so that a token
 //! can change at run time. `OTEL_…` environment variables are ignored: the configuration is the only source.
 
-#![expect(clippy::disallowed_types, reason = "the collector is no worker, and no request of a client goes there")]
+#![expect(
+    clippy::disallowed_types,
+    reason = "the collector is no worker, and no request of a client goes there"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,11 +8,12 @@ use tailroute_e2e::upstream::{Exchange, Upstream};
 use tailroute_e2e::wait::{PATIENCE, until};
 use tokio::net::TcpListener;
 
-const FORM: &str = "POST /v1/audio/transcriptions";
-const FORM_TYPE: &str = "content-type: multipart/form-data; boundary=B";
+/// A request whose body is passed on while it comes.
+const UPLOAD: &str = "POST /v1/files/f/parts";
 const NOT_FOUND: &[u8] =
     b"HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+const NO_CONTENT: &[u8] = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
 /// A request to an endpoint that the router blocks.
 const EVIL: &str = "POST /reset_prefix_cache HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
 const UPGRADE: [&str; 4] = [
@@ -26,8 +27,8 @@ fn upgrade(fields: &[&str], body: &str) -> Vec<u8> {
     request("GET /v1/x", &[&UPGRADE[..], fields].concat(), body)
 }
 
-fn form(fields: &[&str], body: &str) -> Vec<u8> {
-    request(FORM, &[&[FORM_TYPE], fields].concat(), body)
+fn upload(fields: &[&str], body: &str) -> Vec<u8> {
+    request(UPLOAD, fields, body)
 }
 
 /// Sends a request that a worker answers with 200. Returns what arrived there, on a connection other than `held`.
@@ -59,7 +60,7 @@ async fn an_upgrade_announces_no_body_and_one_that_is_refused_ends_its_connectio
         assert_eq!(answer(&mut client).await.status, 404);
         // The next request comes on another connection, and this one is closed.
         let length = format!("content-length: {}", EVIL.len());
-        let next = arrives(&mut upstream, &mut client, &form(&[&length], EVIL)).await;
+        let next = arrives(&mut upstream, &mut client, &upload(&[&length], EVIL)).await;
         assert_eq!(next.body, EVIL.as_bytes());
         asked.hung_up().await;
     }
@@ -98,7 +99,7 @@ async fn an_answer_before_the_end_of_the_request_ends_its_connection() {
     let router = route(&[upstream.address], |_| {}).await;
     let mut client = Wire::connect(router.address).await;
     let length = format!("content-length: {}", 2 * EVIL.len());
-    client.write(&form(&[&length], EVIL)).await;
+    client.write(&upload(&[&length], EVIL)).await;
     let mut early = upstream.next().await;
     early.send(NOT_FOUND).await;
     assert_eq!(answer(&mut client).await.status, 404);
@@ -124,7 +125,7 @@ async fn a_client_that_leaves_within_its_body_ends_the_workers_connection() {
             format!("{:x}\r\n{EVIL}\r\n", EVIL.len())
         };
         let mut client = Wire::connect(router.address).await;
-        client.write(&form(fields, &body)).await;
+        client.write(&upload(fields, &body)).await;
         let mut left = upstream.next().await;
         drop(client);
         let mut other = Wire::connect(router.address).await;
@@ -177,27 +178,23 @@ async fn a_body_is_announced_as_it_is_sent_whatever_the_method() {
                 "{method}"
             );
             assert_eq!(bare.header("transfer-encoding"), None, "{method}");
-            bare.send(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+            bare.send(NO_CONTENT).await;
             assert_eq!(answer(&mut client).await.status, 204);
         }
         client.write(&request(&line, &[&sized], EVIL)).await;
         let mut whole = upstream.next().await;
         assert_eq!(whole.body, EVIL.as_bytes(), "{method}");
-        whole.send(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        whole.send(NO_CONTENT).await;
         assert_eq!(answer(&mut client).await.status, 204);
         client
             .write(&request(&line, &["transfer-encoding: chunked"], &chunks))
             .await;
         let mut streamed = upstream.next().await;
-        assert_eq!(
-            streamed.header("transfer-encoding"),
-            Some("chunked"),
-            "{method}"
-        );
+        assert_eq!(streamed.header("transfer-encoding"), Some("chunked"), "{method}");
         assert_eq!(streamed.header("content-length"), None, "{method}");
         streamed.read_to(chunks.len()).await;
         assert_eq!(streamed.body, chunks.as_bytes(), "{method}");
-        streamed.send(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        streamed.send(NO_CONTENT).await;
         assert_eq!(answer(&mut client).await.status, 204);
     }
     at_rest(&router).await;
@@ -216,9 +213,7 @@ async fn a_request_that_has_passed_the_router_before_is_refused() {
     )
     .await;
     let fields = passed.head.lines().filter_map(|line| line.split_once(": "));
-    let own = fields
-        .filter(|(name, _)| name.eq_ignore_ascii_case("via"))
-        .last();
+    let own = fields.filter(|(name, _)| name.eq_ignore_ascii_case("via")).last();
     let own = format!("via: {}", own.expect("the router names itself").1);
     for line in ["GET /v1/files/f", "GET /v1/models", "POST /v1/chat/completions"] {
         client.write(&request(line, &[other, &own], "")).await;

@@ -112,7 +112,10 @@ async fn a_response_has_server_timing_and_via() {
     let (arrived, answer) = exchange(&fleet, &[("via", "1.0 front")]).await;
     let via: Vec<_> = arrived.headers.get_all("via").iter().collect();
     let own = via[1].to_str().unwrap().strip_prefix("1.1 tailroute-").unwrap();
-    assert_eq!((via.len(), via[0].as_bytes(), own.len()), (2, &b"1.0 front"[..], 16));
+    assert_eq!(
+        (via.len(), via[0].as_bytes(), own.len()),
+        (2, &b"1.0 front"[..], 16)
+    );
     assert_eq!(answer.header("via"), Some("1.1 tailroute"));
     let timing = answer.header("server-timing").unwrap();
     let dur = |name: &str| {
