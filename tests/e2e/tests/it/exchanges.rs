@@ -131,7 +131,10 @@ async fn a_client_that_leaves_within_its_body_ends_the_workers_connection() {
         let mut other = Wire::connect(router.address).await;
         arrives(&mut upstream, &mut other, &request("GET /v1/files/f", &[], "")).await;
         left.read_to_end().await;
-        assert!(!left.body.ends_with(b"0\r\n\r\n"), "a part is not taken for all");
+        assert!(
+            body.as_bytes().starts_with(&left.body),
+            "a part, and no end of the body"
+        );
     }
     at_rest(&router).await;
 }
