@@ -19,6 +19,8 @@ const PASSING: [&str; 6] = [
     "content-length",
     "transfer-encoding",
 ];
+/// Begins the name of a router's process in `Via`.
+const PSEUDONYM: &str = "tailroute-";
 /// Metrics left out: of the process, of the operator, and of real time.
 const OWN: [&str; 6] = [
     "process_",
@@ -61,10 +63,24 @@ pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     let mut fields: Vec<String> = headers
         .iter()
         .filter(|(name, _)| !PASSING.contains(&name.as_str()))
-        .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))
+        .map(|(name, value)| {
+            format!(
+                "{name}: {}",
+                without_id(&String::from_utf8_lossy(value.as_bytes()))
+            )
+        })
         .collect();
     fields.sort();
     fields
+}
+
+/// Returns a header's value without the id of this router's process in `Via`.
+fn without_id(value: &str) -> String {
+    let Some((before, id)) = value.split_once(PSEUDONYM) else {
+        return value.to_owned();
+    };
+    let after = id.trim_start_matches(|c: char| c.is_ascii_hexdigit());
+    format!("{before}{PSEUDONYM}ID{after}")
 }
 
 /// Records a message to a worker for this request, with the part of its body that differs from the client's.
