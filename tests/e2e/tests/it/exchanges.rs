@@ -215,8 +215,8 @@ async fn a_request_that_has_passed_the_router_before_is_refused() {
         &request("GET /v1/files/f", &[other], ""),
     )
     .await;
-    let fields = passed.head.lines().filter_map(|line| line.split_once(": "));
-    let own = fields.filter(|(name, _)| name.eq_ignore_ascii_case("via")).last();
+    let mut fields = passed.head.lines().filter_map(|line| line.split_once(": "));
+    let own = fields.rfind(|(name, _)| name.eq_ignore_ascii_case("via"));
     let own = format!("via: {}", own.expect("the router names itself").1);
     for line in ["GET /v1/files/f", "GET /v1/models", "POST /v1/chat/completions"] {
         client.write(&request(line, &[other, &own], "")).await;
