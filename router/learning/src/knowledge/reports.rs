@@ -54,7 +54,7 @@ impl Knowledge {
             || turn.prompt.clone(),
             |(parent, reply)| turn.prompt.with_reply(parent, reply),
         );
-        let scale = self.offsets.scale(&all, ratio);
+        let scale = self.offsets.scale(&all, turn.media, ratio);
         events.turn_over(turn, session, &all, &scale);
     }
 

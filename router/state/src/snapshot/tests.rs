@@ -120,9 +120,13 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     let state = State::new(config).unwrap();
     let keeping = tokio::spawn(keep(Arc::clone(&state), settings, true));
     for turn in 1..=3_u64 {
-        state
-            .knowledge
-            .counted(&format!("model-{turn}"), 1000, policy::units::Tokens(300));
+        state.knowledge.counted(
+            &format!("model-{turn}"),
+            1000,
+            &[],
+            &learning::knowledge::Scale::exact(),
+            policy::units::Tokens(300),
+        );
         // Paused time advances only while all tasks wait, and it does not wait for a blocking write.
         let written = async {
             loop {

@@ -75,7 +75,12 @@ impl Flight {
         let predicted = self.prediction.cached.0;
         if let Extent::Bytes(bytes) = self.turn.fingerprint.extent {
             let prompt = Tokens(usage.prompt);
-            self.proxy.state.knowledge.counted(model, bytes, prompt);
+            let media = &self.turn.fingerprint.media;
+            let scale = &self.prediction.scale;
+            self.proxy
+                .state
+                .knowledge
+                .counted(model, bytes, media, scale, prompt);
         }
         self.proxy
             .state
@@ -133,6 +138,7 @@ impl Flight {
                 session: session.map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
                 since: self.noted.blocks_told.unwrap_or(u64::MAX),
                 prompt: &self.turn.fingerprint.chain,
+                media: &self.turn.fingerprint.media,
                 reply: reply
                     .filter(|_| !seen.several)
                     .map(|reply| (reply.parent(), reply.chain())),
