@@ -36,6 +36,15 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
+        name: "tailroute_mirror_clears_total",
+        kind: Kind::Counter,
+        unit: "times",
+        labels: &[WORKER],
+        help: "Times that responses showed the worker's cache to have been cleared without notice, so that its \
+            mirror is cleared too.",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_cached_tokens_agreement_total",
         kind: Kind::Counter,
         unit: "answers",
@@ -147,6 +156,7 @@ pub(super) const TABLE: &[Spec] = &[
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
     corrected: Labelled<Counter>,
+    clears: Labelled<Counter>,
     agreement: Labelled<Counter>,
     cached_error: Labelled<Histogram>,
     kv_events: Labelled<Counter>,
@@ -165,6 +175,7 @@ impl Caches {
         Ok(Self {
             prompt_tokens: metrics.labelled("tailroute_prompt_tokens_total")?,
             corrected: metrics.labelled("tailroute_mirror_corrections_total")?,
+            clears: metrics.labelled("tailroute_mirror_clears_total")?,
             agreement: metrics.labelled("tailroute_cached_tokens_agreement_total")?,
             cached_error: metrics.labelled("tailroute_cached_tokens_error")?,
             kv_events: metrics.labelled("tailroute_kv_events_total")?,
@@ -248,9 +259,12 @@ impl Metrics {
             .observe(error as f64);
     }
 
-    /// Counts a response that showed part of the believed cache contents to be missing.
-    pub fn mirror_corrected(&self, worker: &str) {
+    /// Counts a response that showed part of the believed cache contents to be missing, or all of them.
+    pub fn mirror_corrected(&self, worker: &str, is_cleared: bool) {
         self.caches.corrected.with_label_values(&[worker]).inc();
+        if is_cleared {
+            self.caches.clears.with_label_values(&[worker]).inc();
+        }
     }
 
     /// Counts applied cache events of a worker.

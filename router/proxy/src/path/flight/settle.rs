@@ -105,23 +105,29 @@ impl Flight {
             .state
             .metrics
             .agreement(worker.name(), source, predicted, cached, block);
-        let dropped = self.proxy.state.knowledge.reported(&Reported {
+        let corrected = self.proxy.state.knowledge.reported(&Reported {
             worker: worker.id,
             model: &self.turn.model,
+            conversation: self.turn.session.as_ref().map_or(0, |session| session.key),
             prompt: &self.turn.fingerprint.chain,
             scale: &prediction.scale,
+            hold: self.noted.hold.as_ref(),
             mirrored: prediction.mirrored,
             source: prediction.source,
             predicted,
             cached,
         });
-        if dropped > 0 {
+        if corrected.dropped > 0 || corrected.is_cleared {
             debug!(
                 worker = worker.name(),
-                dropped,
-                "the worker's cache holds less than its mirror; older entries are dropped from the mirror"
+                dropped = corrected.dropped,
+                cleared = corrected.is_cleared,
+                "the worker's cache holds less than its mirror; entries are dropped from the mirror"
             );
-            self.proxy.state.metrics.mirror_corrected(worker.name());
+            self.proxy
+                .state
+                .metrics
+                .mirror_corrected(worker.name(), corrected.is_cleared);
         }
     }
 
