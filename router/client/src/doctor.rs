@@ -29,8 +29,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use self::checks::{
-    access, cache_events, cached_tokens, capacity, clock, configuration, cost, health, hints, objective,
-    prefix_caching, replicas, sharing, streams, workers,
+    access, cache_events, cached_tokens, capacity, clock, configuration, cost, health, hints, hits,
+    objective, prefix_caching, replicas, sharing, streams, workers,
 };
 use self::facts::{Facts, Worker};
 pub use self::gather::gather;
@@ -143,7 +143,7 @@ const fn of_router(name: &'static str, check: fn(&Facts) -> Verdict) -> Check {
     }
 }
 
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 16] = [
     of_worker("health", "health", health::check),
     of_worker("prefix caching", "caching", prefix_caching::check),
     of_worker("cached tokens", "reports", cached_tokens::check),
@@ -159,6 +159,7 @@ const CHECKS: [Check; 15] = [
     of_router("replicas", replicas::check),
     of_router("streams", streams::check),
     of_router("access", access::check),
+    of_router("hits", hits::check),
 ];
 
 /// Examines the router and prints the report. Fails if the report cannot be printed.

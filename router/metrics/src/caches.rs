@@ -13,6 +13,8 @@ use super::spec::{Kind, Label, Spec, TOKENS, WORKER, of};
 use super::{Metrics, clamp};
 
 const EVIDENCE: Label = of("evidence", &["events", "mirror"]);
+/// Stages at which a prompt token can miss its cache.
+pub const HIT_STAGES: [&str; 4] = ["prompt", "available", "captured", "delivered"];
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -25,6 +27,15 @@ pub(super) const TABLE: &[Spec] = &[
         ],
         help: "Prompt tokens by worker: all, predicted to be cached, reported to be cached.",
         gen_ai: Some("gen_ai.client.token.usage"),
+    },
+    Spec {
+        name: "tailroute_prompt_cache_tokens_total",
+        kind: Kind::Counter,
+        unit: "tokens",
+        labels: &[of("stage", &HIT_STAGES)],
+        help: "Prompt tokens of the turns whose worker reports cached tokens: all (prompt), those that the best ready \
+            worker was believed to hold (available), the chosen one (captured), and those that it reported (delivered).",
+        gen_ai: None,
     },
     Spec {
         name: "tailroute_mirror_corrections_total",
@@ -155,6 +166,7 @@ pub(super) const TABLE: &[Spec] = &[
 #[derive(Debug)]
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
+    hits: Labelled<Counter>,
     corrected: Labelled<Counter>,
     clears: Labelled<Counter>,
     agreement: Labelled<Counter>,
@@ -174,6 +186,7 @@ impl Caches {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             prompt_tokens: metrics.labelled("tailroute_prompt_tokens_total")?,
+            hits: metrics.labelled("tailroute_prompt_cache_tokens_total")?,
             corrected: metrics.labelled("tailroute_mirror_corrections_total")?,
             clears: metrics.labelled("tailroute_mirror_clears_total")?,
             agreement: metrics.labelled("tailroute_cached_tokens_agreement_total")?,
@@ -191,6 +204,9 @@ impl Caches {
 
     /// Sets the gauges, and adds the bindings since the last call.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
+        for stage in HIT_STAGES {
+            self.hits.with_label_values(&[stage]);
+        }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
             self.kv_live.with_label_values(name).set(worker.kv_live.into());
@@ -238,6 +254,19 @@ impl Metrics {
         if let Some(cached) = reported_cached {
             add("reported_cached", cached);
         }
+    }
+
+    /// Counts a turn's prompt tokens by [`HIT_STAGES`].
+    pub fn hits(&self, tokens: [u64; 4]) {
+        for (stage, tokens) in HIT_STAGES.iter().zip(tokens) {
+            self.caches.hits.with_label_values(&[stage]).inc_by(tokens);
+        }
+    }
+
+    /// Returns the prompt tokens counted since the start, by [`HIT_STAGES`].
+    #[must_use]
+    pub fn counted_hits(&self) -> [u64; 4] {
+        HIT_STAGES.map(|stage| self.caches.hits.with_label_values(&[stage]).get())
     }
 
     /// Compares the cached tokens that a worker reported with the prediction.

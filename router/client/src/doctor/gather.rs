@@ -85,6 +85,8 @@ async fn read_router(client: &Client, facts: &mut Facts) {
         .await
         .unwrap_or_default();
     facts.discovery = serde_json::from_value(sources["sources"].clone()).unwrap_or_default();
+    let objectives = read::<Value>(client, "/admin/v1/slo").await.unwrap_or_default();
+    facts.hits = serde_json::from_value(objectives["hits"].clone()).ok();
     facts.metrics = client.text("/metrics").await.ok();
 }
 

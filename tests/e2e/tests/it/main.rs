@@ -14,6 +14,7 @@ mod affinity;
 mod api;
 mod bad_input;
 mod bounds;
+mod caches;
 mod chaos;
 mod connections;
 mod deadlines;
