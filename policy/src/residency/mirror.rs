@@ -56,6 +56,8 @@ pub(super) struct Mirror {
     resets: Resets,
     /// The learned capacity; `None` if it is configured or reported.
     learned: Option<LearnedCapacity>,
+    /// The same before the first of the losses that may show a clear.
+    learned_before: Option<LearnedCapacity>,
     /// The worker's cache under LRU without hints, followed from its first hint on.
     untold: Option<Box<UnhintedCache>>,
     /// The newest open piece after each piece. No more entries than pieces.
@@ -71,6 +73,7 @@ impl Mirror {
             suspicion: None,
             resets: Resets::default(),
             learned: None,
+            learned_before: None,
             untold: None,
             open: FxHashMap::default(),
             begun: FxHashMap::default(),
@@ -196,6 +199,9 @@ impl Mirror {
     }
 
     fn correct(&mut self, report: &Report<'_>, sent: u64, changes: &mut Vec<Change>) -> Corrected {
+        if !self.resets.has_losses() {
+            self.learned_before = self.learned;
+        }
         let evidence = self.resets.evidence(&self.cache, report, sent);
         let older = if self.cache.order() == Order::Lru {
             self.drop_older(report, sent, changes)
@@ -213,6 +219,8 @@ impl Mirror {
         if let Some(since) = cleared {
             self.suspicion = None;
             dropped += self.cache.drop_older(released_up_to(since), changes);
+            // The losses say nothing about the capacity.
+            self.learned = self.learned.and(self.learned_before);
         } else if matches!(older, Some((_, Standing { marked: None, .. }))) {
             self.learn_from_missing(changes);
         }

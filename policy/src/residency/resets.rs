@@ -91,6 +91,11 @@ impl Resets {
         self.watched = None;
     }
 
+    /// Returns whether there are losses that may show a clear.
+    pub(super) fn has_losses(&self) -> bool {
+        self.episode.is_some()
+    }
+
     /// Returns what a report of a prompt, sent after `sent` releases, says about a clear.
     pub(super) fn evidence(&self, cache: &PrefixCache, report: &Report<'_>, sent: u64) -> Evidence {
         let finds_nothing = report.cached == Tokens::ZERO;

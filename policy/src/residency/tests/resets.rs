@@ -113,7 +113,7 @@ fn a_learned_capacity_survives_resets() {
     let chains = conversations(20);
     let mut bench = Bench::new(1 << 20, 1 << 20);
     bench.mirror.learn_capacity(W0);
-    for _ in 0..3 {
+    for _ in 0..6 {
         bench.reset();
         chains.iter().for_each(|chain| bench.turn(chain));
     }
