@@ -141,6 +141,7 @@ impl PrefixCache {
             hit_tokens: 0,
             cut: false,
             epoch: self.epoch,
+            releases: self.nodes.releases(),
         };
         lease.held.extend(self.walk(chain.iter().map(|piece| piece.hash)));
         lease.hits = lease.held.len();
@@ -349,6 +350,15 @@ impl PrefixCache {
             self.nodes.begin_anew(top);
         }
         self.debug_check();
+    }
+
+    /// Returns the number of releases before a lease was acquired, as in [`Standing::released`]; 0 if the lease is void.
+    pub fn acquired(&self, lease: &Lease) -> u64 {
+        if lease.epoch == self.epoch {
+            lease.releases
+        } else {
+            0
+        }
     }
 
     /// Returns a resident piece's position in the order of eviction, or its last one if it is held now.

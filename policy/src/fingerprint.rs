@@ -90,7 +90,7 @@ mod tests;
 
 pub use chain::Chain;
 pub use keys::{CHUNK_BYTES, Digests, Links, Sink};
-pub use media::{MediaDigest, MediaHasher};
+pub use media::{MediaDigest, MediaHasher, MediaPart, Medium};
 pub use spelling::{spell, spelled};
 pub use text::{ChainBuilder, Chunker, Field, Mark, Pieces};
 pub use token::{push_token_blocks, token_root};

@@ -7,11 +7,12 @@
 
 mod capacity;
 mod mirror;
+mod resets;
 mod unhinted;
 
 pub use self::capacity::MOST as MOST_TOKENS;
 use self::mirror::Mirror;
-pub use self::mirror::Report;
+pub use self::mirror::{Corrected, Report};
 pub use self::unhinted::Compared;
 use crate::cache::{Change, Entry, Keep, Lease, Order, Piece, Trimmed};
 use crate::fingerprint::Chain;
@@ -174,8 +175,8 @@ impl Residency {
     /// Records that a worker found more of a prompt than its mirror holds.
     pub fn found_more(&mut self, worker: WorkerId) {
         let is_full = self.filled_on(worker) >= self.capacity_of(worker);
-        if let Some(mirror) = self.mirrors.get_mut(worker.index()).filter(|_| is_full) {
-            mirror.found_more();
+        if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
+            mirror.found_more(is_full);
         }
     }
 
@@ -329,14 +330,15 @@ impl Residency {
         self.apply(worker, None, &[]);
     }
 
-    /// Applies a worker's report on a prompt that is not settled yet. Returns how many keys are dropped.
-    pub fn reported(&mut self, worker: WorkerId, report: &Report) -> usize {
-        let Some(mirror) = self.mirrors.get_mut(worker.index()) else {
-            return 0;
+    /// Applies a worker's report on a prompt that is not settled yet.
+    pub fn reported(&mut self, hold: &Reservation, report: &Report<'_>) -> Corrected {
+        let Some(mirror) = self.mirrors.get_mut(hold.worker.index()) else {
+            return Corrected::default();
         };
-        let dropped = mirror.reported(report, &mut self.changes);
-        self.apply(worker, None, &[]);
-        dropped
+        let sent = mirror.cache.acquired(&hold.lease);
+        let corrected = mirror.reported(report, sent, &mut self.changes);
+        self.apply(hold.worker, None, &[]);
+        corrected
     }
 
     /// Marks a chain evict-first, after a hint to the worker that it is of no more use.

@@ -11,6 +11,8 @@ pub struct Lease {
     pub(super) hit_tokens: u64,
     pub(super) cut: bool,
     pub(super) epoch: u64,
+    /// Releases before it was acquired.
+    pub(super) releases: u64,
 }
 
 impl Lease {

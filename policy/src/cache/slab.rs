@@ -203,6 +203,10 @@ impl Nodes {
         self.releases += 1;
     }
 
+    pub(super) fn releases(&self) -> u64 {
+        self.releases
+    }
+
     pub(super) fn released(&self, slot: u32) -> u64 {
         self.get(slot).released
     }

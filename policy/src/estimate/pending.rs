@@ -19,6 +19,9 @@
 //!   their prefill ahead: as many mean prefills, or the engine's count of waiting uncached tokens beyond our own. It is
 //!   worked off in parallel to ours, in proportion.
 //! - *A head that has not begun.* If `waiting` is at least what is pending here, our head's time starts at the figure.
+//! - *No figure.* An engine that is overloaded stops reporting first. What the last figure showed of others' work is kept
+//!   past the time for which the figure is good, and decays by the factor e each [`SILENCE`], towards our own books. After
+//!   [`FORGOTTEN`] times that it is forgotten.
 //! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
 //!   have been pending since before the *previous* figure, the oldest excess ones are gone. Two figures are needed,
 //!   because a request may be on its way to the engine during one.
@@ -29,6 +32,12 @@ use std::collections::VecDeque;
 
 use crate::units::Millis;
 
+/// Time constant with which others' work decays while the engine reports no figures.
+const SILENCE: Millis = Millis(30_000.0);
+/// Time constants after which others' work is forgotten, when 1 % of it would be left.
+const FORGOTTEN: f64 = 5.0;
+/// Upper bound on others' work: an hour, beyond which no wait changes a choice.
+const MOST_ELSEWHERE: Millis = Millis(3_600_000.0);
 /// Number of items up to which done ones are not removed.
 const LEAST_TIDIED: usize = 64;
 
@@ -177,14 +186,22 @@ impl PendingWork {
         Millis((behind + (head.predicted - elapsed).0.abs()).max(0.0))
     }
 
-    /// Returns the remaining work of others, by the last fresh figure.
+    /// Returns the remaining work of others by the last figure. It is worked off while the figure is good, and then
+    /// decays.
     pub fn elsewhere(&self, now: Millis) -> Millis {
-        let Some(other) = self.elsewhere.filter(|other| now < other.until) else {
+        let Some(other) = self.elsewhere else {
             return Millis::ZERO;
         };
-        other
-            .work
-            .saturating_sub(Millis(now.saturating_sub(other.since).0 * other.share))
+        let fresh = now.min(other.until).saturating_sub(other.since);
+        let left = other.work.saturating_sub(Millis(fresh.0 * other.share));
+        let silent = now.saturating_sub(other.until).0 / SILENCE.0;
+        if silent <= 0.0 {
+            left
+        } else if silent < FORGOTTEN {
+            Millis(left.0 * (-silent).exp())
+        } else {
+            Millis::ZERO
+        }
     }
 
     /// Reconciles the books with the engine's figure. A figure older than the last one, or no longer fresh, is ignored.
@@ -209,6 +226,7 @@ impl PendingWork {
             Some(all) if elsewhere > 0 => all.saturating_sub(own),
             _ => counted,
         };
+        let work = work.min(MOST_ELSEWHERE);
         self.elsewhere = (work > Millis::ZERO).then(|| Elsewhere {
             work,
             share: work.0 / (work.0 + own.0),
@@ -262,224 +280,4 @@ impl PendingWork {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn an_idle_worker_has_no_wait() {
-        assert_eq!(PendingWork::new().wait(Millis(5.0)), Millis::ZERO);
-    }
-
-    #[test]
-    fn wait_shrinks_as_the_head_is_computed_and_grows_again_once_it_is_late() {
-        let mut work = PendingWork::new();
-        work.sent(Millis(0.0), Millis(100.0));
-        work.sent(Millis(10.0), Millis(50.0));
-        assert_eq!(work.wait(Millis(10.0)), Millis(140.0));
-        assert_eq!(work.wait(Millis(90.0)), Millis(60.0));
-        assert_eq!(work.wait(Millis(100.0)), Millis(50.0));
-        // Late by 400 ms: another 400 are expected, and then the one behind it.
-        assert_eq!(work.wait(Millis(500.0)), Millis(450.0));
-    }
-
-    #[test]
-    fn what_waits_takes_as_long_as_the_worker_is_found_to_take() {
-        let mut work = PendingWork::new();
-        let head = work.sent(Millis(0.0), Millis(100.0));
-        work.sent(Millis(0.0), Millis(50.0));
-        let gone = work.sent(Millis(0.0), Millis(70.0));
-        work.gone(Millis(10.0), gone);
-        work.repriced(8.0);
-        assert_eq!(work.wait(Millis(20.0)), Millis(780.0 + 400.0));
-        work.first_token(Millis(800.0), head);
-        assert_eq!(work.wait(Millis(800.0)), Millis(400.0));
-    }
-
-    #[test]
-    fn a_first_token_starts_the_next_prefill() {
-        let mut work = PendingWork::new();
-        let first = work.sent(Millis(0.0), Millis(100.0));
-        work.sent(Millis(0.0), Millis(50.0));
-        work.first_token(Millis(130.0), first);
-        assert_eq!(work.wait(Millis(130.0)), Millis(50.0));
-        assert_eq!(work.wait(Millis(150.0)), Millis(30.0));
-    }
-
-    #[test]
-    fn a_first_token_clears_what_was_sent_before_it() {
-        let mut work = PendingWork::new();
-        let _lost = work.sent(Millis(0.0), Millis(100.0));
-        let second = work.sent(Millis(0.0), Millis(50.0));
-        work.first_token(Millis(70.0), second);
-        assert!(work.is_empty());
-        assert_eq!(work.wait(Millis(70.0)), Millis::ZERO);
-    }
-
-    #[test]
-    fn aborted_requests_behind_a_head_that_never_begins_take_no_room() {
-        let mut work = PendingWork::new();
-        let head = work.sent(Millis(0.0), Millis(100.0));
-        for _ in 0..10_000 {
-            let aborted = work.sent(Millis(0.0), Millis(50.0));
-            work.gone(Millis(0.0), aborted);
-        }
-        assert!(work.items.len() <= LEAST_TIDIED, "{}", work.items.len());
-        work.sent(Millis(0.0), Millis(25.0));
-        work.first_token(Millis(100.0), head);
-        assert_eq!(work.wait(Millis(100.0)), Millis(25.0));
-    }
-
-    #[test]
-    fn an_aborted_request_stops_counting_alone() {
-        let mut work = PendingWork::new();
-        work.sent(Millis(0.0), Millis(100.0));
-        let second = work.sent(Millis(0.0), Millis(50.0));
-        let third = work.sent(Millis(0.0), Millis(25.0));
-        work.gone(Millis(10.0), second);
-        work.gone(Millis(10.0), second);
-        assert_eq!(work.wait(Millis(10.0)), Millis(115.0));
-        work.first_token(Millis(90.0), third);
-        assert_eq!(work.wait(Millis(90.0)), Millis::ZERO);
-    }
-
-    fn figure(asked: f64, waiting: u32, running: u32, in_flight: u32) -> QueueFigure {
-        QueueFigure {
-            asked: Millis(asked),
-            good_for: Millis(1000.0),
-            waiting,
-            running,
-            waiting_work: None,
-            in_flight,
-            mean_work: Millis(100.0),
-        }
-    }
-
-    #[test]
-    fn a_first_token_of_a_request_that_was_the_head_tells_what_its_prefill_took() {
-        let mut work = PendingWork::new();
-        let first = work.sent(Millis(0.0), Millis(100.0));
-        let second = work.sent(Millis(10.0), Millis(50.0));
-        let overtaken = work.sent(Millis(20.0), Millis(50.0));
-        let overtaker = work.sent(Millis(30.0), Millis(10.0));
-        assert_eq!(work.first_token(Millis(130.0), first), Some(Millis(130.0)));
-        assert_eq!(work.first_token(Millis(190.0), second), Some(Millis(60.0)));
-        assert_eq!(work.first_token(Millis(200.0), overtaker), None);
-        assert_eq!(work.first_token(Millis(260.0), overtaken), None);
-    }
-
-    #[test]
-    fn what_others_sent_counts_while_the_figure_is_fresh() {
-        let mut work = PendingWork::new();
-        let found = work.reconcile(Millis(10.0), &figure(0.0, 3, 1, 0));
-        assert_eq!((found.elsewhere, found.lost), (3, 0));
-        assert_eq!(work.wait(Millis(10.0)), Millis(290.0));
-        assert_eq!(work.wait(Millis(200.0)), Millis(100.0));
-        assert_eq!(work.wait(Millis(900.0)), Millis::ZERO, "worked off");
-        work.reconcile(Millis(910.0), &figure(900.0, 50, 1, 0));
-        assert_eq!(work.wait(Millis(1899.0)), Millis(5000.0 - 999.0));
-        assert_eq!(work.wait(Millis(1900.0)), Millis::ZERO, "stale");
-    }
-
-    /// Engines' request counts used in place of work: <https://github.com/smg-project/smg/issues/1621>.
-    #[test]
-    fn an_engine_that_counts_its_waiting_tokens_is_believed_on_their_size() {
-        let mut work = PendingWork::new();
-        work.sent(Millis(0.0), Millis(100.0));
-        let told = QueueFigure {
-            waiting_work: Some(Millis(1000.0)),
-            ..figure(0.0, 2, 1, 1)
-        };
-        work.reconcile(Millis(0.0), &told);
-        assert_eq!(work.wait(Millis(0.0)), Millis(1000.0));
-    }
-
-    #[test]
-    fn our_own_requests_are_not_taken_for_others() {
-        let mut work = PendingWork::new();
-        work.sent(Millis(0.0), Millis(100.0));
-        work.sent(Millis(0.0), Millis(50.0));
-        assert_eq!(
-            work.reconcile(Millis(10.0), &figure(5.0, 1, 1, 2)),
-            Reconciled::default()
-        );
-        assert_eq!(work.wait(Millis(10.0)), Millis(140.0));
-        // A request that decodes here is running there.
-        assert_eq!(
-            work.reconcile(Millis(10.0), &figure(6.0, 1, 2, 3)),
-            Reconciled::default()
-        );
-    }
-
-    #[test]
-    fn a_head_behind_the_work_of_others_is_not_late() {
-        let mut work = PendingWork::new();
-        work.sent(Millis(0.0), Millis(100.0));
-        work.reconcile(Millis(500.0), &figure(500.0, 2, 1, 1));
-        // Two prefills of others, and all of ours: none of them is late.
-        assert_eq!(work.wait(Millis(500.0)), Millis(300.0));
-    }
-
-    #[test]
-    fn what_two_figures_in_a_row_have_no_room_for_is_gone() {
-        let mut work = PendingWork::new();
-        let lost = work.sent(Millis(0.0), Millis(100.0));
-        assert_eq!(
-            work.reconcile(Millis(2.0), &figure(1.0, 0, 0, 1)).lost,
-            0,
-            "it may be on its way"
-        );
-        let late = work.sent(Millis(50.0), Millis(30.0));
-        assert_eq!(work.reconcile(Millis(60.0), &figure(55.0, 0, 0, 2)).lost, 1);
-        assert_eq!(work.wait(Millis(60.0)), Millis(30.0));
-        assert_eq!(work.first_token(Millis(65.0), lost), None);
-        assert!(work.first_token(Millis(70.0), late).is_some());
-        assert!(work.is_empty());
-    }
-
-    #[test]
-    fn stale_and_overtaken_figures_are_ignored() {
-        let mut work = PendingWork::new();
-        assert_eq!(
-            work.reconcile(Millis(2000.0), &figure(0.0, 9, 0, 0)),
-            Reconciled::default()
-        );
-        work.reconcile(Millis(2000.0), &figure(1500.0, 1, 0, 0));
-        work.reconcile(Millis(2000.0), &figure(1400.0, 9, 0, 0));
-        assert_eq!(work.elsewhere(Millis(1500.0)), Millis(100.0));
-    }
-
-    proptest! {
-        #[test]
-        fn the_wait_is_never_negative_and_ends_at_zero(ops in prop::collection::vec((0u8..5, 0u64..20, 0.0f64..100.0), 0..200)) {
-            let mut work = PendingWork::new();
-            let mut tickets = Vec::new();
-            let mut now = Millis::ZERO;
-            for (op, pick, amount) in ops {
-                now += Millis(amount / 3.0);
-                let ticket = tickets.get(pick as usize % tickets.len().max(1)).copied();
-                match (op, ticket) {
-                    (0 | 1, _) => tickets.push(work.sent(now, Millis(amount))),
-                    (2, Some(ticket)) => {
-                        work.first_token(now, ticket);
-                    }
-                    (3, Some(ticket)) => work.gone(now, ticket),
-                    (4, _) => {
-                        let in_flight = work.len() as u32 + pick as u32 % 3;
-                        work.reconcile(now, &figure(now.0 - amount / 9.0, pick as u32 % 5, pick as u32 % 4, in_flight));
-                    }
-                    _ => {}
-                }
-                let counted: f64 = work.items.iter().filter(|item| !item.done).map(|item| item.predicted.0).sum();
-                prop_assert!((work.total - counted).abs() < 1e-6);
-                prop_assert!(work.wait(now).0 >= 0.0);
-            }
-            for ticket in tickets {
-                work.gone(now, ticket);
-            }
-            prop_assert!(work.is_empty());
-            prop_assert_eq!(work.wait(now + Millis(1e6)), Millis::ZERO);
-        }
-    }
-}
+mod tests;

@@ -2,6 +2,44 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+/// Kinds of media. A model spends tokens of its own on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "as named")]
+pub enum Medium {
+    Image,
+    Audio,
+    Video,
+    /// A document: a PDF, say.
+    File,
+}
+
+impl Medium {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Image, Self::Audio, Self::Video, Self::File];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Audio => "audio",
+            Self::Video => "video",
+            Self::File => "file",
+        }
+    }
+}
+
+/// A medium in a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MediaPart {
+    /// Kind of the medium.
+    pub medium: Medium,
+    /// Where its digest ends, in canonical bytes of the prompt.
+    pub end: u64,
+}
+
+/// Parts recorded per prompt. The media of a longer prompt count as text beyond them.
+pub(super) const MOST_PARTS: usize = 4096;
+
 /// The digest of an image or another medium, by its URL or data: 128 bits of XXH3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MediaDigest(u128);

@@ -2,7 +2,7 @@
 
 use super::chain::{Chain, digest, root};
 use super::keys::{CHUNK_BYTES, Digests, Links, Sink};
-use super::media::MediaDigest;
+use super::media::{MOST_PARTS, MediaDigest, MediaPart, Medium};
 use super::spelling::spelled;
 use crate::ids::PrefixHash;
 
@@ -61,6 +61,7 @@ pub struct Chunker<S> {
     /// A field whose mark is not yet written: an empty field is omitted.
     pending: Option<Field>,
     refers: bool,
+    media: Vec<MediaPart>,
     fill: usize,
     buffer: [u8; CHUNK_BYTES + SLACK],
 }
@@ -87,6 +88,7 @@ impl<S: Sink> Chunker<S> {
             plain: false,
             pending: None,
             refers: false,
+            media: Vec::new(),
             fill: 0,
             buffer: [0; CHUNK_BYTES + SLACK],
         }
@@ -98,6 +100,7 @@ impl<S: Sink> Chunker<S> {
         self.plain = false;
         self.pending = None;
         self.refers = false;
+        self.media.clear();
         self.fill = 0;
     }
 
@@ -161,9 +164,13 @@ impl<S: Sink> Chunker<S> {
     }
 
     /// Adds a whole field given by a digest: an image, or another medium.
-    pub fn media(&mut self, field: Field, digest: MediaDigest) {
+    pub fn media(&mut self, field: Field, medium: Medium, digest: MediaDigest) {
         self.field(field);
         self.push(&digest.hex());
+        if self.media.len() < MOST_PARTS {
+            let end = self.bytes;
+            self.media.push(MediaPart { medium, end });
+        }
     }
 
     /// Ends the message, or the plain prompt. The remaining bytes become a last, short chunk.
@@ -289,6 +296,7 @@ impl<S: Sink> Chunker<S> {
             plain: self.plain,
             pending: None,
             refers: false,
+            media: Vec::new(),
             fill: self.fill,
             buffer: self.buffer,
         };
@@ -316,9 +324,10 @@ impl Pieces {
 
     /// Drops everything since the mark, for fields that have to be added in another order.
     pub fn rewind(&mut self, to: Mark) {
-        let refers = self.refers;
+        let (refers, mut media) = (self.refers, std::mem::take(&mut self.media));
         self.reset();
-        self.refers = refers;
+        media.retain(|part| part.end <= to.bytes);
+        (self.refers, self.media) = (refers, media);
         self.bytes = to.bytes;
         self.sink.0.truncate(to.pieces);
     }
@@ -328,7 +337,23 @@ impl Pieces {
         self.end_message();
         let before = self.bytes;
         self.sink.extend_from(&more.sink, before);
+        self.media.extend(more.moved_media(before));
         self.bytes += more.bytes;
+    }
+
+    /// Returns the media of the prompt that begins with `before` and continues with these pieces.
+    #[must_use]
+    pub fn media_after(&self, before: &Self) -> Vec<MediaPart> {
+        let own = self.moved_media(before.bytes);
+        before.media.iter().copied().chain(own).collect()
+    }
+
+    fn moved_media(&self, by: u64) -> impl Iterator<Item = MediaPart> {
+        let moved = move |part: &MediaPart| MediaPart {
+            end: part.end + by,
+            ..*part
+        };
+        self.media.iter().map(moved)
     }
 
     /// Removes the pieces and keeps their memory, up to the size of `kept` pieces.

@@ -10,12 +10,13 @@
 //! then removed, or its tokens would count twice. A client that repeats a prompt asks for the prompt's last, short key.
 //! Its tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
 //!
-//! A response that found nothing cached is only a suspicion, since some requests bypass the cache: a second one
-//! confirms it, and a hit on an older piece refutes it.
+//! A response that found nothing cached is only a suspicion, since some requests bypass the cache: one of another
+//! conversation confirms it, and a hit on an older piece refutes it. Cleared caches are detected by [`Resets`].
 
 use rustc_hash::FxHashMap;
 
 use super::capacity::LearnedCapacity;
+use super::resets::{Inference, Resets};
 use super::unhinted::{Compared, UnhintedCache};
 use crate::cache::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
@@ -23,7 +24,13 @@ use crate::units::Tokens;
 
 /// A worker's report of how much of a prompt was cached.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
+pub struct Report<'a> {
+    /// Conversation of the prompt.
+    pub conversation: u64,
+    /// Leading keys of the prompt that were believed resident.
+    pub believed: &'a [PrefixHash],
+    /// Size of the worker's cache blocks.
+    pub block: Tokens,
     /// Prompt tokens found cached.
     pub cached: Tokens,
     /// The last key of the prompt that was found in full.
@@ -32,13 +39,25 @@ pub struct Report {
     pub missing: Option<PrefixHash>,
 }
 
+/// What a report changed in its worker's mirror.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Corrected {
+    /// Number of keys dropped, of other prompts.
+    pub dropped: usize,
+    /// Whether the worker's cache was cleared without notice.
+    pub is_cleared: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
-    /// Pieces released before this position may be gone.
-    suspicion: Option<Standing>,
+    /// Pieces released before this position may be gone; the conversation that missed it.
+    suspicion: Option<(Standing, u64)>,
+    resets: Resets,
     /// The learned capacity; `None` if it is configured or reported.
     learned: Option<LearnedCapacity>,
+    /// The same before the first of the losses that may show a clear.
+    learned_before: Option<LearnedCapacity>,
     /// The worker's cache under LRU without hints, followed from its first hint on.
     untold: Option<Box<UnhintedCache>>,
     /// The newest open piece after each piece. No more entries than pieces.
@@ -52,7 +71,9 @@ impl Mirror {
         Self {
             cache: PrefixCache::new(capacity),
             suspicion: None,
+            resets: Resets::default(),
             learned: None,
+            learned_before: None,
             untold: None,
             open: FxHashMap::default(),
             begun: FxHashMap::default(),
@@ -103,9 +124,10 @@ impl Mirror {
         self.cache.release(lease, keep, changes);
     }
 
-    pub(super) fn found_more(&mut self) {
+    pub(super) fn found_more(&mut self, is_full: bool) {
+        self.resets.found_more();
         let capacity = self.cache.capacity();
-        let learned = self.learned.as_mut();
+        let learned = self.learned.as_mut().filter(|_| is_full);
         if let Some(grown) = learned.and_then(|learned| learned.found_more(capacity)) {
             self.cache.set_capacity(grown, &mut Vec::new());
         }
@@ -157,10 +179,15 @@ impl Mirror {
         Some(short).filter(|&short| !self.cache.contains(short))
     }
 
-    /// Applies a report on a prompt that is still held. Returns how many keys were dropped.
-    pub(super) fn reported(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
+    /// Applies a report on a prompt that is still held and was sent after `sent` releases.
+    pub(super) fn reported(
+        &mut self,
+        report: &Report<'_>,
+        sent: u64,
+        changes: &mut Vec<Change>,
+    ) -> Corrected {
         let before = changes.len();
-        let dropped = self.correct(report, changes);
+        let corrected = self.correct(report, sent, changes);
         if let Some(untold) = &mut self.untold {
             for change in &changes[before..] {
                 if let Change::Removed { hash } = change {
@@ -168,53 +195,107 @@ impl Mirror {
                 }
             }
         }
-        dropped
+        corrected
     }
 
-    fn correct(&mut self, report: &Report, changes: &mut Vec<Change>) -> usize {
-        if self.cache.order() != Order::Lru {
+    fn correct(&mut self, report: &Report<'_>, sent: u64, changes: &mut Vec<Change>) -> Corrected {
+        if !self.resets.has_losses() {
+            self.learned_before = self.learned;
+        }
+        let evidence = self.resets.evidence(&self.cache, report, sent);
+        let older = if self.cache.order() == Order::Lru {
+            self.drop_older(report, sent, changes)
+        } else {
             if let Some(missing) = report.missing {
                 self.cache.stored_again(missing, changes);
             }
-            return 0;
+            None
+        };
+        let is_evicted = self.learned.is_some()
+            || self.cache.order() != Order::Lru
+            || self.cache.used().0 > self.cache.capacity().0 / 2;
+        let mut dropped = older.map_or(0, |(dropped, _)| dropped);
+        let cleared = self.resets.note(evidence, report.conversation, sent, is_evicted);
+        if let Some(since) = cleared {
+            self.suspicion = None;
+            dropped += self.cache.drop_older(released_up_to(since), changes);
+            // The losses say nothing about the capacity.
+            self.learned = self.learned.and(self.learned_before);
+        } else if matches!(older, Some((_, Standing { marked: None, .. }))) {
+            self.learn_from_missing(changes);
         }
+        if dropped > 0 {
+            let by = match cleared {
+                Some(_) => Inference::Clear,
+                None => Inference::Age,
+            };
+            self.resets.corrected(report.conversation, by);
+        }
+        Corrected {
+            dropped,
+            is_cleared: cleared.is_some(),
+        }
+    }
+
+    /// Drops what an LRU cache that lacks the report's missing piece cannot hold. Returns the number of keys dropped,
+    /// and the piece's position; `None` if the report implies nothing. A piece that was not computed before the prompt
+    /// was sent may have come too late.
+    fn drop_older(
+        &mut self,
+        report: &Report<'_>,
+        sent: u64,
+        changes: &mut Vec<Change>,
+    ) -> Option<(usize, Standing)> {
         let standing = |key: Option<PrefixHash>| key.and_then(|key| self.cache.standing(key));
         let Some(missing) = standing(report.missing) else {
             let found = standing(report.found).map_or(0, |found| found.released);
-            if found > 0 && self.suspicion.is_some_and(|suspect| found < suspect.released) {
+            if found > 0
+                && self
+                    .suspicion
+                    .is_some_and(|(suspect, _)| found < suspect.released)
+            {
                 self.suspicion = None;
             }
-            return 0;
+            return None;
         };
-        if report.cached == Tokens::ZERO && self.suspicion.is_none() {
-            self.suspicion = Some(missing);
-            return 0;
+        if !(1..=sent).contains(&missing.released) {
+            return None;
+        }
+        let is_second = self.suspicion.is_some_and(|(_, by)| by != report.conversation);
+        if report.cached == Tokens::ZERO && !is_second {
+            self.suspicion = Some((missing, report.conversation));
+            return None;
+        }
+        if !self.resets.may_correct(report.conversation) {
+            return None;
         }
         let suspected = self.suspicion.take();
-        let suspected = suspected.map_or(0, |suspect| self.cache.drop_older(suspect, changes));
-        let dropped = suspected + self.cache.drop_older(missing, changes);
-        if missing.marked.is_none() {
-            self.learn_from_missing(changes);
-        }
-        dropped
+        let suspected = suspected.map_or(0, |(suspect, _)| self.cache.drop_older(suspect, changes));
+        Some((suspected + self.cache.drop_older(missing, changes), missing))
     }
 
     /// Drops everything that is not held.
     pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
+        self.resets.end_episode();
         self.untold = None;
-        let than_everything = Standing {
-            released: u64::MAX,
-            marked: None,
-        };
-        self.cache.drop_older(than_everything, changes);
+        self.cache.drop_older(released_up_to(u64::MAX - 1), changes);
     }
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
+        self.resets.end_episode();
         self.untold = None;
         self.open.clear();
         self.begun.clear();
         self.cache.clear(changes);
+    }
+}
+
+/// Returns the position after everything last released by then.
+fn released_up_to(released: u64) -> Standing {
+    Standing {
+        released: released + 1,
+        marked: None,
     }
 }

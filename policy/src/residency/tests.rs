@@ -3,6 +3,7 @@ use crate::fingerprint::ChainBuilder;
 
 mod capacity;
 mod replies;
+mod resets;
 mod retracted;
 mod slots;
 mod untold;
@@ -154,9 +155,12 @@ fn a_few_bytes_that_round_to_nothing_leave_a_prompts_weight_as_it_is() {
     assert_eq!(weight, tokens(chain.span(chain.len())));
 }
 
-fn report(cached: u64, chain: &Chain, missing: Option<usize>) -> Report {
+fn report(cached: u64, chain: &Chain, believed: usize, missing: Option<usize>) -> Report<'_> {
     let found = missing.unwrap_or(chain.len()).checked_sub(1);
     Report {
+        conversation: chain.last().map_or(0, |key| key.0),
+        believed: &chain.hashes()[..believed],
+        block: Tokens(16),
         cached: Tokens(cached),
         found: found.map(|at| chain.hashes()[at]),
         missing: missing.map(|at| chain.hashes()[at]),
@@ -168,8 +172,8 @@ fn serve_and_report(residency: &mut Residency, chain: &Chain, found: usize) -> u
     let believed = depth(residency, W0, chain) as usize;
     let hold = residency.sent(W0, chain, |end| end).unwrap();
     let missing = (found < believed).then_some(found);
-    let report = report(chain.span(found), chain, missing);
-    let dropped = residency.reported(W0, &report);
+    let report = report(chain.span(found), chain, believed, missing);
+    let dropped = residency.reported(&hold, &report).dropped;
     residency.settle(
         hold,
         None,
@@ -210,7 +214,7 @@ fn one_answer_that_found_nothing_is_a_suspicion_and_a_second_one_a_fact() {
         if refuted {
             assert_eq!((second, depths), (0, [4, 4, 4, 4, 4]));
         } else {
-            assert_eq!((second, depths), (8, [0, 0, 4, 4, 4]));
+            assert_eq!((second, depths), (12, [0, 0, 4, 4, 0]), "the cache was cleared");
         }
     }
 }
@@ -222,8 +226,8 @@ mod a_smaller_cache {
     use crate::cache::PrefixCache;
 
     proptest! {
-        /// A worker with less room than configured, and one cleared now and then: reports soon remove what is not
-        /// resident, and never remove what is.
+        /// A worker with far less room than configured, and one cleared now and then: reports soon remove what is not
+        /// resident, and nothing that is, unless two prompts found less than believed and none found what is old.
         #[test]
         fn a_report_never_takes_away_what_a_least_recently_used_cache_still_holds(
             turns in prop::collection::vec((0..12_u8, 1..6_usize, 0..40_u8), 1..60),
@@ -231,7 +235,7 @@ mod a_smaller_cache {
         ) {
             let mut real = PrefixCache::new(Tokens(room));
             let mut mirrored = residency(1 << 20);
-            let mut log = Vec::new();
+            let (mut log, mut losses) = (Vec::new(), super::resets::Losses::default());
             for (name, chunks, what) in turns {
                 if what == 0 {
                     real.clear(&mut log);
@@ -239,6 +243,8 @@ mod a_smaller_cache {
                 let chain = prompt(&format!("{name}"), chunks);
                 let found = real.resident(chain.hashes());
                 let before: Vec<_> = real.eviction_order();
+                let believed = depth(&mirrored, W0, &chain) as usize;
+                losses.see(name, found, believed);
                 serve_and_report(&mut mirrored, &chain, found);
                 let pieces = pieces(&chain, 0, |end| end);
                 real.insert(&pieces, Keep::All, &mut log);
@@ -247,6 +253,9 @@ mod a_smaller_cache {
                     let mirror = &mirrored.mirrors[0].cache;
                     !mirror.contains(hash)
                 });
+                if losses.count >= 2 && wrong.is_some() {
+                    return Ok(());
+                }
                 prop_assert_eq!(wrong, None);
             }
         }
@@ -275,7 +284,6 @@ fn an_unknown_worker_is_no_panic() {
     let mut residency = residency(4096);
     assert!(residency.sent(WorkerId(9), &prompt("a", 1), |end| end).is_none());
     residency.forget(WorkerId(9));
-    assert_eq!(residency.reported(WorkerId(9), &Report::default()), 0);
 }
 
 mod restored {

@@ -66,6 +66,9 @@ pub struct Sample {
     pub requests: BTreeMap<String, u64>,
     /// Prompt tokens by kind: cached, uncached.
     pub prompt: BTreeMap<String, u64>,
+    /// Prompt tokens of turns whose worker reports cached tokens, by stage: prompt, available, captured, delivered.
+    #[serde(default)]
+    pub hits: BTreeMap<String, u64>,
     /// Requests waiting at the admission gate.
     pub waiting: u64,
     /// Revision of the policy.
@@ -114,6 +117,11 @@ impl History {
     #[must_use]
     pub fn past(&self) -> Past {
         self.0.lock().past()
+    }
+
+    /// Returns the first sample taken at this time or later.
+    pub(crate) fn first_since(&self, unix_ms: u64) -> Option<Sample> {
+        self.0.lock().first_since(unix_ms).cloned()
     }
 
     fn mark(&self, event: &Event) {

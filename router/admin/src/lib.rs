@@ -14,6 +14,7 @@ pub mod discovery;
 pub mod dispatch;
 pub mod events;
 pub mod history;
+pub mod hits;
 pub mod holds;
 pub mod index;
 pub mod keys;

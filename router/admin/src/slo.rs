@@ -5,6 +5,9 @@ use serde::Serialize;
 
 use fleet::hints::SentObjective;
 use learning::feedback::{ClassState, CostState, TailState, Trimmed};
+
+use crate::Admin;
+use crate::hits::Hits;
 use state::State;
 use state::overload::OverloadReport;
 
@@ -29,6 +32,8 @@ pub struct SloState {
     pub conversations: usize,
     /// Observations dropped because the queue was full.
     pub lessons_dropped: u64,
+    /// What became of prompt tokens that could have been cached.
+    pub hits: Hits,
 }
 
 /// The objective, and how it is met.
@@ -76,7 +81,8 @@ pub struct WorkerState {
 }
 
 /// Returns the current state of the feedback loop.
-pub fn explain(state: &State) -> SloState {
+pub fn explain(admin: &Admin) -> SloState {
+    let state = &admin.state;
     let (habits, classes, conversations) = {
         let conversations = state.feedback.conversations.lock();
         let habits = &conversations.habits;
@@ -93,6 +99,7 @@ pub fn explain(state: &State) -> SloState {
         classes,
         conversations,
         lessons_dropped: state.feedback.dropped(),
+        hits: Hits::recent(admin),
     }
 }
 

@@ -64,8 +64,8 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation::get::<serde_json::Map<String, serde_json::Value>, _, _>(
             "slo.get",
             "/admin/v1/slo",
-            "The latency objectives, how they are met, and how much of the free tail is used for them",
-            |call: Call| async move { Reply::json(&explain(&call.admin.state)) },
+            "The latency objectives, how they are met, how much of the free tail is used for them, and what costs cache hits",
+            |call: Call| async move { Reply::json(&explain(&call.admin)) },
         ),
         Operation::get::<Configuration, _, _>(
             "config.get",

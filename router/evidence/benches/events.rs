@@ -129,6 +129,7 @@ fn turn_over(knowledge: &Knowledge, worker: WorkerId, prompt: &Fingerprint) {
         session: Some([xxhash_rust::xxh3::xxh3_64(b"s"); 2]),
         since: 0,
         prompt: &prompt.chain,
+        media: &[],
         reply: None,
         goes_on: false,
         cached: None,

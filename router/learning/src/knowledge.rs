@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use policy::cache::Order;
 use policy::evidence::WorkerEvidence;
-use policy::fingerprint::{Chain, ChainBuilder};
+use policy::fingerprint::{Chain, ChainBuilder, MediaPart};
 use policy::ids::{PrefixHash, WorkerId};
 use policy::index::{IndexLimits, IndexReader, IndexStats, Prefix};
 use policy::residency::{Refused, Residency};
@@ -214,9 +214,30 @@ impl Knowledge {
         self.models.of(model).ratio
     }
 
-    /// Learns a model's tokens per byte from a counted prompt.
-    pub fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
-        self.models.counted(model, bytes, tokens);
+    /// Returns the expected tokens of a prompt's media.
+    pub fn media_tokens(&self, model: &str, media: &[MediaPart]) -> Tokens {
+        if media.is_empty() {
+            return Tokens::ZERO;
+        }
+        let known = self.models.of(model).media;
+        Tokens(media.iter().map(|part| known.of(part.medium).0).sum())
+    }
+
+    /// Learns a model's tokens per byte from a counted prompt of `bytes` canonical bytes, or the tokens of its media.
+    /// `scale` has the positions known when the prompt was sent.
+    pub fn counted(&self, model: &str, bytes: u64, media: &[MediaPart], scale: &Scale, tokens: Tokens) {
+        if media.is_empty() {
+            return self.models.counted(model, bytes, tokens);
+        }
+        let (from, before) = scale.last_known(bytes);
+        let new = &media[media.partition_point(|part| part.end <= from)..];
+        let text = (bytes - from) as f64 * self.models.of(model).ratio;
+        self.models.counted_media(
+            model,
+            new,
+            tokens.saturating_sub(Tokens(before)),
+            Tokens(text.round() as u64),
+        );
     }
 
     /// Returns the worker of a conversation's last turn.

@@ -98,6 +98,7 @@ fn matching_allocates_nothing() {
         session: None,
         since: 0,
         prompt: &parsed.fingerprint.chain,
+        media: &[],
         reply: None,
         goes_on: false,
         cached: None,

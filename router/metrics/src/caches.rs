@@ -13,6 +13,8 @@ use super::spec::{Kind, Label, Spec, TOKENS, WORKER, of};
 use super::{Metrics, clamp};
 
 const EVIDENCE: Label = of("evidence", &["events", "mirror"]);
+/// Stages at which a prompt token can miss its cache.
+pub const HIT_STAGES: [&str; 4] = ["prompt", "available", "captured", "delivered"];
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -27,12 +29,30 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: Some("gen_ai.client.token.usage"),
     },
     Spec {
+        name: "tailroute_prompt_cache_tokens_total",
+        kind: Kind::Counter,
+        unit: "tokens",
+        labels: &[of("stage", &HIT_STAGES)],
+        help: "Prompt tokens of the turns whose worker reports cached tokens: all (prompt), those that the best ready \
+            worker was believed to hold (available), the chosen one (captured), and those that it reported (delivered).",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_mirror_corrections_total",
         kind: Kind::Counter,
         unit: "answers",
         labels: &[WORKER],
         help: "Responses showing that the worker's cache holds less than its mirror, so that older entries are \
             dropped from the mirror.",
+        gen_ai: None,
+    },
+    Spec {
+        name: "tailroute_mirror_clears_total",
+        kind: Kind::Counter,
+        unit: "times",
+        labels: &[WORKER],
+        help: "Times that responses showed the worker's cache to have been cleared without notice, so that its \
+            mirror is cleared too.",
         gen_ai: None,
     },
     Spec {
@@ -146,7 +166,9 @@ pub(super) const TABLE: &[Spec] = &[
 #[derive(Debug)]
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
+    hits: Labelled<Counter>,
     corrected: Labelled<Counter>,
+    clears: Labelled<Counter>,
     agreement: Labelled<Counter>,
     cached_error: Labelled<Histogram>,
     kv_events: Labelled<Counter>,
@@ -164,7 +186,9 @@ impl Caches {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             prompt_tokens: metrics.labelled("tailroute_prompt_tokens_total")?,
+            hits: metrics.labelled("tailroute_prompt_cache_tokens_total")?,
             corrected: metrics.labelled("tailroute_mirror_corrections_total")?,
+            clears: metrics.labelled("tailroute_mirror_clears_total")?,
             agreement: metrics.labelled("tailroute_cached_tokens_agreement_total")?,
             cached_error: metrics.labelled("tailroute_cached_tokens_error")?,
             kv_events: metrics.labelled("tailroute_kv_events_total")?,
@@ -180,6 +204,9 @@ impl Caches {
 
     /// Sets the gauges, and adds the bindings since the last call.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
+        for stage in HIT_STAGES {
+            self.hits.with_label_values(&[stage]);
+        }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
             self.kv_live.with_label_values(name).set(worker.kv_live.into());
@@ -229,6 +256,19 @@ impl Metrics {
         }
     }
 
+    /// Counts a turn's prompt tokens by [`HIT_STAGES`].
+    pub fn hits(&self, tokens: [u64; 4]) {
+        for (stage, tokens) in HIT_STAGES.iter().zip(tokens) {
+            self.caches.hits.with_label_values(&[stage]).inc_by(tokens);
+        }
+    }
+
+    /// Returns the prompt tokens counted since the start, by [`HIT_STAGES`].
+    #[must_use]
+    pub fn counted_hits(&self) -> [u64; 4] {
+        HIT_STAGES.map(|stage| self.caches.hits.with_label_values(&[stage]).get())
+    }
+
     /// Compares the cached tokens that a worker reported with the prediction.
     pub fn agreement(&self, worker: &str, evidence: &str, predicted: u64, reported: u64, block: u64) {
         let error = predicted.abs_diff(reported);
@@ -248,9 +288,12 @@ impl Metrics {
             .observe(error as f64);
     }
 
-    /// Counts a response that showed part of the believed cache contents to be missing.
-    pub fn mirror_corrected(&self, worker: &str) {
+    /// Counts a response that showed part of the believed cache contents to be missing, or all of them.
+    pub fn mirror_corrected(&self, worker: &str, is_cleared: bool) {
         self.caches.corrected.with_label_values(&[worker]).inc();
+        if is_cleared {
+            self.caches.clears.with_label_values(&[worker]).inc();
+        }
     }
 
     /// Counts applied cache events of a worker.

@@ -39,6 +39,7 @@ use self::admission::Admission;
 use self::bus::Replicas;
 pub use self::bus::{BusCounters, BusGauges};
 use self::caches::Caches;
+pub use self::caches::HIT_STAGES;
 use self::discovery::Discovery;
 pub use self::document::markdown;
 pub use self::exposition::Format;

@@ -6,11 +6,12 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use policy::fingerprint::{Chain, ChainBuilder, Field, Pieces, push_token_blocks, token_root};
+use policy::fingerprint::{Chain, ChainBuilder, Field, MediaPart, Pieces, push_token_blocks, token_root};
 
 use super::json::{Malformed, Out, Scanner};
 
 mod completion;
+mod media;
 mod message;
 mod once;
 
@@ -26,6 +27,8 @@ pub struct Fingerprint {
     pub chain: Arc<Chain>,
     /// Unit of the chain's ends, and the prompt's length in it.
     pub extent: Extent,
+    /// Media of the prompt. Their bytes say nothing about their tokens.
+    pub media: Vec<MediaPart>,
     /// Continues the hash with the reply, if the next turn can repeat the reply.
     pub reply: Option<ChainBuilder>,
 }
@@ -152,12 +155,14 @@ impl Draft {
                 Fingerprint {
                     chain: Arc::new(chain),
                     extent: Extent::Tokens(self.tokens.len() as u64),
+                    media: Vec::new(),
                     reply: None,
                 }
             }
             Completion::None => Fingerprint {
                 chain: Arc::default(),
                 extent: Extent::Bytes(0),
+                media: Vec::new(),
                 reply: None,
             },
         }
@@ -180,6 +185,7 @@ impl Out for Hashed<'_> {
 
 fn text(pieces: &mut Pieces, before: &Pieces, model: &str, salt: Option<&str>) -> Fingerprint {
     let is_chat = !pieces.is_open();
+    let media = pieces.media_after(before);
     let (chain, mut reply) = pieces.rooted(before, model, salt);
     if is_chat {
         reply.field(Field::Text);
@@ -187,6 +193,7 @@ fn text(pieces: &mut Pieces, before: &Pieces, model: &str, salt: Option<&str>) -
     Fingerprint {
         chain: Arc::new(chain),
         extent: Extent::Bytes(before.bytes() + pieces.bytes()),
+        media,
         reply: Some(reply),
     }
 }

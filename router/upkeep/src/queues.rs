@@ -1,7 +1,8 @@
 //! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them. An engine that publishes none is
-//! queried less often, and so is one without requests while the router is idle ([`state::idle`]).
+//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them, and keeps the last one while an
+//! engine is silent. An engine that publishes none is queried less often, and so is one without requests while the
+//! router is idle ([`state::idle`]). A figure that no engine can have is ignored and logged once, until a plausible one.
 
 pub(super) mod exposition;
 
@@ -25,6 +26,10 @@ use state::control;
 
 /// Figures are valid for this many intervals: one lost reading does not matter, an engine that stops responding does.
 const INTERVALS: f64 = 2.5;
+/// Most requests that an engine plausibly holds, waiting or running.
+const MOST_REQUESTS: f64 = 100_000.0;
+/// Most tokens that the requests waiting at an engine plausibly have.
+const MOST_WAITING_TOKENS: u64 = 1_000_000_000;
 /// Consecutive readings with missing requests from which on the counts are reported as different.
 const DRIFTS: u32 = 3;
 /// Response size in bytes above which parsing moves to another thread.
@@ -42,6 +47,8 @@ struct Counts {
     waiting_tokens: Option<Tokens>,
     /// Prefill counters since the engine's start.
     prefills: Option<Counted>,
+    /// A figure that no engine can have: its name and value. The queue figures are then ignored.
+    absurd: Option<(&'static str, f64)>,
 }
 
 impl Counts {
@@ -71,6 +78,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
     let mut waits = false;
     let mut known = false;
     let mut drift = Drift::default();
+    let mut was_absurd = false;
     loop {
         let tick = tokio::select! {
             tick = ticks.tick() => tick,
@@ -103,6 +111,18 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
         if let Some(prefills) = counts.prefills {
             learner::learn_counted(&state, &worker, prefills);
         }
+        if let Some((figure, value)) = counts.absurd {
+            if !std::mem::replace(&mut was_absurd, true) {
+                warn!(
+                    worker = worker.name(),
+                    figure,
+                    value,
+                    "the worker's queue figures are implausible and are ignored until they are not"
+                );
+            }
+            continue;
+        }
+        was_absurd = false;
         let figure = QueueFigure {
             asked,
             good_for: Millis(interval.as_secs_f64() * 1e3 * INTERVALS),
@@ -232,17 +252,23 @@ fn read(page: &[u8], rank: Option<u32>) -> Option<(Counts, bool)> {
         ("vllm:num_requests_waiting", "vllm:num_requests_running", false),
         ("sglang:num_queue_reqs", "sglang:num_running_reqs", true),
     ];
-    families.into_iter().find_map(|(waiting, running, is_sglang)| {
-        let [waiting, running] = exposition::figures(page, [waiting, running], rank);
-        let counts = Counts {
-            // These casts saturate.
-            waiting: waiting? as u32,
-            running: running.unwrap_or(0.0) as u32,
-            waiting_tokens: None,
-            prefills: vllms_prefills(page, rank).filter(|_| !is_sglang),
-        };
-        Some((counts, is_sglang))
-    })
+    families
+        .into_iter()
+        .find_map(|(waiting_name, running_name, is_sglang)| {
+            let [waiting, running] = exposition::figures(page, [waiting_name, running_name], rank);
+            let (queued, runs) = (waiting?, running.unwrap_or(0.0));
+            let counts = Counts {
+                // These casts saturate.
+                waiting: queued as u32,
+                running: runs as u32,
+                waiting_tokens: None,
+                prefills: vllms_prefills(page, rank).filter(|_| !is_sglang),
+                absurd: [(waiting_name, queued), (running_name, runs)]
+                    .into_iter()
+                    .find(|(_, value)| *value > MOST_REQUESTS),
+            };
+            Some((counts, is_sglang))
+        })
 }
 
 /// Returns the prefill counters from vLLM's histograms of finished requests.
@@ -267,7 +293,12 @@ impl Counts {
             return;
         };
         let sum = |field| sum(&answer, field, rank);
-        self.waiting_tokens = sum("num_waiting_uncached_tokens").map(Tokens);
+        let name = "num_waiting_uncached_tokens";
+        let waiting = sum(name);
+        if let Some(tokens) = waiting.filter(|tokens| *tokens > MOST_WAITING_TOKENS) {
+            self.absurd = Some((name, tokens as f64));
+        }
+        self.waiting_tokens = waiting.map(Tokens);
         if let (Some(busy_us), Some(tokens)) =
             (sum("total_prefill_busy_us"), sum("total_prefill_uncached_tokens"))
         {
@@ -390,6 +421,24 @@ mod tests {
             vllm:request_prefill_kv_computed_tokens_sum{engine=\"0\",model_name=\"tiny\"} 10106.0\n";
         let found = read(said.as_bytes(), None).unwrap().0.prefills;
         assert_eq!(found, counted(12.435_293_920_010_736, 10_106.0, 13.0));
+    }
+
+    #[test]
+    fn a_figure_that_no_engine_can_have_is_named() {
+        let absurd = |page: &str| read(page.as_bytes(), None).unwrap().0.absurd;
+        for value in ["4294967295", "1e15", "100001"] {
+            for name in ["vllm:num_requests_waiting", "vllm:num_requests_running"] {
+                let page = format!("vllm:num_requests_waiting 0\n{name} {value}\n");
+                assert_eq!(absurd(&page).map(|(name, _)| name), Some(name), "{value}");
+            }
+        }
+        assert_eq!(absurd("vllm:num_requests_waiting 100000\n"), None);
+        let mut counts = Counts::default();
+        counts.take_loads(br#"{"num_waiting_uncached_tokens":18446744073709551615}"#, None);
+        assert_eq!(
+            counts.absurd.map(|(name, _)| name),
+            Some("num_waiting_uncached_tokens")
+        );
     }
 
     /// Response of SGLang 0.5.23's `/v1/loads`.

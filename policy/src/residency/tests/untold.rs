@@ -68,12 +68,8 @@ fn a_piece_that_the_worker_turns_out_not_to_hold_is_not_there_under_lru_either()
     serve(&mut residency, W0, &chain, 0);
     residency.trimmed(W0, keys(&old), Tokens(10 * CHUNK));
     let hold = residency.sent(W0, &chain, |end| end).unwrap();
-    let report = Report {
-        cached: Tokens(20 * CHUNK),
-        found: Some(chain.hashes()[19]),
-        missing: Some(chain.hashes()[20]),
-    };
-    residency.reported(W0, &report);
+    let report = report(20 * CHUNK, &chain, 100, Some(20));
+    residency.reported(&hold, &report);
     residency.settle(hold, None, |end| end, Tokens::ZERO, Tokens(100 * CHUNK));
     let at = compared(&residency, &old).unwrap();
     assert_eq!(at.hinted, at.untold, "nothing of it is left: {at:?}");

@@ -261,7 +261,8 @@ function explained() {
     ['TTFT', outcome?.ttft_ms ? `${text(time(outcome.ttft_ms))}, predicted ${text(time(decision.terms[0]?.predicted_ttft_ms))}` : 'not known yet'],
     ['In the router', text(time(decision.held_ms))],
     ['Ended', outcome ? outcome.state : 'not yet'],
-    ['Prompt', `${text(tokens(outcome?.prompt_tokens ?? decision.prompt_tokens))}, cached ${text(count(outcome?.cached_tokens ?? undefined))}`],
+    ['Prompt', text(tokens(outcome?.prompt_tokens ?? decision.prompt_tokens))],
+    ['Cached', `available ${text(count(decision.available_tokens))}, captured ${text(count(decision.captured_tokens))}, delivered ${text(count(outcome?.cached_tokens ?? undefined))}`],
     ['Decision', String(decision.decision)],
   ];
   return dialog({ title: decision.request, onclose: close, wide: 'wide broad' },

@@ -28,6 +28,11 @@ impl Kept {
         }
     }
 
+    pub(super) fn first_since(&self, unix_ms: u64) -> Option<&Sample> {
+        let at = self.samples.partition_point(|sample| sample.at_unix_ms < unix_ms);
+        self.samples.get(at)
+    }
+
     /// Adds a sample, and drops those that are too old or too close together for their age.
     pub(super) fn push(&mut self, sample: Sample) {
         let now = sample.at_unix_ms;

@@ -23,6 +23,7 @@ pub(super) fn counters(page: &str) -> Sample {
             "tailroute_slo_violations_total" => (&mut sample.causes, label("cause")),
             "tailroute_requests_total" => (&mut sample.requests, label("outcome")),
             "tailroute_prompt_tokens_total" => (&mut sample.prompt, label("kind")),
+            "tailroute_prompt_cache_tokens_total" => (&mut sample.hits, label("stage")),
             _ => continue,
         };
         add(counters, key, value);

@@ -88,6 +88,8 @@ struct Decision {
     class: String,
     objective_ms: f64,
     prompt_tokens: u64,
+    available_tokens: Option<u64>,
+    captured_tokens: Option<u64>,
     policy: String,
     reason: String,
     verdict: String,

@@ -52,6 +52,10 @@ pub(super) fn slo(answer: &Value) -> String {
     });
     out.push_str(" Counts are those since the router started.");
     let _ = write!(out, "\n\n{}\n\n{}", table.text(), slo_workers(answer));
+    // An older router does not report it.
+    if answer["hits"].is_object() {
+        let _ = write!(out, "\n\n{}", hits(&answer["hits"]));
+    }
     let tail = &answer["tail"];
     let _ = write!(out, "\n\n{}", text(tail, "why"));
     if let Some(ratio) = tail["late_ratio"].as_f64() {
@@ -85,6 +89,21 @@ fn overload(answer: &Value) -> String {
         whole("late"),
         whole("refused"),
     )
+}
+
+/// Formats what became of prompt tokens that could have been cached.
+fn hits(hits: &Value) -> String {
+    let all = number(hits, "prompt_tokens");
+    let mut table = Table::new(&[
+        ("prompt tokens", Align::Left),
+        ("", Align::Right),
+        ("share", Align::Right),
+    ]);
+    for stage in ["available", "captured", "delivered"] {
+        let tokens = number(hits, &format!("{stage}_tokens"));
+        table.row([stage.to_owned(), count(tokens as u64), share(tokens, all)]);
+    }
+    format!("{}\n\n{}", text(hits, "verdict"), table.text())
 }
 
 fn slo_workers(answer: &Value) -> String {
@@ -237,6 +256,23 @@ mod tests {
         );
         let shown = slo(&answer(json!([class("header", None, 0, 0)])));
         assert!(shown.starts_with("No turn has been counted yet"), "{shown}");
+    }
+
+    #[test]
+    fn the_account_of_hits_is_a_sentence_and_a_table() {
+        let shown = hits(&json!({
+            "prompt_tokens": 120_000, "available_tokens": 60_000, "captured_tokens": 54_000, "delivered_tokens": 53_400,
+            "verdict": "The workload costs most hits.",
+        }));
+        assert_eq!(
+            shown,
+            "The workload costs most hits.\n\
+             \n\
+             prompt tokens           share\n\
+             available      60,000  50.0 %\n\
+             captured       54,000  45.0 %\n\
+             delivered      53,400  44.5 %"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(super) mod configuration;
 pub(super) mod cost;
 pub(super) mod health;
 pub(super) mod hints;
+pub(super) mod hits;
 pub(super) mod objective;
 pub(super) mod prefix_caching;
 pub(super) mod replicas;

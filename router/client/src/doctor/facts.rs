@@ -22,6 +22,8 @@ pub struct Facts {
     pub(super) replicas: Replicas,
     pub(super) discovery: Vec<Source>,
     pub(super) metrics: Option<String>,
+    /// `None` for an older router.
+    pub(super) hits: Option<Hits>,
     /// The router's clock less this machine's.
     pub(super) clock: Option<Offset>,
     /// Milliseconds since 1970, by this machine's clock.
@@ -130,6 +132,16 @@ pub(super) struct Cost {
     pub(super) gamma_ms_per_token2: f64,
     pub(super) floor_ms: f64,
     pub(super) overhead_ms: f64,
+}
+
+/// Prompt tokens, and what became of them in caches.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Hits {
+    pub(super) prompt_tokens: u64,
+    pub(super) available_tokens: u64,
+    pub(super) captured_tokens: u64,
+    pub(super) delivered_tokens: u64,
+    pub(super) verdict: String,
 }
 
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::facts::Stream;
-use super::facts::{Direct, Engine, Prompt};
+use super::facts::{Direct, Engine, Hits, Prompt};
 use super::facts::{Failure, Offset, Source, Turn};
 use super::stream_probe::StreamError;
 use super::*;
@@ -51,6 +51,17 @@ fn worker(name: &str) -> Worker {
     worker
 }
 
+/// Returns prompt tokens: all, available, captured and delivered.
+fn hits([prompt, available, captured, delivered]: [u64; 4]) -> Option<Hits> {
+    Some(Hits {
+        prompt_tokens: prompt,
+        available_tokens: available,
+        captured_tokens: captured,
+        delivered_tokens: delivered,
+        verdict: "Most of the loss has a cause.".to_owned(),
+    })
+}
+
 fn healthy() -> Facts {
     let turn = |at: u64| Turn {
         worker: if at.is_multiple_of(2) { "gpu-0" } else { "gpu-1" }.to_owned(),
@@ -62,6 +73,7 @@ fn healthy() -> Facts {
         arrived_unix_ms: NOW - 1_000.0 * at as f64,
     };
     Facts {
+        hits: hits([100_000, 80_000, 79_000, 78_000]),
         router: "127.0.0.1:9090".to_owned(),
         workers: vec![worker("gpu-0"), worker("gpu-1")],
         turns: (0..100).map(turn).collect(),
@@ -113,7 +125,7 @@ fn a_healthy_fleet_has_no_findings() {
     assert_eq!(found(&healthy()), [""; 0]);
     let report = diagnose(&healthy());
     assert!(report.is_good(true));
-    assert_eq!(report.findings.len(), 10 * 2 + 7);
+    assert_eq!(report.findings.len(), 10 * 2 + 8);
 }
 
 #[test]
@@ -364,7 +376,7 @@ fn the_report_is_a_table_and_then_what_to_do() {
 worker           health caching reports capacity cost objective events hints clock shared
 gpu-0            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✓
 gpu-1            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✗
-router           ✓ admin  ✓ workers  ✓ configuration  ✓ replicas  ✓ clients  ✓ streams  ✓ access
+router           ✓ admin  ✓ workers  ✓ configuration  ✓ replicas  ✓ clients  ✓ streams  ✓ access  ✓ hits
 
 ✗ sharing (gpu-1): 3 requests at the worker did not come through this router (2 did).
   → if another tailroute uses the worker, set fleet.nats on both (docs/scaling.md); otherwise send

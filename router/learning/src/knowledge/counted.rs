@@ -1,6 +1,6 @@
 //! A turn whose response counts tokens.
 
-use policy::fingerprint::Chain;
+use policy::fingerprint::{Chain, MediaPart};
 use policy::ids::{PrefixHash, WorkerId};
 
 /// A turn with the token counts reported by its worker.
@@ -16,6 +16,8 @@ pub struct Counted<'a> {
     pub since: u64,
     /// Keys of the prompt.
     pub prompt: &'a Chain,
+    /// Media of the prompt.
+    pub media: &'a [MediaPart],
     /// Key of the prompt that the reply continues, and the reply's keys, if the next turn can repeat them.
     pub reply: Option<(Option<PrefixHash>, &'a Chain)>,
     /// Whether the reply continues within the prompt's text: [`policy::fingerprint::ChainBuilder::goes_on`].

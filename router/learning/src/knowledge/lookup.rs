@@ -154,7 +154,8 @@ impl Knowledge {
             scale.read_exact();
             return None;
         }
-        self.offsets.scale_into(chain, self.models.of(model), scale);
+        self.offsets
+            .scale_into(chain, &fingerprint.media, self.models.of(model), scale);
         let tail = self.tails.of(chain)?;
         scale.go_on(chain, &tail);
         Some(tail)

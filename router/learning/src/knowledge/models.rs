@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 
 use lru::LruCache;
 use parking_lot::RwLock;
-use policy::estimate::TokensPerByte;
+use policy::estimate::{MediaTokens, TokensPerByte};
+use policy::fingerprint::MediaPart;
 use policy::units::Tokens;
 
 use protocol::names;
@@ -21,6 +22,7 @@ pub(super) struct Ratio {
     pub(super) gap: u64,
     /// Template tokens already counted in a response that ended by itself: its end mark.
     pub(super) end_mark: u64,
+    pub(super) media: MediaTokens,
 }
 
 impl Ratio {
@@ -37,6 +39,7 @@ struct Model {
     /// Whether a worker measured the gap; otherwise it is inferred from reports.
     told: bool,
     end_mark: u64,
+    media: MediaTokens,
 }
 
 impl Model {
@@ -46,6 +49,7 @@ impl Model {
             gap: 0,
             told: false,
             end_mark: 0,
+            media: MediaTokens::PRIOR,
         }
     }
 }
@@ -71,23 +75,40 @@ impl Models {
             ratio: self.initial,
             gap: 0,
             end_mark: 0,
+            media: MediaTokens::PRIOR,
         };
         known.peek(model).map_or(unknown, |model| Ratio {
             ratio: model.ratio.ratio(),
             gap: model.gap,
             end_mark: model.end_mark,
+            media: model.media,
         })
     }
 
     pub(super) fn counted(&self, model: &str, bytes: u64, tokens: Tokens) {
+        self.learn(model, |known| known.ratio.observe(bytes, tokens));
+    }
+
+    /// Learns the tokens of media, all of one kind, from `counted` tokens of which `text` are estimated for the text.
+    pub(super) fn counted_media(&self, model: &str, media: &[MediaPart], counted: Tokens, text: Tokens) {
+        let Some(first) = media.first() else { return };
+        if media.iter().all(|part| part.medium == first.medium) {
+            let count = media.len() as u64;
+            self.learn(model, |known| {
+                known.media.observe(first.medium, count, counted, text)
+            });
+        }
+    }
+
+    fn learn(&self, model: &str, learn: impl FnOnce(&mut Model)) {
         let model = names::kept(model);
         let mut known = self.known.write();
         if let Some(known) = known.get_mut(model) {
-            known.ratio.observe(bytes, tokens);
+            learn(known);
         } else {
-            let mut ratio = TokensPerByte::new(self.initial);
-            ratio.observe(bytes, tokens);
-            known.put(model.to_owned(), Model::new(ratio));
+            let mut new = Model::new(TokensPerByte::new(self.initial));
+            learn(&mut new);
+            known.put(model.to_owned(), new);
         }
     }
 
@@ -97,16 +118,11 @@ impl Models {
     }
 
     pub(super) fn set_measured_gap(&self, model: &str, gap: u64) {
-        let model = names::kept(model);
-        let mut known = self.known.write();
-        if !known.contains(model) {
-            known.put(model.to_owned(), Model::new(TokensPerByte::new(self.initial)));
-        }
-        if let Some(known) = known.get_mut(model) {
+        self.learn(model, |known| {
             known.gap = gap.min(MAX_GAP);
             known.end_mark = known.gap.min(1);
             known.told = true;
-        }
+        });
     }
 
     /// Extends the template gap by `more` tokens that a report showed.

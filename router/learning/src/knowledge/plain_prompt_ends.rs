@@ -110,6 +110,7 @@ mod tests {
             session: None,
             since: 0,
             prompt: &prompt,
+            media: &[],
             reply: Some((reply.parent(), reply.chain())),
             goes_on: reply.goes_on(),
             cached: None,

@@ -2,7 +2,7 @@
 
 use policy::fingerprint::Chain;
 use policy::ids::WorkerId;
-use policy::residency::Report;
+use policy::residency::{Corrected, Report, Reservation};
 use policy::units::Tokens;
 
 use super::Knowledge;
@@ -19,10 +19,14 @@ pub struct Reported<'a> {
     pub worker: WorkerId,
     /// Model of the prompt.
     pub model: &'a str,
+    /// Conversation of the prompt.
+    pub conversation: u64,
     /// Keys of the prompt.
     pub prompt: &'a Chain,
     /// Positions in tokens that the prediction assumed.
     pub scale: &'a Scale,
+    /// The prompt's hold in the mirror.
+    pub hold: Option<&'a Reservation>,
     /// Leading keys that the mirror held.
     pub mirrored: usize,
     /// Source of the prediction.
@@ -54,13 +58,13 @@ impl Knowledge {
             || turn.prompt.clone(),
             |(parent, reply)| turn.prompt.with_reply(parent, reply),
         );
-        let scale = self.offsets.scale(&all, ratio);
+        let scale = self.offsets.scale(&all, turn.media, ratio);
         events.turn_over(turn, session, &all, &scale);
     }
 
-    /// Compares a worker's report of cached tokens with its mirror, which still holds the prompt. Returns how many keys
-    /// of other prompts were removed from the mirror.
-    pub fn reported(&self, report: &Reported<'_>) -> usize {
+    /// Compares a worker's report of cached tokens with its mirror, which still holds the prompt, and corrects the
+    /// mirror.
+    pub fn reported(&self, report: &Reported<'_>) -> Corrected {
         let block = self
             .events
             .get(report.worker)
@@ -87,6 +91,9 @@ impl Knowledge {
         let found = scale.found(prompt, cached).min(believed);
         let missing = scale.missing(prompt, believed, cached, block);
         let said = Report {
+            conversation: report.conversation,
+            believed: &prompt.hashes()[..believed],
+            block: Tokens(block),
             cached: Tokens(cached),
             found: found.checked_sub(1).map(|at| prompt.hashes()[at]),
             missing: missing.map(|at| prompt.hashes()[at]),
@@ -95,7 +102,8 @@ impl Knowledge {
             if is_more {
                 residency.found_more(report.worker);
             }
-            residency.reported(report.worker, &said)
+            let corrected = report.hold.map(|hold| residency.reported(hold, &said));
+            corrected.unwrap_or_default()
         })
     }
 

@@ -1,10 +1,10 @@
 //! Conversion of positions in a prompt's text to tokens. A model's ratio of tokens to bytes is an average, which is off
 //! by a block within a few hundred tokens. Since the ends of messages have known positions (`places`), only text
-//! between two of them, or after the last, is estimated.
+//! between two of them, or after the last, is estimated. Media count by the tokens of their kind, not by their bytes.
 
 use std::cell::Cell;
 
-use policy::fingerprint::Chain;
+use policy::fingerprint::{Chain, MediaPart};
 use policy::ids::PrefixHash;
 
 use super::models::Ratio;
@@ -31,13 +31,8 @@ struct Stretch {
     /// Tokens at its start.
     at: u64,
     ratio: f64,
-}
-
-impl Stretch {
-    /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds without a library call.
-    fn tokens(&self, bytes: u64) -> u64 {
-        self.at + ((bytes - self.from) as f64 * self.ratio + 0.5) as u64
-    }
+    /// Tokens of the media before its start, if those within it count apart from the text.
+    media: Option<u64>,
 }
 
 /// Conversion from bytes of one prompt to tokens.
@@ -46,6 +41,8 @@ pub struct Scale {
     /// Ascending in bytes and tokens.
     pins: Vec<Pin>,
     ratio: f64,
+    /// Ends of the media in bytes, and the tokens of all up to there.
+    media: Vec<(u64, u64)>,
     /// Whether the chain's ends are already tokens.
     exact: bool,
 }
@@ -62,14 +59,20 @@ impl Scale {
         Self {
             pins: Vec::new(),
             ratio: 1.0,
+            media: Vec::new(),
             exact: true,
         }
     }
 
     /// Returns the scale of a chain with known positions for some keys.
-    pub(super) fn of(chain: &Chain, ratio: Ratio, place: impl Fn(PrefixHash) -> Option<TokenOffset>) -> Self {
+    pub(super) fn of(
+        chain: &Chain,
+        media: &[MediaPart],
+        ratio: Ratio,
+        place: impl Fn(PrefixHash) -> Option<TokenOffset>,
+    ) -> Self {
         let mut scale = Self::exact();
-        scale.read(chain, ratio, place);
+        scale.read(chain, media, ratio, place);
         scale
     }
 
@@ -77,10 +80,17 @@ impl Scale {
     pub(super) fn read(
         &mut self,
         chain: &Chain,
+        media: &[MediaPart],
         ratio: Ratio,
         place: impl Fn(PrefixHash) -> Option<TokenOffset>,
     ) {
         (self.ratio, self.exact) = (ratio.ratio, false);
+        let mut total = 0;
+        self.media.clear();
+        self.media.extend(media.iter().map(|part| {
+            total += ratio.media.of(part.medium).0;
+            (part.end, total)
+        }));
         let pins = &mut self.pins;
         pins.clear();
         for (key, bytes) in chain.message_ends() {
@@ -122,6 +132,7 @@ impl Scale {
 
     pub(super) fn read_exact(&mut self) {
         self.pins.clear();
+        self.media.clear();
         (self.ratio, self.exact) = (1.0, true);
     }
 
@@ -163,6 +174,7 @@ impl Scale {
         Self {
             pins,
             ratio: prompt_tokens as f64 / prompt_units.max(1) as f64,
+            media: Vec::new(),
             exact: false,
         }
     }
@@ -185,29 +197,61 @@ impl Scale {
                 stretch = self.stretch(after);
                 last.set(stretch);
             }
-            stretch.tokens(bytes)
+            self.within(&stretch, bytes)
         }
     }
 
     /// Returns the tokens of the first `bytes` bytes, which end before the pin `after`.
     fn between(&self, after: usize, bytes: u64) -> u64 {
-        self.stretch(after).tokens(bytes)
+        self.within(&self.stretch(after), bytes)
+    }
+
+    /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds without a library call.
+    fn within(&self, stretch: &Stretch, bytes: u64) -> u64 {
+        let text = ((bytes - stretch.from) as f64 * stretch.ratio + 0.5) as u64;
+        let media = stretch.media.map_or(0, |before| self.media_up_to(bytes) - before);
+        stretch.at + text + media
+    }
+
+    /// Returns the tokens of the media within the first `bytes` bytes.
+    fn media_up_to(&self, bytes: u64) -> u64 {
+        let count = self.media.partition_point(|&(end, _)| end <= bytes);
+        count.checked_sub(1).map_or(0, |last| self.media[last].1)
+    }
+
+    /// Returns the last known position within the first `bytes` bytes, and its tokens.
+    pub(super) fn last_known(&self, bytes: u64) -> (u64, u64) {
+        let count = self.pins.partition_point(|pin| pin.bytes <= bytes);
+        let last = count.checked_sub(1).map(|last| self.pins[last]);
+        last.map_or((0, 0), |pin| (pin.bytes, pin.tokens))
     }
 
     /// Returns the stretch before the pin `after`.
     fn stretch(&self, after: usize) -> Stretch {
         let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
         let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));
-        let next = self.pins.get(after);
-        Stretch {
+        let mut stretch = Stretch {
             after,
             from,
-            until: next.map_or(u64::MAX, |next| next.bytes),
+            until: u64::MAX,
             at,
-            ratio: next.map_or(self.ratio, |next| {
-                next.tokens.saturating_sub(at) as f64 / (next.bytes - from) as f64
-            }),
+            ratio: self.ratio,
+            media: (!self.media.is_empty()).then(|| self.media_up_to(from)),
+        };
+        if let Some(next) = self.pins.get(after) {
+            let all = next.tokens.saturating_sub(at);
+            let media = stretch
+                .media
+                .map_or(0, |before| self.media_up_to(next.bytes) - before);
+            // Media that would leave no token for the text are smaller than their kind's mean.
+            if media >= all {
+                stretch.media = None;
+            }
+            let text = if media < all { all - media } else { all };
+            stretch.until = next.bytes;
+            stretch.ratio = text as f64 / (next.bytes - from) as f64;
         }
+        stretch
     }
 
     /// Returns the tokens that a worker holds when its match ends after the first `bytes` bytes.
@@ -243,7 +287,8 @@ impl Scale {
 
 #[cfg(test)]
 mod tests {
-    use policy::fingerprint::ChainBuilder;
+    use policy::estimate::MediaTokens;
+    use policy::fingerprint::{ChainBuilder, Medium};
 
     use super::*;
 
@@ -251,6 +296,7 @@ mod tests {
         ratio: 0.5,
         gap: 2,
         end_mark: 1,
+        media: MediaTokens::PRIOR,
     };
 
     fn tip(total: u64, ended: bool) -> TokenOffset {
@@ -269,7 +315,7 @@ mod tests {
     }
 
     fn scale(chain: &Chain, places: &[(usize, TokenOffset)]) -> Scale {
-        Scale::of(chain, HALF, |key| {
+        Scale::of(chain, &[], HALF, |key| {
             let known = places.iter().find(|&&(at, _)| chain.hashes()[at] == key);
             known.map(|&(_, place)| place)
         })
@@ -337,5 +383,45 @@ mod tests {
         assert_eq!(missing(7, 160), None, "no counted end was believed");
         assert_eq!(missing(12, 0), Some(0));
         assert_eq!(Scale::exact().missing(&chain, 12, 512, 16), Some(2));
+    }
+
+    #[test]
+    fn media_count_by_their_kind_between_and_after_known_places() {
+        let chain = chain();
+        let ends = chain.ends();
+        let image = HALF.media.of(Medium::Image).0;
+        let part = |end| MediaPart {
+            medium: Medium::Image,
+            end,
+        };
+        // One medium within the first message, one within the last.
+        let media = [part(ends[0]), part(ends[9])];
+        let scale = |known: Option<u64>| {
+            Scale::of(&chain, &media, HALF, |key| {
+                let is_second = key == chain.hashes()[7];
+                known.filter(|_| is_second).map(TokenOffset::Counted)
+            })
+        };
+        let unknown = scale(None);
+        let text = |end: u64| (end as f64 / 2.0).round() as u64;
+        assert_eq!(unknown.tokens(ends[0] - 1), text(ends[0] - 1));
+        assert_eq!(unknown.tokens(ends[0]), text(ends[0]) + image);
+        assert_eq!(unknown.tokens(ends[11]), text(ends[11]) + 2 * image);
+        let counted = scale(Some(1200));
+        assert_eq!(counted.tokens(ends[7]), 1200);
+        assert!(
+            counted.tokens(ends[0] - 1) < 40,
+            "{}",
+            counted.tokens(ends[0] - 1)
+        );
+        assert_eq!(counted.tokens(ends[0]), 1000 + counted.tokens(ends[0] - 1));
+        assert_eq!(counted.tokens(ends[11]), 1200 + text(ends[11] - ends[7]) + image);
+        assert_eq!(counted.last_known(ends[11]), (ends[7], 1200));
+        let rising = counted.rising();
+        for bytes in 0..=ends[11] {
+            assert_eq!(rising(bytes), counted.tokens(bytes), "{bytes}");
+        }
+        let small = scale(Some(300));
+        assert_eq!((small.tokens(ends[7]), small.tokens(ends[7] / 2)), (300, 150));
     }
 }

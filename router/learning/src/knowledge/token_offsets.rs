@@ -2,7 +2,7 @@
 //! position at each turn ([`TokenOffset`]).
 
 use parking_lot::RwLock;
-use policy::fingerprint::Chain;
+use policy::fingerprint::{Chain, MediaPart};
 use policy::ids::PrefixHash;
 use policy::set_associative::SetAssociativeMap;
 
@@ -48,16 +48,16 @@ impl Default for TokenOffsets {
 }
 
 impl TokenOffsets {
-    pub(super) fn scale(&self, chain: &Chain, ratio: Ratio) -> Scale {
+    pub(super) fn scale(&self, chain: &Chain, media: &[MediaPart], ratio: Ratio) -> Scale {
         let places = self.0.read();
         places.warm(chain);
-        Scale::of(chain, ratio, |key| places.get(key))
+        Scale::of(chain, media, ratio, |key| places.get(key))
     }
 
-    pub(super) fn scale_into(&self, chain: &Chain, ratio: Ratio, scale: &mut Scale) {
+    pub(super) fn scale_into(&self, chain: &Chain, media: &[MediaPart], ratio: Ratio, scale: &mut Scale) {
         let places = self.0.read();
         places.warm(chain);
-        scale.read(chain, ratio, |key| places.get(key));
+        scale.read(chain, media, ratio, |key| places.get(key));
     }
 
     /// Records the positions of a counted turn. Returns the scale of its prompt.
@@ -67,7 +67,7 @@ impl TokenOffsets {
         if let Some(last) = turn.prompt.last() {
             places.put(last, TokenOffset::Counted(turn.prompt_tokens));
         }
-        let scale = Scale::of(turn.prompt, ratio, |key| places.get(key));
+        let scale = Scale::of(turn.prompt, turn.media, ratio, |key| places.get(key));
         for (key, end) in turn.prompt.message_ends() {
             places.update(key, |known| match known {
                 None => TokenOffset::Guessed(scale.tokens(end)),

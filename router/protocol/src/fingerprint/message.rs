@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 
-use policy::fingerprint::{Field, Mark, MediaDigest, MediaHasher, Pieces};
+use policy::fingerprint::{Field, Mark, Medium, Pieces};
 
 use super::Hashed;
+use super::media::{image, named, named_medium, unnamed, uuid};
 use super::once::{Met, once};
 use crate::json::{Malformed, Quoted, Scanner};
 
@@ -190,9 +191,9 @@ pub(super) fn content(
 }
 
 // Numbers of a part's members.
-const TYPE: u8 = 0;
+pub(super) const TYPE: u8 = 0;
 const SAID: u8 = 1;
-const UUID: u8 = 2;
+pub(super) const UUID: u8 = 2;
 
 fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
@@ -217,20 +218,21 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
                 }
                 _ => scanner.skip().map(drop),
             })?;
-            match named(uuid, "image")?.or(digest) {
-                Some(digest) => pieces.media(Field::Image, digest),
+            match named(uuid, Medium::Image)?.or(digest) {
+                Some(digest) => pieces.media(Field::Image, Medium::Image, digest),
                 // The image has neither `uuid` nor URL, for example only a `file_id`.
-                None => medium(&mut whole, pieces)?,
+                None => unnamed(&mut whole, pieces, Medium::Image)?,
             }
             Ok(())
         }
         b"tool_use" => tool_use(scanner, pieces, twice),
         b"tool_result" => tool_result(scanner, pieces, twice),
         b"thinking" => thinking(scanner, pieces, twice),
-        b"image" | b"document" => source(scanner, pieces, twice),
-        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, "audio", twice),
-        b"video_url" => named_medium(scanner, pieces, "video", twice),
-        b"file" | b"input_file" => named_medium(scanner, pieces, "file", twice),
+        b"image" => source(scanner, pieces, Medium::Image, twice),
+        b"document" => source(scanner, pieces, Medium::File, twice),
+        b"input_audio" | b"audio_url" => named_medium(scanner, pieces, Medium::Audio, twice),
+        b"video_url" => named_medium(scanner, pieces, Medium::Video, twice),
+        b"file" | b"input_file" => named_medium(scanner, pieces, Medium::File, twice),
         _ => {
             uuid(&mut scanner.clone(), twice)?;
             pieces.field(Field::Other);
@@ -292,12 +294,17 @@ fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     })
 }
 
-fn source(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
+fn source(
+    scanner: &mut Scanner<'_>,
+    pieces: &mut Pieces,
+    medium: Medium,
+    twice: &mut bool,
+) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| match key {
         b"source" => {
             met.note(SAID, twice);
-            medium(scanner, pieces)
+            unnamed(scanner, pieces, medium)
         }
         b"type" => {
             met.note(TYPE, twice);
@@ -324,94 +331,6 @@ fn said(
         }
         scanner.skip().map(drop)
     })
-}
-
-/// Reads a medium by its `uuid`, or else by its whole part.
-fn named_medium(
-    scanner: &mut Scanner<'_>,
-    pieces: &mut Pieces,
-    kind: &str,
-    twice: &mut bool,
-) -> Result<(), Malformed> {
-    let mut whole = scanner.clone();
-    match named(uuid(scanner, twice)?, kind)? {
-        Some(digest) => {
-            pieces.media(Field::Media, digest);
-            Ok(())
-        }
-        None => medium(&mut whole, pieces),
-    }
-}
-
-/// Skips a part and returns a scanner at its `uuid`.
-fn uuid<'a>(scanner: &mut Scanner<'a>, twice: &mut bool) -> Result<Option<Scanner<'a>>, Malformed> {
-    let (mut uuid, mut met) = (None, Met::default());
-    scanner.object(|scanner, key| {
-        if key == b"uuid" {
-            met.note(UUID, twice);
-            uuid = Some(scanner.clone());
-        } else if key == b"type" {
-            met.note(TYPE, twice);
-        }
-        scanner.skip().map(drop)
-    })?;
-    Ok(uuid)
-}
-
-/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone and ignores the URL.
-fn named(uuid: Option<Scanner<'_>>, kind: &str) -> Result<Option<MediaDigest>, Malformed> {
-    let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
-        return Ok(None);
-    };
-    let mut hasher = MediaHasher::new();
-    // No URL begins with this byte.
-    hasher.push(&[0xFF]);
-    hasher.push(kind.as_bytes());
-    hasher.push(&[0xFF]);
-    let mut out = |bytes: &[u8]| hasher.push(bytes);
-    if scanner.peek() == Some(b'"') {
-        scanner.string(&mut out)?;
-    } else {
-        // vLLM treats `5` as `"5"`.
-        scanner.compact(&mut out)?;
-    }
-    Ok(Some(hasher.digest()))
-}
-
-fn medium(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
-    let mut hasher = MediaHasher::new();
-    scanner.compact(&mut |bytes: &[u8]| hasher.push(bytes))?;
-    pieces.media(Field::Media, hasher.digest());
-    Ok(())
-}
-
-/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string is `null`.
-fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
-    *digest = None;
-    if scanner.peek() == Some(b'"') {
-        *digest = url(scanner)?;
-        return Ok(());
-    }
-    scanner.object(|scanner, key| {
-        if key == b"url" {
-            *digest = url(scanner)?;
-            Ok(())
-        } else {
-            scanner.skip().map(drop)
-        }
-    })
-}
-
-fn url(scanner: &mut Scanner<'_>) -> Result<Option<MediaDigest>, Malformed> {
-    if scanner.peek() != Some(b'"') {
-        return scanner.skip().map(|_| None);
-    }
-    let (mut hasher, mut is_empty) = (MediaHasher::new(), true);
-    scanner.string(&mut |bytes: &[u8]| {
-        is_empty &= bytes.is_empty();
-        hasher.push(bytes);
-    })?;
-    Ok((!is_empty).then(|| hasher.digest()))
 }
 
 fn tool_call(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {

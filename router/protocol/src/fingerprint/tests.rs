@@ -1,3 +1,4 @@
+use policy::fingerprint::Medium;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -24,6 +25,48 @@ fn of(body: &Value) -> Fingerprint {
 
 fn chain(body: &str) -> Chain {
     Arc::unwrap_or_clone(of_text(body).chain)
+}
+
+#[test]
+fn media_are_listed_with_their_kind_and_place() {
+    let part =
+        |kind: &str, member: &str| json!({ "type": kind, member: { "url": "https://a/b", "data": "AAAA" } });
+    let image = || part("image_url", "image_url");
+    let parsed = of(&json!({ "model": "m", "messages": [
+        { "role": "system", "content": "Look." },
+        // Members out of order, which are read twice.
+        { "tool_calls": [], "content": [image(), part("input_audio", "input_audio")], "role": "user" },
+        { "role": "tool", "content": [{ "type": "tool_result", "content": [part("image", "source")] }] },
+        { "role": "user", "content": [part("document", "source"), part("video_url", "video_url"), part("file", "file")] },
+        { "role": "user", "content": [{ "type": "image_url", "image_url": null, "uuid": "x" }] },
+    ] }));
+    let kinds: Vec<Medium> = parsed.media.iter().map(|part| part.medium).collect();
+    let [image_kind, audio, video, file] = Medium::ALL;
+    assert_eq!(
+        kinds,
+        [image_kind, audio, image_kind, file, video, file, image_kind]
+    );
+    let ends: Vec<u64> = parsed.media.iter().map(|part| part.end).collect();
+    assert!(ends.is_sorted() && ends.iter().all(|end| *end > 0), "{ends:?}");
+    let (Extent::Bytes(bytes) | Extent::Tokens(bytes)) = parsed.extent;
+    assert!(ends[6] <= bytes, "{ends:?}");
+    assert!(
+        of(&json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] }))
+            .media
+            .is_empty()
+    );
+    // A system prompt outside the messages comes first.
+    let anthropic = br#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"data":"A"}}]}],
+        "system":[{"type":"text","text":"A long system prompt."}]}"#;
+    let parsed = parse(Endpoint::Messages, anthropic).unwrap().fingerprint;
+    assert!(parsed.media[0].end > 40, "{:?}", parsed.media);
+}
+
+#[test]
+fn the_media_of_a_prompt_are_bounded() {
+    let part = json!({ "type": "input_audio", "input_audio": {} });
+    let many = of(&json!({ "model": "m", "messages": [{ "role": "user", "content": vec![part; 5000] }] }));
+    assert_eq!(many.media.len(), 4096);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests the fingerprint against a naive reference. A generated chat is written as JSON in a random valid spelling and
 //! parsed; the reference spells the chat itself with `serde_json`.
 
-use policy::fingerprint::{ChainBuilder, MediaDigest};
+use policy::fingerprint::{ChainBuilder, MediaDigest, Medium};
 use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
@@ -27,13 +27,25 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
         Item::Content(text) => tell(twin, Field::Text, &spelled(text)),
         Item::Parts(parts) => parts.iter().for_each(|part| match part {
             Part::Text(text) => tell(twin, Field::Text, &spelled(text)),
-            Part::Image(url) => twin.media(Field::Image, MediaDigest::of(spelled(url).as_bytes())),
+            Part::Image(url) => twin.media(
+                Field::Image,
+                Medium::Image,
+                MediaDigest::of(spelled(url).as_bytes()),
+            ),
             Part::Kept(uuid, _) => {
                 let named = [b"\xFFimage\xFF", spelled(uuid).as_bytes()].concat();
-                twin.media(Field::Image, MediaDigest::of(&named));
+                twin.media(Field::Image, Medium::Image, MediaDigest::of(&named));
             }
-            Part::File(id) => twin.media(Field::Media, MediaDigest::of(compact(&file(id)).as_bytes())),
-            Part::Audio(json) => twin.media(Field::Media, MediaDigest::of(compact(&audio(json)).as_bytes())),
+            Part::File(id) => twin.media(
+                Field::Media,
+                Medium::File,
+                MediaDigest::of(compact(&file(id)).as_bytes()),
+            ),
+            Part::Audio(json) => twin.media(
+                Field::Media,
+                Medium::Audio,
+                MediaDigest::of(compact(&audio(json)).as_bytes()),
+            ),
             Part::Novel(json) => tell(twin, Field::Other, &compact(&novel(json))),
         }),
         Item::Name(name) => tell(twin, Field::Name, &spelled(name)),

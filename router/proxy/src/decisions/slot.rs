@@ -146,6 +146,8 @@ pub struct Slot {
     pub(super) arrived: Millis,
     pub(super) held: Millis,
     pub(super) prompt: Tokens,
+    /// The most prompt tokens that a ready worker, or the chosen one, was believed to hold.
+    pub(super) available: u32,
     pub(super) policy: PolicyName,
     pub(super) reason: Reason,
     pub(super) overridden: Overridden,
@@ -170,6 +172,7 @@ impl Slot {
         arrived: Millis::ZERO,
         held: Millis::ZERO,
         prompt: Tokens::ZERO,
+        available: 0,
         policy: PolicyName::Tail,
         reason: Reason::LeastCost,
         overridden: Overridden {
@@ -204,6 +207,9 @@ impl Slot {
         self.arrived = made.arrived;
         self.held = made.held;
         self.prompt = made.prompt;
+        let ready = decision.terms.iter().filter(|terms| terms.ready);
+        let most = ready.map(|terms| terms.cached).max().unwrap_or_default();
+        self.available = narrow(most.max(decision.chosen().cached));
         self.policy = decision.policy;
         self.reason = decision.reason;
         self.overridden = decision.overridden;

@@ -52,6 +52,10 @@ pub struct Explained {
     pub objective_ms: f64,
     /// Tokens of the prompt, counted or estimated.
     pub prompt_tokens: u64,
+    /// Prompt tokens that the best ready worker was believed to hold.
+    pub available_tokens: u32,
+    /// Prompt tokens that the chosen worker was believed to hold; `outcome.cached_tokens` are those that it delivered.
+    pub captured_tokens: u32,
     /// Policy that made the decision.
     #[schemars(with = "String")]
     pub policy: PolicyName,
@@ -219,6 +223,8 @@ impl Explained {
             class: slot.class.text(),
             objective_ms: slot.objective.0,
             prompt_tokens: slot.prompt.0,
+            available_tokens: slot.available,
+            captured_tokens: chosen.map_or(0, |row| row.cached),
             policy: slot.policy,
             overridden: OverriddenBy::of(slot),
             reason: slot.reason,

@@ -21,8 +21,8 @@ pub struct Account {
     wait: Millis,
     predicted_ttft: Millis,
     predicted_cached: Tokens,
-    /// The most prompt tokens cached on any eligible worker.
-    held_elsewhere: Tokens,
+    /// The most prompt tokens cached on any ready worker.
+    available: Tokens,
     /// Prompt tokens that could have been cached, in full blocks.
     cacheable: Tokens,
     cost: PrefillCost,
@@ -92,7 +92,7 @@ impl Account {
             wait: choice.view.wait,
             predicted_ttft: terms.predicted_ttft(),
             predicted_cached: terms.cached,
-            held_elsewhere: most(true),
+            available: most(true).max(terms.cached),
             cacheable: history.max(most(false)),
             cost: slowdown
                 .own
@@ -131,6 +131,9 @@ impl Account {
         }
         let avoidable = self.avoidable(&end);
         proxy.state.metrics.avoidable(avoidable);
+        if let Some(hits) = self.hits(&end) {
+            proxy.state.metrics.hits(hits);
+        }
         self.update(proxy, |came| {
             came.outcome = Some(end.outcome);
             came.took = end.took;
@@ -167,6 +170,18 @@ impl Account {
         })
     }
 
+    /// Prompt tokens: all, available, captured and delivered. `None` if the worker does not report cached tokens.
+    fn hits(&self, end: &End<'_>) -> Option<[u64; 4]> {
+        let usage = end.usage.filter(|usage| usage.prompt > 0)?;
+        let held = |tokens: Tokens| tokens.0.min(usage.prompt);
+        Some([
+            usage.prompt,
+            held(self.available),
+            held(self.predicted_cached),
+            usage.cached?,
+        ])
+    }
+
     /// Prompt tokens computed although another eligible worker held them, and although they were predicted to be cached
     /// here. Zero if the worker does not report cached tokens.
     fn avoidable(&self, end: &End<'_>) -> [u64; 2] {
@@ -174,7 +189,7 @@ impl Account {
             return [0; 2];
         };
         let here = self.predicted_cached.max(cached);
-        let elsewhere = self.held_elsewhere.saturating_sub(here);
+        let elsewhere = self.available.saturating_sub(here);
         let mistaken = self.predicted_cached.saturating_sub(cached);
         [elsewhere.0, mistaken.0]
     }

@@ -158,7 +158,9 @@ impl Turn {
             Extent::Bytes(0) => self.body_bytes as u64,
             Extent::Bytes(bytes) => bytes,
         };
-        Tokens((bytes as f64 * proxy.state.knowledge.ratio(&self.model)).ceil() as u64)
+        let knowledge = &proxy.state.knowledge;
+        let text = Tokens((bytes as f64 * knowledge.ratio(&self.model)).ceil() as u64);
+        text + knowledge.media_tokens(&self.model, &self.fingerprint.media)
     }
 }
 

@@ -303,9 +303,13 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     let state = State::new(config).unwrap();
     let keeping = tokio::spawn(keep(Arc::clone(&state), Some(settings), None));
     for turn in 1..=3_u64 {
-        state
-            .knowledge
-            .counted(&format!("model-{turn}"), 1000, policy::units::Tokens(300));
+        state.knowledge.counted(
+            &format!("model-{turn}"),
+            1000,
+            &[],
+            &learning::knowledge::Scale::exact(),
+            policy::units::Tokens(300),
+        );
         // Paused time advances only while all tasks wait, and it does not wait for a blocking write.
         written(&path, |contents| contents.models.len() as u64 == turn, 60).await;
     }

@@ -15,6 +15,7 @@ mod lease;
 mod loss;
 mod policies;
 mod ranks;
+mod resets;
 mod restart;
 
 use policy::ids::WorkerId;

@@ -47,13 +47,21 @@ async fn the_metrics_page_has_all_documented_metrics_with_help() {
     // An unused branch: evicted once something used later is known to be evicted.
     fleet.turn(&mut talk.clone(), &[], &words(20, 200)).await;
     // Metrics that appear only after faults.
-    let home = fleet.turn(&mut talk, &[], &words(3, 20)).await.engine;
-    for turn in 0..3 {
-        fleet.engines[home].set_fault(Fault {
-            clear_cache: true,
-            ..Fault::default()
-        });
-        fleet.turn(&mut talk, &[], &words(10 + turn, 20)).await;
+    fleet.turn(&mut talk, &[], &words(3, 20)).await;
+    // Three of these are on one worker, whose cache is then known to be cleared.
+    let mut talks: Vec<Conversation> = (30..36)
+        .map(|seed| Conversation::new(&words(seed, 200)))
+        .collect();
+    for round in 0..2 {
+        for (seed, talk) in (40 + 10 * round..).zip(&mut talks) {
+            fleet.turn(talk, &[], &words(seed, 20)).await;
+        }
+        for engine in &fleet.engines {
+            engine.set_fault(Fault {
+                clear_cache: true,
+                ..Fault::default()
+            });
+        }
     }
     for engine in &fleet.engines {
         engine.set_fault(Fault {
@@ -95,8 +103,8 @@ async fn the_metrics_page_has_all_documented_metrics_with_help() {
         );
     }
     assert_eq!(page.sum("tailroute_worker_ready", &[]), 2.0);
-    assert_eq!(page.sum("tailroute_time_to_first_token_seconds_count", &[]), 7.0);
-    assert_eq!(page.sum("tailroute_slo_turns_total", &[]), 7.0);
+    assert_eq!(page.sum("tailroute_time_to_first_token_seconds_count", &[]), 16.0);
+    assert_eq!(page.sum("tailroute_slo_turns_total", &[]), 16.0);
     assert_eq!(page.sum("tailroute_worker_in_flight", &[]), 0.0);
 }
 

@@ -16,6 +16,7 @@ mod api;
 mod bad_input;
 mod bounds;
 mod browsers;
+mod caches;
 mod chaos;
 mod connections;
 mod deadlines;

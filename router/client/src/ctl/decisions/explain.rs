@@ -170,6 +170,12 @@ fn facts(decision: &Decision) -> String {
         ("policy", format!("{} ({})", decision.policy, decision.reason)),
         ("prompt", counted(decision.prompt_tokens, "token")),
     ];
+    for (stage, tokens) in [
+        ("available", decision.available_tokens),
+        ("captured", decision.captured_tokens),
+    ] {
+        facts.extend(tokens.map(|tokens| (stage, counted(tokens, "token"))));
+    }
     if let Some(outcome) = &decision.outcome {
         let took = outcome
             .took_ms
@@ -177,7 +183,7 @@ fn facts(decision: &Decision) -> String {
         facts.push(("state", format!("{}{took}", outcome.state)));
         if let (Some(cached), Some(prompt)) = (outcome.cached_tokens, outcome.prompt_tokens) {
             facts.push((
-                "cached",
+                "delivered",
                 format!("{} of {}", count(cached), counted(prompt, "token")),
             ));
         }

@@ -32,6 +32,7 @@ fn behind() -> Value {
     json!({
         "decision": 17, "request": "0123456789abcdef", "trace": null, "arrived_unix_ms": 1000.5, "held_ms": 0.5,
         "conversation": null, "model": "m", "class": "default", "objective_ms": 400.0, "prompt_tokens": 6000,
+        "available_tokens": 5136, "captured_tokens": 5136,
         "policy": "tail", "overridden": null, "reason": "least_cost", "worker": "gpu-0",
         "verdict": VERDICT, "parts_of": "score",
         "runner_up": { "worker": "gpu-1", "score_more": 280.0, "predicted_ttft_ms": 356.0, "than_actual_ms": -156.0 },
@@ -72,8 +73,10 @@ fn the_explanation_begins_with_the_reason_and_has_every_part() {
          class               default\n\
          policy              tail (least_cost)\n\
          prompt              6,000 tokens\n\
+         available           5,136 tokens\n\
+         captured            5,136 tokens\n\
          state               ok after 2,300 ms\n\
-         cached              5,136 of 6,001 tokens"
+         delivered           5,136 of 6,001 tokens"
     );
 }
 

@@ -203,6 +203,26 @@ pub(super) const BROKEN: &[Broken] = &[
         "access note",
     ),
     (
+        "caches lose what the router believes in them",
+        |facts| facts.hits = hits([100_000, 80_000, 79_000, 40_000]),
+        "hits warning",
+    ),
+    (
+        "the holders of prompts are not chosen",
+        |facts| facts.hits = hits([100_000, 80_000, 50_000, 49_000]),
+        "hits warning",
+    ),
+    (
+        "prompts hardly repeat",
+        |facts| facts.hits = hits([100_000, 10_000, 10_000, 10_000]),
+        "hits note",
+    ),
+    (
+        "an older router has no account of hits",
+        |facts| facts.hits = None,
+        "hits unknown",
+    ),
+    (
         "the engine's settings switch the reports off",
         |facts| {
             one(facts).direct.prompts = None;

@@ -75,7 +75,12 @@ impl Flight {
         let predicted = self.prediction.cached.0;
         if let Extent::Bytes(bytes) = self.turn.fingerprint.extent {
             let prompt = Tokens(usage.prompt);
-            self.proxy.state.knowledge.counted(model, bytes, prompt);
+            let media = &self.turn.fingerprint.media;
+            let scale = &self.prediction.scale;
+            self.proxy
+                .state
+                .knowledge
+                .counted(model, bytes, media, scale, prompt);
         }
         self.proxy
             .state
@@ -100,23 +105,29 @@ impl Flight {
             .state
             .metrics
             .agreement(worker.name(), source, predicted, cached, block);
-        let dropped = self.proxy.state.knowledge.reported(&Reported {
+        let corrected = self.proxy.state.knowledge.reported(&Reported {
             worker: worker.id,
             model: &self.turn.model,
+            conversation: self.turn.session.as_ref().map_or(0, |session| session.key),
             prompt: &self.turn.fingerprint.chain,
             scale: &prediction.scale,
+            hold: self.noted.hold.as_ref(),
             mirrored: prediction.mirrored,
             source: prediction.source,
             predicted,
             cached,
         });
-        if dropped > 0 {
+        if corrected.dropped > 0 || corrected.is_cleared {
             debug!(
                 worker = worker.name(),
-                dropped,
-                "the worker's cache holds less than its mirror; older entries are dropped from the mirror"
+                dropped = corrected.dropped,
+                cleared = corrected.is_cleared,
+                "the worker's cache holds less than its mirror; entries are dropped from the mirror"
             );
-            self.proxy.state.metrics.mirror_corrected(worker.name());
+            self.proxy
+                .state
+                .metrics
+                .mirror_corrected(worker.name(), corrected.is_cleared);
         }
     }
 
@@ -133,6 +144,7 @@ impl Flight {
                 session: session.map(|session| [xxh3_64(session.name.as_bytes()), session.key]),
                 since: self.noted.blocks_told.unwrap_or(u64::MAX),
                 prompt: &self.turn.fingerprint.chain,
+                media: &self.turn.fingerprint.media,
                 reply: reply
                     .filter(|_| !seen.several)
                     .map(|reply| (reply.parent(), reply.chain())),
