@@ -202,9 +202,6 @@ struct Newest {
     bytes: usize,
 }
 
-/// An entry, and its place in the queue of its file, if there is one.
-type Kept = (Arc<Entry>, Option<(File, Queued)>);
-
 impl Newest {
     fn push(&mut self, entry: Arc<Entry>, bytes: usize) {
         self.entries.push_back((entry, bytes));

@@ -119,10 +119,10 @@ pub async fn restore_early(state: &State, kept: &Kept) {
             Err(error) => warn!(error, "audit log not restored"),
         }
     }
-    if !contents.decisions.is_empty() {
-        if let Some(happened) = decisions::restore(state, &contents.decisions) {
-            state.operator.audit.record(happened).await;
-        }
+    if !contents.decisions.is_empty()
+        && let Some(happened) = decisions::restore(state, &contents.decisions)
+    {
+        state.operator.audit.record(happened).await;
     }
     if !contents.learned.is_empty() {
         let restored = learned::restore(state, &contents.learned, contents.taken_ms);

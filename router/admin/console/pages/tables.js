@@ -14,7 +14,7 @@ export const POLICIES = [
 ];
 
 export const WEIGHTS = [
-  { path: 'weights.locality', name: 'Locality', meaning: 'Multiplies κ’s excess over 1: how much a miss is charged for the load that it causes. Higher: turns stay where their prefix is.' },
+  { path: 'weights.locality', name: 'Locality', meaning: 'How strongly turns stick to the worker that holds their prefix. 0: not at all. It multiplies κ’s excess over 1. Higher: turns stay where their prefix is.' },
   { path: 'weights.home', name: 'Home', meaning: 'Multiplies the cost of placing a conversation on a worker with many others: a mean prefill times the worker’s share of turns and of conversations.' },
   { path: 'weights.load', name: 'Load', meaning: 'Multiplies the predicted wait. Higher: turns leave queues sooner.' },
   { path: 'weights.slo', name: 'SLO', unit: 'per ms', meaning: 'Extra cost per millisecond predicted beyond the objective.' },

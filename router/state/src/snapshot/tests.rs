@@ -325,7 +325,10 @@ async fn written(path: &Path, holds: impl Fn(&Contents) -> bool, every_s: u64) {
             if decoded.is_some_and(|decoded| holds(&decoded.contents)) {
                 return;
             }
-            // The write is on another thread, which paused time does not wait for.
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the write is on another thread, which paused time does not wait for"
+            )]
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };

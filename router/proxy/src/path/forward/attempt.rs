@@ -53,6 +53,7 @@ pub(super) struct Sent {
     span: AttemptSpan,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly every head is an answer")]
 pub(super) enum Head {
     /// The response head, its first piece if that was awaited, and what they mean.
     Answer(Response<upstream::Answer>, Option<Frame<Bytes>>, Verdict),
