@@ -31,7 +31,7 @@ use policy::text::printable_lines;
 
 use self::checks::{
     access, admin_port, cache_events, cached_tokens, capacity, clients, clock, configuration, cost, health,
-    hints, hits, objective, prefix_caching, replicas, sharing, streams, workers,
+    hints, hits, objective, overload, prefix_caching, replicas, sharing, streams, workers,
 };
 use self::facts::{Facts, Worker};
 pub use self::gather::gather;
@@ -144,7 +144,7 @@ const fn of_router(name: &'static str, check: fn(&Facts) -> Verdict) -> Check {
     }
 }
 
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 19] = [
     of_worker("health", "health", health::check),
     of_worker("prefix caching", "caching", prefix_caching::check),
     of_worker("cached tokens", "reports", cached_tokens::check),
@@ -163,6 +163,7 @@ const CHECKS: [Check; 18] = [
     of_router("streams", streams::check),
     of_router("access", access::check),
     of_router("hits", hits::check),
+    of_router("overload", overload::check),
 ];
 
 /// Examines the router and prints the report. Fails if the report cannot be printed.

@@ -11,6 +11,7 @@ pub(super) mod health;
 pub(super) mod hints;
 pub(super) mod hits;
 pub(super) mod objective;
+pub(super) mod overload;
 pub(super) mod prefix_caching;
 pub(super) mod replicas;
 pub(super) mod sharing;

@@ -24,6 +24,8 @@ pub struct Facts {
     pub(super) metrics: Option<String>,
     /// `None` for an older router.
     pub(super) hits: Option<Hits>,
+    /// Overload of the fleet, while it lasts.
+    pub(super) overload: Option<Overload>,
     /// The router's clock less this machine's.
     pub(super) clock: Option<Offset>,
     /// Milliseconds since 1970, by this machine's clock.
@@ -50,6 +52,18 @@ impl Facts {
             })
         })
     }
+}
+
+/// What the router reports while its fleet is overloaded.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Overload {
+    pub(super) workers_ready: usize,
+    pub(super) workers_over: usize,
+    pub(super) wait_ms: f64,
+    pub(super) objective_ms: f64,
+    pub(super) late: u64,
+    pub(super) refused: u64,
 }
 
 /// Reports of cached tokens in a worker's answers to turns.

@@ -92,6 +92,7 @@ async fn read_router(client: &Client, facts: &mut Facts) {
     facts.turns = newest(&pages);
     facts.objective_ms = of_no_class(&slo);
     facts.hits = serde_json::from_value(slo["hits"].clone()).ok();
+    facts.overload = serde_json::from_value(slo["overload"].clone()).ok();
     facts.configuration = serde_json::from_value(configuration).unwrap_or_default();
     facts.replicas = serde_json::from_value(replicas).unwrap_or_default();
     facts.discovery = serde_json::from_value(discovery["sources"].clone()).unwrap_or_default();

@@ -10,6 +10,8 @@ use super::{CHECKS, Scope};
 
 const WIDTH: usize = 100;
 const NAME: usize = 16;
+/// Checks of the router in a row of the table.
+const MARKS: usize = 5;
 /// Workers up to which all are rows of the table; beyond, only those with a finding.
 const ROWS: usize = 20;
 const NAMED: usize = 4;
@@ -105,11 +107,11 @@ impl Report {
             let found = self.of(check.name, None)?;
             Some(format!("{} {}", paint.mark(found.status), check.name))
         });
-        lines.push(format!(
-            "{:<NAME$} {}",
-            "router",
-            marks.collect::<Vec<_>>().join("  ")
-        ));
+        let marks: Vec<String> = marks.collect();
+        for (row, marks) in marks.chunks(MARKS).enumerate() {
+            let name = if row == 0 { "router" } else { "" };
+            lines.push(format!("{name:<NAME$} {}", marks.join("  ")));
+        }
     }
 
     fn of(&self, check: &str, worker: Option<&String>) -> Option<&Finding> {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::facts::Stream;
 use super::facts::{Direct, Engine, Hits, Prompt};
-use super::facts::{Failure, Offset, Source, Turn};
+use super::facts::{Failure, Offset, Overload, Source, Turn};
 use super::stream_probe::StreamError;
 use super::*;
 
@@ -125,7 +125,7 @@ fn a_healthy_fleet_has_no_findings() {
     assert_eq!(found(&healthy()), [""; 0]);
     let report = diagnose(&healthy());
     assert!(report.is_good(true));
-    assert_eq!(report.findings.len(), 10 * 2 + 8);
+    assert_eq!(report.findings.len(), 10 * 2 + 9);
 }
 
 #[test]
@@ -376,7 +376,8 @@ fn the_report_is_a_table_and_then_what_to_do() {
 worker           health caching reports capacity cost objective events hints clock shared
 gpu-0            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✓
 gpu-1            ✓      ✓       ✓       ✓        ✓    ✓         ✓      !     ✓     ✗
-router           ✓ admin  ✓ workers  ✓ configuration  ✓ replicas  ✓ clients  ✓ streams  ✓ access  ✓ hits
+router           ✓ admin  ✓ workers  ✓ configuration  ✓ replicas  ✓ clients
+                 ✓ streams  ✓ access  ✓ hits  ✓ overload
 
 ✗ sharing (gpu-1): 3 requests at the worker did not come through this router (2 did).
   → if another tailroute uses the worker, set fleet.nats on both (docs/scaling.md); otherwise send

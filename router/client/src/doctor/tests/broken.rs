@@ -218,6 +218,20 @@ pub(super) const BROKEN: &[Broken] = &[
         "hits note",
     ),
     (
+        "the fleet is overloaded",
+        |facts| {
+            facts.overload = Some(Overload {
+                workers_ready: 2,
+                workers_over: 2,
+                wait_ms: 4_000.0,
+                objective_ms: 400.0,
+                late: 812,
+                refused: 0,
+            });
+        },
+        "overload problem",
+    ),
+    (
         "an older router has no account of hits",
         |facts| facts.hits = None,
         "hits unknown",
