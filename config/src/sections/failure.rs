@@ -28,7 +28,7 @@ pub struct Failure {
     /// break off. The count decays over ten seconds, and a request counts once.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub breaker_failures: u32,
-    /// Share of the worker's requests that must have failed as well.
+    /// Share of the worker's requests that must have failed as well, unless none succeeded since the first of these failures.
     #[schemars(range(min = 0.01, max = 1))]
     pub breaker_share: f64,
     /// Seconds of a breaker's first pause, after which one request tries the worker. Doubled each time that it fails.

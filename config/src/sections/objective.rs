@@ -11,7 +11,7 @@ use super::worker;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Objective {
-    /// Objective for the time to first token, in milliseconds.
+    /// Objective for the time to first token, in milliseconds. Responses that do not stream are not counted against it.
     #[serde(rename = "ttft_ms")]
     #[schemars(with = "f64", extend("exclusiveMinimum" = 0), range(max = 1e9))]
     pub ttft: Millis,

@@ -2,10 +2,11 @@
 //!
 //! It judges by the outcome of requests, which shows more than probes: an engine whose model has died answers `/health`
 //! for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at least
-//! [`Settings::share`] of all outcomes. After a pause it admits one trial request. If that fails, the breaker opens for
+//! [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that an
+//! engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the breaker opens for
 //! twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
-//! consecutive failures, since one success in ten would keep a worker of which nine in ten fail; and a share alone,
-//! since it would open on the first failure.
+//! consecutive failures, alone, since one success in ten would keep a worker of which nine in ten fail; and a share
+//! alone, since it would open on the first failure.
 //!
 //! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
 //! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
@@ -24,6 +25,8 @@ const MEMORY_MS: f64 = 10_000.0;
 const RELAPSE: f64 = 4.0;
 /// Standard deviations by which a worker's failed share must exceed that of the others.
 const SIGNIFICANT: f64 = 3.0;
+/// Probability, by the failed share of the others, below which a run of failures is not taken for chance.
+const CHANCE: f64 = 1e-5;
 
 /// Thresholds and pauses of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,6 +88,11 @@ impl Outcomes {
         self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
     }
 
+    /// Returns the share expected to fail. It assumes one success more, so that few failures show little.
+    fn expected(self) -> f64 {
+        self.bad / (self.good + self.bad + 1.0)
+    }
+
     /// Returns whether any request was answered recently.
     fn has_answered(self) -> bool {
         self.good >= 0.1
@@ -96,8 +104,7 @@ impl Outcomes {
         if !others.has_answered() {
             return true;
         }
-        // One success more, so that few failures of others show little.
-        let expected = others.bad / (others.good + others.bad + 1.0);
+        let expected = others.expected();
         let excess = self.failed() - expected;
         let variance = expected * (1.0 - expected) / (self.good + self.bad).max(1.0);
         excess > 0.0 && excess * excess >= SIGNIFICANT * SIGNIFICANT * variance
@@ -124,6 +131,8 @@ pub struct Breaker {
     settings: Settings,
     state: State,
     counts: Outcomes,
+    /// Failures since the last success.
+    run: u32,
     sources: Sources,
     /// When the counts were last decayed.
     at: Millis,
@@ -138,6 +147,7 @@ impl Breaker {
             settings,
             state: State::Closed,
             counts: Outcomes::default(),
+            run: 0,
             sources: Sources::default(),
             at: Millis::ZERO,
             pause: Millis::ZERO,
@@ -197,6 +207,7 @@ impl Breaker {
     /// Records a success. Returns whether it closed the breaker.
     pub fn answered(&mut self, now: Millis, pass: BreakerPass) -> bool {
         self.count(now, 1.0, 0.0);
+        self.run = 0;
         let closes = pass == BreakerPass::Trial && self.state == (State::HalfOpen { trying: true });
         if closes {
             self.state = State::Closed;
@@ -211,13 +222,14 @@ impl Breaker {
     /// breaker may open: [`open_unless_alike`](Self::open_unless_alike) decides.
     pub fn failed(&mut self, now: Millis, pass: BreakerPass, source: Option<u64>) -> bool {
         let is_new = source.is_none_or(|source| self.sources.add(now, source));
+        self.run = self.run.saturating_add(u32::from(is_new));
         if self.state == (State::HalfOpen { trying: true }) && pass == BreakerPass::Trial {
             self.count(now, 0.0, 1.0);
             self.state = State::HalfOpen { trying: false };
             return true;
         }
         self.count(now, 0.0, f64::from(u8::from(is_new)));
-        is_new && self.is_suspect()
+        is_new && (self.is_suspect() || self.is_run_suspect())
     }
 
     /// Opens the breaker, if its failures are enough and significantly more than those of the other workers. A failed
@@ -228,6 +240,7 @@ impl Breaker {
             !others.has_answered() || others.failed() < self.settings.share
         } else {
             self.is_suspect() && self.counts.stands_out(others)
+                || self.is_run_suspect() && self.is_no_chance(others)
         };
         if opens {
             self.open(now, is_trial);
@@ -242,12 +255,24 @@ impl Breaker {
         self.failed(now, BreakerPass::Ordinary, source)
     }
 
+    fn may_open(&self) -> bool {
+        // Allows for the decay between failures.
+        self.state == State::Closed && self.counts.bad + 0.5 > self.settings.failures
+    }
+
     fn is_suspect(&self) -> bool {
         let Outcomes { good, bad } = self.counts;
-        // Allows for the decay between failures.
-        self.state == State::Closed
-            && bad + 0.5 > self.settings.failures
-            && bad >= self.settings.share * (good + bad)
+        self.may_open() && bad >= self.settings.share * (good + bad)
+    }
+
+    fn is_run_suspect(&self) -> bool {
+        self.may_open() && f64::from(self.run) >= self.settings.failures
+    }
+
+    /// Returns whether a run of recent failures is unlikely for a worker that fails like the others.
+    fn is_no_chance(&self, others: Outcomes) -> bool {
+        let run = f64::from(self.run).min(self.counts.bad + 0.5);
+        !others.has_answered() || others.expected().powf(run) <= CHANCE
     }
 
     /// Records an outcome that says nothing about the worker.

@@ -22,9 +22,44 @@ impl LogRateLimit {
     }
 }
 
+/// A rate limit that counts the events between two messages.
+#[derive(Debug, Default)]
+pub struct CountedLog {
+    limit: LogRateLimit,
+    held_back: AtomicU64,
+}
+
+impl CountedLog {
+    /// Records an event. Returns the number of events held back since the last message, if a message is due.
+    pub fn count(&self, now: Millis) -> Option<u64> {
+        if self.limit.is_due(now) {
+            return Some(self.held_back.swap(0, Ordering::Relaxed));
+        }
+        self.held_back.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Returns the number of events held back, if there are any and a message is due.
+    pub fn flush(&self, now: Millis) -> Option<u64> {
+        if self.held_back.load(Ordering::Relaxed) == 0 || !self.limit.is_due(now) {
+            return None;
+        }
+        Some(self.held_back.swap(0, Ordering::Relaxed))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_between_two_messages_are_counted() {
+        let log = CountedLog::default();
+        let counted = [0.0, 1.0, 2.0, 60_000.0, 60_001.0].map(|ms| log.count(Millis(ms)));
+        assert_eq!(counted, [Some(0), None, None, Some(2), None]);
+        let flushed = [60_002.0, 120_000.0, 120_001.0, 180_000.0].map(|ms| log.flush(Millis(ms)));
+        assert_eq!(flushed, [None, Some(1), None, None]);
+    }
 
     #[test]
     fn it_is_due_once_a_minute() {

@@ -19,7 +19,7 @@ use super::errors::Errors;
 use super::facts::{Facts, Listed, Serves};
 use super::health::{Health, Probe, ProbeFailure};
 use super::hints::HintQueue;
-use super::log_rate_limit::LogRateLimit;
+use super::log_rate_limit::{CountedLog, LogRateLimit};
 use super::overrides::{AdminState, AtomicAdminState, Measured, PinnedAlpha};
 use super::pause::Pause;
 use super::source::Source;
@@ -75,6 +75,8 @@ pub struct Worker {
     progress: Mutex<Progress>,
     /// Rate limit for the warning about failed connections.
     pub unreachable: LogRateLimit,
+    /// Rate limit for the warning about failed requests.
+    pub failures: CountedLog,
     tells_cached: AtomicBool,
     slowdown: ArcSwapOption<Slowdown>,
 }
@@ -149,6 +151,7 @@ impl Worker {
             bytes_seen: AtomicU64::new(0),
             progress: Mutex::new(Progress { bytes: 0, at: joined }),
             unreachable: LogRateLimit::default(),
+            failures: CountedLog::default(),
             tells_cached: AtomicBool::new(false),
             slowdown: ArcSwapOption::empty(),
             spec,

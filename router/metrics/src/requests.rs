@@ -103,7 +103,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[CLASS, of("met", &["true", "false"])],
-        help: "Turns by the class of their objective and whether their first token met it.",
+        help: "Turns by the class of their objective and whether their first token met it. A response that does not \
+            stream counts only if its request names its objective.",
         gen_ai: None,
     },
     Spec {
@@ -248,14 +249,8 @@ impl Metrics {
             .observe_of(seconds, trace);
     }
 
-    /// Records a first token: the time it took, its error against the prediction, and the objective.
-    pub fn first_token(
-        &self,
-        worker: &str,
-        class: &str,
-        [actual, error, objective]: [Millis; 3],
-        trace: Option<TraceId>,
-    ) {
+    /// Records a first token: the time it took, and its error against the prediction.
+    pub fn first_token(&self, worker: &str, [actual, error]: [Millis; 2], trace: Option<TraceId>) {
         self.requests
             .ttft_seconds
             .with_label_values(&[worker])
@@ -264,7 +259,11 @@ impl Metrics {
             .ttft_error_seconds
             .with_label_values(&[worker])
             .observe(error.0.abs() / 1e3);
-        let met = yes_no(actual <= objective);
+    }
+
+    /// Counts a turn that its objective judges.
+    pub fn judged(&self, class: &str, is_within: bool) {
+        let met = yes_no(is_within);
         self.requests.slo_turns.with_label_values(&[class, met]).inc();
     }
 

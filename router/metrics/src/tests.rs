@@ -189,8 +189,7 @@ fn a_bucket_names_the_trace_of_its_last_request_to_those_who_read_openmetrics() 
     let metrics = Metrics::new().unwrap();
     let trace = |digit: char| TraceId::read(digit.to_string().repeat(32).as_bytes());
     let first_token = |ms: f64, digit| {
-        let (actual, error) = (Millis(ms), Millis(1.0));
-        metrics.first_token("w", "default", [actual, error, Millis(100.0)], trace(digit));
+        metrics.first_token("w", [Millis(ms), Millis(1.0)], trace(digit));
     };
     first_token(30.0, 'a');
     first_token(30.0, 'b');

@@ -30,6 +30,15 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
+        name: "tailroute_worker_failures_total",
+        kind: Kind::Counter,
+        unit: "requests",
+        labels: &[WORKER],
+        help: "Attempts that failed by the worker's fault: lost connections, timeouts, 5xx, responses that broke off and \
+            errors in a response of 200. Refusals for lack of room do not count.",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_worker_in_flight",
         kind: Kind::Gauge,
         unit: "requests",
@@ -153,6 +162,7 @@ pub(super) struct Fleet {
     workers: Labelled<IntGauge>,
     ready: Labelled<IntGauge>,
     turns: Labelled<Counter>,
+    failures: Labelled<Counter>,
     in_flight: Labelled<IntGauge>,
     wait_seconds: Labelled<Gauge>,
     utilisation: Labelled<Gauge>,
@@ -175,6 +185,7 @@ impl Fleet {
             workers: metrics.labelled("tailroute_workers")?,
             ready: metrics.labelled("tailroute_worker_ready")?,
             turns: metrics.labelled("tailroute_worker_turns_total")?,
+            failures: metrics.labelled("tailroute_worker_failures_total")?,
             in_flight: metrics.labelled("tailroute_worker_in_flight")?,
             wait_seconds: metrics.labelled("tailroute_worker_wait_seconds")?,
             utilisation: metrics.labelled("tailroute_worker_utilisation_ratio")?,
@@ -247,6 +258,11 @@ impl Fleet {
 impl Metrics {
     pub(super) fn turn_of(&self, worker: &str) {
         self.fleet.turns.with_label_values(&[worker]).inc();
+    }
+
+    /// Counts an attempt that failed by the worker's fault.
+    pub fn worker_failed(&self, worker: &str) {
+        self.fleet.failures.with_label_values(&[worker]).inc();
     }
 
     /// Records how many times as long as at its baseline a worker takes, or 1 once it has recovered.

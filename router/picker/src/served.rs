@@ -243,12 +243,12 @@ impl Carried {
 impl Carried {
     fn overran(&mut self, overrun: Overrun) {
         if let Some(observer) = &mut self.observer {
-            observer.overran(overrun, |flight| note_overrun(flight.worker(), overrun));
+            observer.overran(overrun, |flight| flight.log_failure(&overrun.cause(), CUT_OFF));
         }
         let Some(Attempt { mut flight, span }) = self.attempt.take() else {
             return;
         };
-        note_overrun(flight.worker(), overrun);
+        flight.log_failure(&overrun.cause(), CUT_OFF);
         flight.spare_if_busy(overrun);
         let outcome = match overrun.outcome() {
             Outcome::Broken => Outcome::WorkerError,
@@ -261,10 +261,6 @@ impl Carried {
         span.end(outcome.as_str(), None);
         flight.end(outcome);
     }
-}
-
-fn note_overrun(worker: &Worker, overrun: Overrun) {
-    warn!(worker = worker.name(), error = %overrun.cause(), "the response was cut off");
 }
 
 impl Drop for Carried {
@@ -360,7 +356,7 @@ impl Relayed {
     fn overran(&mut self, overrun: Overrun) {
         if let Some(in_flight) = &mut self.in_flight {
             let worker = Arc::clone(in_flight.worker());
-            note_overrun(&worker, overrun);
+            self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
             let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
             if overrun.is_the_workers(is_busy) {
                 self.proxy.state.failed(in_flight, None);

@@ -1,8 +1,11 @@
 //! Events for subscribers of the admin API, and the failures that cause some of them.
 
+use std::fmt::Display;
+
 use fleet::breaker::{BreakerState, Outcomes};
 use fleet::{InFlight, Worker};
 use operator::events::Kind;
+use tracing::{debug, warn};
 
 use crate::State;
 
@@ -59,8 +62,29 @@ impl State {
         self.operator.events.tell(Kind::Evidence, worker.name(), now);
     }
 
+    /// Logs a failed request: the first of a worker in a minute as a warning, with the number of those since the last one.
+    pub fn log_failure(&self, worker: &Worker, error: &dyn Display, what: &'static str) {
+        let name = worker.name();
+        match worker.failures.count(self.clock.now()) {
+            Some(0) => warn!(worker = name, %error, "{what}"),
+            Some(held_back) => warn!(worker = name, %error, held_back, "{what}"),
+            None => debug!(worker = name, %error, "{what}"),
+        }
+    }
+
+    /// Logs how many requests of each worker failed that were not logged, once a minute.
+    pub fn flush_failures(&self) {
+        let now = self.clock.now();
+        for worker in self.fleet.workers().iter() {
+            if let Some(failed) = worker.failures.flush(now) {
+                warn!(worker = worker.name(), failed, "more requests failed on the worker in the last minute");
+            }
+        }
+    }
+
     /// Records a failure of a request's worker. `source` identifies its prompt and client, if they are known.
     pub fn failed(&self, in_flight: &mut InFlight, source: Option<u64>) {
+        self.metrics.worker_failed(in_flight.worker().name());
         if !in_flight.failed(source) {
             return;
         }

@@ -1,4 +1,5 @@
-//! Watches for overload and names it in the log: when it begins, once a minute while it lasts, and when it ends.
+//! Watches for overload and names it in the log: when it begins, once a minute while it lasts, and when it ends. Also
+//! logs the counts of failed requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
     let mut reminded = Instant::now();
     loop {
         ticks.tick().await;
+        proxy.state.flush_failures();
         let change = proxy.state.look_for_overload();
         match change {
             Some(Change::Ended(lasted)) => {

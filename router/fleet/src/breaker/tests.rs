@@ -65,6 +65,38 @@ fn failures_that_are_a_small_share_do_not() {
 }
 
 #[test]
+fn failures_without_a_success_between_them_open_it_whatever_its_past() {
+    let mut breaker = breaker();
+    for at in 0..200 {
+        let pass = breaker.admit(Millis(f64::from(at))).unwrap();
+        breaker.answered(Millis(f64::from(at)), pass);
+    }
+    let opened: Vec<bool> = (0..5)
+        .map(|at| fail(&mut breaker, 200.0 + f64::from(at)))
+        .collect();
+    assert_eq!(opened, [false, false, false, false, true]);
+}
+
+#[test]
+fn a_run_of_failures_that_others_have_as_often_does_not() {
+    let others = |bad| Outcomes {
+        good: 100.0 - bad,
+        bad,
+    };
+    for (bad, opens_at) in [(2.0, 5), (8.0, 5), (20.0, 8), (40.0, 13)] {
+        let mut breaker = breaker();
+        for _ in 0..200 {
+            breaker.answered(Millis::ZERO, BreakerPass::Ordinary);
+        }
+        let opened = (1..=40).find(|_| {
+            breaker.failed(Millis::ZERO, BreakerPass::Ordinary, None)
+                && breaker.open_unless_alike(Millis::ZERO, others(bad))
+        });
+        assert_eq!(opened, Some(opens_at), "where {bad} % fail");
+    }
+}
+
+#[test]
 fn failures_that_are_long_ago_do_not() {
     let mut breaker = breaker();
     for at in 0..50 {

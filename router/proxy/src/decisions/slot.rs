@@ -106,6 +106,8 @@ pub struct Came {
     pub took: Millis,
     /// Time from the turn's arrival to its first token.
     pub ttft: Option<Millis>,
+    /// The objective judges the response.
+    pub is_judged: bool,
     /// Tokens of prompt and response, as the worker counted them.
     pub counted: Option<[u64; 2]>,
     /// Cached tokens, as the worker reported them.
@@ -123,6 +125,7 @@ impl Came {
         outcome: None,
         took: Millis::ZERO,
         ttft: None,
+        is_judged: true,
         counted: None,
         cached: None,
         parts: None,
@@ -275,7 +278,7 @@ impl Slot {
     /// Returns whether the first token missed the objective.
     #[must_use]
     pub fn is_late(&self) -> bool {
-        self.came.ttft.is_some_and(|ttft| ttft > self.objective)
+        self.came.is_judged && self.came.ttft.is_some_and(|ttft| ttft > self.objective)
     }
 
     /// Returns whether the first token is late, or predicted to be late.

@@ -146,7 +146,8 @@ pub struct Outcome {
     pub ttft_ms: Option<f64>,
     /// Time to first token less the time held in the router and the prediction.
     pub ttft_error_ms: Option<f64>,
-    /// Whether it met its objective.
+    /// Whether the first token was within the objective. Absent for a response that does not stream, unless its request names
+    /// the objective.
     pub met: Option<bool>,
     /// Cause of a missed objective.
     #[schemars(with = "Option<String>")]
@@ -275,6 +276,7 @@ impl Outcome {
             outcome,
             took,
             ttft,
+            is_judged,
             counted,
             cached,
             parts,
@@ -292,7 +294,7 @@ impl Outcome {
             took_ms: outcome.map(|_| round(took.0)),
             ttft_ms: ttft.map(|ttft| round(ttft.0)),
             ttft_error_ms: ttft.map(|ttft| round(ttft.0 - slot.held.0 - predicted)),
-            met: ttft.map(|_| !slot.is_late()),
+            met: ttft.filter(|_| is_judged).map(|_| !slot.is_late()),
             cause,
             parts: parts.map(rounded),
             prompt_tokens: counted.map(|[prompt, _]| prompt),

@@ -5,6 +5,7 @@ use policy::slo::{EngineTimes, FirstToken, Parts};
 use policy::units::{Millis, Tokens};
 
 use super::ask::Asked;
+use super::objective::Goal;
 use super::select::Choice;
 use super::turn::Turn;
 use crate::Proxy;
@@ -29,7 +30,7 @@ pub struct Account {
     is_slow: bool,
     /// Share of the wait that slow workers cause.
     slowed_share: f64,
-    objective: Millis,
+    goal: Goal,
     prompt: Tokens,
     first: Option<First>,
     /// Also records the cause on the trace, if requests are traced.
@@ -99,7 +100,7 @@ impl Account {
                 .map_or_else(|| fitted(worker, &choice.view.cost), |slow| slow.baseline),
             is_slow: slowdown.own.is_some(),
             slowed_share: slowdown.queue_share,
-            objective: turn.goal.ttft,
+            goal: turn.goal,
             prompt,
             first: None,
             note: Note::default(),
@@ -109,8 +110,20 @@ impl Account {
     /// Records the first token. Returns its delay relative to the prediction; negative if it was early.
     pub fn first_token(&mut self, proxy: &Proxy, ttft: Millis, streamed: bool) -> Millis {
         self.first = Some(First { ttft, streamed });
-        self.update(proxy, |came| came.ttft = Some(ttft));
+        let is_judged = self.goal.judges(streamed);
+        self.update(proxy, |came| {
+            came.ttft = Some(ttft);
+            came.is_judged = is_judged;
+        });
         ttft - self.held - self.predicted_ttft
+    }
+
+    /// Returns whether the first token was within the objective. `None` without one, or if the objective does not judge
+    /// the response.
+    #[must_use]
+    pub fn is_within(&self) -> Option<bool> {
+        let first = self.first.filter(|first| self.goal.judges(first.streamed))?;
+        Some(first.ttft <= self.goal.ttft)
     }
 
     /// Time to first token beyond the engine's queue and prefill times. Unknown if the response does not stream.
@@ -123,8 +136,8 @@ impl Account {
     /// Closes the account.
     pub fn close(&self, proxy: &Proxy, end: End<'_>) {
         let parts = self.first.map(|first| self.parts(first, &end));
-        let late = self.first.is_some_and(|first| first.ttft > self.objective);
-        let cause = parts.filter(|_| late).map(|parts| parts.cause(self.objective));
+        let is_late = self.is_within() == Some(false);
+        let cause = parts.filter(|_| is_late).map(|parts| parts.cause(self.goal.ttft));
         if let Some(cause) = cause {
             proxy.state.metrics.violation(end.class, cause);
             self.note.cause(cause.as_str());

@@ -13,6 +13,7 @@ mod prediction;
 mod report;
 mod settle;
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use policy::fingerprint::ChainBuilder;
@@ -194,6 +195,11 @@ impl Flight {
         self.in_flight.worker()
     }
 
+    /// Logs why the response failed, at a limited rate.
+    pub fn log_failure(&self, error: &dyn Display, what: &'static str) {
+        self.proxy.state.log_failure(self.worker(), error, what);
+    }
+
     /// Records the first token, which is also the last unless the response is `streamed`.
     pub fn first_token(&mut self, streamed: bool) {
         if std::mem::replace(&mut self.progress.started, true) {
@@ -228,15 +234,12 @@ impl Flight {
         } else {
             self.worker().errors.lock().push(error);
         }
-        let goal = &self.turn.goal;
-        let live = self.proxy.state.live();
-        let class = goal.origin.name(&live.objective);
-        let trace = self.exemplar(None);
-        let times = [ttft, error, goal.ttft];
-        self.proxy
-            .state
-            .metrics
-            .first_token(self.worker().name(), class, times, trace);
+        let metrics = &self.proxy.state.metrics;
+        metrics.first_token(self.worker().name(), [ttft, error], self.exemplar(None));
+        if let Some(is_within) = self.account.is_within() {
+            let live = self.proxy.state.live();
+            metrics.judged(self.turn.goal.origin.name(&live.objective), is_within);
+        }
     }
 
     fn note_move(&mut self) {

@@ -149,13 +149,9 @@ pub fn select_admitted(
     }
 }
 
-/// Counts and logs a retry. A worker that declines does so often and is healthy.
+/// Counts a retry.
 fn again(proxy: &Proxy, worker: &str, failure: Failure) {
-    if let Failure::Declined(_) = failure {
-        debug!(worker, "the worker declined; trying another worker");
-    } else {
-        warn!(worker, ?failure, "trying another worker");
-    }
+    debug!(worker, ?failure, "trying another worker");
     proxy.state.metrics.retry(worker);
 }
 

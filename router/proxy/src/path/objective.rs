@@ -30,6 +30,8 @@ pub struct Goal {
     pub ttft: Millis,
     /// The source.
     pub origin: Origin,
+    /// The request names it, by its time or by its class.
+    pub is_requested: bool,
 }
 
 impl Goal {
@@ -42,6 +44,7 @@ impl Goal {
             return Self {
                 ttft,
                 origin: Origin::Header,
+                is_requested: true,
             };
         }
         let named = headers
@@ -52,16 +55,25 @@ impl Goal {
             let models = |class: &config::Class| class.models.iter().any(|name| name == model);
             objective.classes.iter().position(models)
         };
+        let is_requested = named.is_some();
         match named.or_else(of_model) {
             Some(at) => Self {
                 ttft: objective.classes[at].ttft,
                 origin: Origin::Class(at),
+                is_requested,
             },
             None => Self {
                 ttft: objective.ttft,
                 origin: Origin::Default,
+                is_requested,
             },
         }
+    }
+
+    /// Whether the objective judges a response. The first token of a response that does not stream comes with its last,
+    /// so an objective that the request does not name says nothing about it.
+    pub fn judges(&self, is_streamed: bool) -> bool {
+        is_streamed || self.is_requested
     }
 }
 
@@ -129,6 +141,35 @@ mod tests {
             goal(&[("x-llm-d-slo-ttft-ms", "80.5")], "m"),
             (80.5, "header".to_owned())
         );
+    }
+
+    #[test]
+    fn a_response_without_a_stream_is_judged_only_by_the_objective_of_its_request() {
+        let objective = Objective {
+            ttft: Millis(500.0),
+            share: 0.95,
+            next_prompt: Tokens(200),
+            classes: vec![config::Class {
+                name: "batch".to_owned(),
+                ttft: Millis(30_000.0),
+                models: vec!["slow".to_owned()],
+            }],
+        };
+        let judges = |header: Option<(&'static str, &'static str)>, model: &str, is_streamed: bool| {
+            let headers =
+                header.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            Goal::of(&headers.into_iter().collect(), model, &objective).judges(is_streamed)
+        };
+        for (header, model, whole) in [
+            (None, "m", false),
+            (None, "slow", false),
+            (Some(("x-slo-class", "nobody")), "m", false),
+            (Some(("x-slo-class", "batch")), "m", true),
+            (Some(("x-slo-ttft-ms", "120")), "slow", true),
+        ] {
+            assert_eq!(judges(header, model, false), whole, "{header:?} {model}");
+            assert!(judges(header, model, true), "{header:?} {model}");
+        }
     }
 
     #[test]

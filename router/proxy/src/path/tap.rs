@@ -8,12 +8,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tracing::warn;
 
 use super::flight::Outcome;
 use super::observe::Observer;
 use super::watchdog::{Overrun, Watchdog};
-use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
@@ -101,13 +99,13 @@ impl Tap {
     fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<PolledFrame> {
         let error = overrun.cause();
         self.observer
-            .overran(overrun, |flight| note_cut(flight.worker(), &error));
+            .overran(overrun, |flight| flight.log_failure(&error, CUT_OFF));
         self.end(cx, error, &self.watchdog.told(overrun))
     }
 
     fn broke(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
         self.observer
-            .broke(Outcome::Broken, |flight| note_cut(flight.worker(), &error));
+            .broke(Outcome::Broken, |flight| flight.log_failure(&error, CUT_OFF));
         self.end(cx, error, &ApiError::WorkerBrokeOff)
     }
 
@@ -129,10 +127,6 @@ impl Tap {
             family,
         )))))
     }
-}
-
-fn note_cut(worker: &Worker, error: &BodyError) {
-    warn!(worker = worker.name(), %error, "the response was cut off");
 }
 
 impl Drop for Tap {

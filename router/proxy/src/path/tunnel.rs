@@ -106,7 +106,8 @@ pub(super) async fn open(
         }
         Err(_) if own.is_some() => return Err(deadline.exceeded()),
         Err(_) => {
-            warn!(worker = worker.name(), "the worker did not answer the upgrade");
+            let error = format_args!("no response within {} s", limit.as_secs_f64());
+            proxy.state.log_failure(&worker, &error, "the worker did not answer the upgrade");
             proxy.state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
         }
@@ -119,7 +120,7 @@ pub(super) async fn open(
         is_h2 && response.status().is_success()
     };
     if is_unfit {
-        warn!(worker = worker.name(), status = %response.status(), "no WebSocket");
+        proxy.state.log_failure(&worker, &response.status(), "no WebSocket");
         proxy.state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
     }

@@ -212,10 +212,9 @@ impl SpanRecord {
         Some(Millis(ttft.as_secs_f64() * 1e3))
     }
 
-    /// Returns whether the objective was missed. A recorded cause takes precedence over the measured time.
+    /// Returns whether the objective was missed: an attempt then has the cause.
     pub(super) fn is_late(&self) -> bool {
-        let later = |turn: &TurnFacts| self.ttft().is_some_and(|ttft| ttft > turn.objective);
-        self.attempts.iter().any(|attempt| attempt.cause.is_some()) || self.turn.as_ref().is_some_and(later)
+        self.attempts.iter().any(|attempt| attempt.cause.is_some())
     }
 
     pub(super) fn failure(&self) -> Option<&str> {

@@ -87,7 +87,7 @@ impl Flight {
 
     /// The trace id to attach as an exemplar, if the trace is kept.
     pub(super) fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
-        let is_late = self.progress.ttft > self.turn.goal.ttft;
+        let is_late = self.account.is_within() == Some(false);
         self.account.note.exemplar(self.turn.trace, is_late, outcome)
     }
 

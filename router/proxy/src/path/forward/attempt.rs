@@ -216,8 +216,8 @@ impl Sent {
                 self.broke(failure, may_retry(failure))
             }
             Head::Broke(error) => {
-                let worker = &*self.worker_name();
-                warn!(worker, %error, "the response ended before its first byte");
+                self.flight
+                    .log_failure(&error, "the response ended before its first byte");
                 self.broke(Failure::Lost, may_retry(Failure::Lost))
             }
             // The request's own deadline passed.
@@ -228,8 +228,9 @@ impl Sent {
                 Next::Failed(deadline.exceeded())
             }
             Head::Late => {
-                let (worker, limit) = (&*self.worker_name(), self.limit);
-                warn!(worker, limit_s = limit.as_secs_f64(), "the worker timed out");
+                let limit = self.limit;
+                let error = format_args!("no response within {} s", limit.as_secs_f64());
+                self.flight.log_failure(&error, "the worker timed out");
                 self.flight.spare_if_busy(Overrun::NotBegun(limit));
                 self.lost(Failure::TimedOut, Outcome::WorkerError);
                 Next::Failed(ApiError::WorkerTimeout(limit))
@@ -342,6 +343,6 @@ pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Er
                 .note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
         }
         Failure::Unsent => debug!(worker = worker.name(), %error, "not sent"),
-        _ => warn!(worker = worker.name(), %error, "no answer"),
+        _ => proxy.state.log_failure(worker, error, "no answer"),
     }
 }

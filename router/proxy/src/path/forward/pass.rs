@@ -17,7 +17,6 @@ use policy::ids::WorkerId;
 use policy::route::WorkerView;
 use policy::units::{Millis, Tokens};
 use tokio::time::{Instant, timeout_at};
-use tracing::warn;
 
 use super::super::admit::{self, Received};
 use super::super::among::Among;
@@ -250,7 +249,8 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
         }
         Err(_) if own.is_some() => Ended::Failed(Failure::DeadlinePassed, deadline.exceeded()),
         Err(_) => {
-            warn!(worker = worker.name(), "the worker timed out");
+            let error = format_args!("no response within {} s", limit.as_secs_f64());
+            proxy.state.log_failure(worker, &error, "the worker timed out");
             Ended::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
         }
     }
@@ -414,7 +414,7 @@ impl Passing {
     fn overran(&mut self, overrun: Overrun) {
         let worker = Arc::clone(self.in_flight.worker());
         let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
-        warn!(worker = worker.name(), error = %overrun.cause(), "the response was cut off");
+        self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
         if overrun.is_the_workers(is_busy) {
             self.proxy.state.failed(&mut self.in_flight, None);
         }
