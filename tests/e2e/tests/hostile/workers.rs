@@ -339,7 +339,11 @@ const LOOKED_AT: [LookedAt; 3] = [
     }),
     ("two-lengths", |answer| {
         answer.status == 502
-            || answer.body == TWENTY.as_bytes() && !answer.headers.contains_key("content-length")
+            || answer.body == TWENTY.as_bytes()
+                && answer
+                    .headers
+                    .get("content-length")
+                    .is_none_or(|length| length == "20")
     }),
     ("fields", |answer| {
         answer.status == 200
