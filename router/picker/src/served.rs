@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use fleet::{InFlight, Worker};
 use protocol::error::ApiError;
@@ -30,7 +30,7 @@ use proxy::path::observe::{Attempt, Observer};
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
-use proxy::path::watchdog::Overrun;
+use proxy::path::watchdog::{CUT_OFF, Overrun};
 use proxy::{Proxy, RequestPermit};
 
 pub(super) enum Served {

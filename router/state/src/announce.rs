@@ -77,7 +77,10 @@ impl State {
         let now = self.clock.now();
         for worker in self.fleet.workers().iter() {
             if let Some(failed) = worker.failures.flush(now) {
-                warn!(worker = worker.name(), failed, "more requests failed on the worker in the last minute");
+                warn!(
+                    worker = worker.name(),
+                    failed, "more requests failed on the worker in the last minute"
+                );
             }
         }
     }

@@ -13,7 +13,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, Version};
 use policy::ids::WorkerId;
-use tracing::{debug, warn};
+use tracing::debug;
 
 pub(in crate::path) use self::attempt::note;
 use self::attempt::{Answer, Next, NotFound, Sent};

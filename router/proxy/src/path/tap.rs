@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::flight::Outcome;
 use super::observe::Observer;
-use super::watchdog::{Overrun, Watchdog};
+use super::watchdog::{CUT_OFF, Overrun, Watchdog};
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;

@@ -23,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use tracing::{debug, warn};
+use tracing::debug;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use self::frames::Frames;
@@ -107,7 +107,9 @@ pub(super) async fn open(
         Err(_) if own.is_some() => return Err(deadline.exceeded()),
         Err(_) => {
             let error = format_args!("no response within {} s", limit.as_secs_f64());
-            proxy.state.log_failure(&worker, &error, "the worker did not answer the upgrade");
+            proxy
+                .state
+                .log_failure(&worker, &error, "the worker did not answer the upgrade");
             proxy.state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
         }
@@ -120,7 +122,9 @@ pub(super) async fn open(
         is_h2 && response.status().is_success()
     };
     if is_unfit {
-        proxy.state.log_failure(&worker, &response.status(), "no WebSocket");
+        proxy
+            .state
+            .log_failure(&worker, &response.status(), "no WebSocket");
         proxy.state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
     }

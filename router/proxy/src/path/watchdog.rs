@@ -51,6 +51,9 @@ struct Waits {
     last: Instant,
 }
 
+/// The log message of a response that ends before its end.
+pub const CUT_OFF: &str = "the response was cut off";
+
 /// Why a response must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overrun {

@@ -26,7 +26,7 @@ use super::super::flight::Outcome;
 use super::super::models;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
-use super::super::watchdog::{Overrun, Watchdog};
+use super::super::watchdog::{CUT_OFF, Overrun, Watchdog};
 use super::attempt::note;
 use super::judged::{Judged, report};
 use super::{again as retried, ask_to_retry, mark};
