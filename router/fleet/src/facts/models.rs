@@ -39,14 +39,16 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Reads the answer to `GET /v1/models`, up to a limit and with names that fit; `None` if it is not such a list.
+    /// Reads the answer to `GET /v1/models`, up to a limit and with names that fit; `None` if it is not such a list. An
+    /// engine serves something, so a list without a model says nothing.
     #[must_use]
     pub fn read(answer: &[u8]) -> Option<Self> {
         let mut answer: Value = serde_json::from_slice(answer).ok()?;
         let Some(Value::Array(cards)) = answer.get_mut("data").map(Value::take) else {
             return None;
         };
-        Some(Self::of(cards))
+        let listed = Self::of(cards);
+        (!listed.names.is_empty()).then_some(listed)
     }
 
     /// Creates a list of these model cards.

@@ -90,6 +90,41 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
 }
 
 #[tokio::test]
+async fn a_response_without_a_stream_counts_only_against_an_objective_of_its_request() {
+    let fleet = Fleet::start(vec![quick()], |config| {
+        config.objective.ttft = Millis(0.001);
+    })
+    .await;
+    let strict: &[(&str, &str)] = &[("x-slo-ttft-ms", "0.001")];
+    let mut judged = Vec::new();
+    for (number, (stream, headers)) in [(false, &[][..]), (true, &[]), (false, strict)]
+        .into_iter()
+        .enumerate()
+    {
+        let body = ask(&words(number as u64, 50), json!({ "stream": stream }));
+        assert_eq!(fleet.chat(headers, &body).await.status, 200);
+        fleet.at_rest().await;
+        let page = fleet.metrics().await;
+        let counted = |class, met| page.sum("tailroute_slo_turns_total", &[("class", class), ("met", met)]);
+        let late = page.sum("tailroute_slo_violations_total", &[]);
+        let path = "/admin/v1/decisions?limit=1";
+        let listed = client::admin(fleet.router.admin_address, "GET", path, &[], None)
+            .await
+            .json();
+        let met = listed["decisions"][0]["outcome"]["met"].clone();
+        judged.push((counted("default", "false"), counted("header", "false"), late, met));
+    }
+    assert_eq!(
+        judged,
+        [
+            (0.0, 0.0, 0.0, Value::Null),
+            (1.0, 0.0, 1.0, json!(false)),
+            (1.0, 1.0, 2.0, json!(false)),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_changed_objective_is_sent_again() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
     let worker = Arc::clone(&fleet.router.parts().state.fleet.workers()[0]);
