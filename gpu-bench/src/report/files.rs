@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::plots::{self, Plots};
-use super::{date, notes, short};
+use super::{date, interval, notes, short};
 use crate::calibration::Calibration;
 use crate::fit::Interval;
 use crate::record;
@@ -46,7 +46,7 @@ fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3
         (
             name,
             format!("{} {unit}", short(value)),
-            format!("{} to {}", short(low), short(high)),
+            interval(low, high),
         )
     };
     [

@@ -183,6 +183,10 @@ struct SlowState {
     against: &'static str,
     /// Seconds since it became slow.
     since_s: f64,
+    /// Time of a typical prefill at the learned cost.
+    typical_prompt_ms: f64,
+    /// Time of a typical prefill at the baseline.
+    baseline_typical_prompt_ms: f64,
     /// The learned α.
     alpha_ms_per_token: f64,
     /// α at the baseline.
@@ -347,6 +351,8 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             factor: slow.factor,
             against: slow.against.as_str(),
             since_s: ((now - slow.since).0 / 1e3).max(0.0),
+            typical_prompt_ms: slow.typical.0,
+            baseline_typical_prompt_ms: slow.baseline_typical.0,
             alpha_ms_per_token: slow.cost.alpha_ms_per_token,
             baseline_alpha_ms_per_token: slow.baseline.alpha_ms_per_token,
         }),
