@@ -43,11 +43,7 @@ pub fn write(
 fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3] {
     let (fit, cost) = (&calibration.fit, &calibration.fit.cost);
     let row = |name, value: f64, unit: &str, Interval { low, high }: Interval| {
-        (
-            name,
-            format!("{} {unit}", short(value)),
-            interval(low, high),
-        )
+        (name, format!("{} {unit}", short(value)), interval(low, high))
     };
     [
         row("α", cost.alpha_ms_per_token, "ms per uncached token", fit.alpha),

@@ -82,7 +82,10 @@ mod tests {
         let said = describe(&stage, "./tailroute");
         let admin = stage.router.admin_address;
         assert!(said.contains(&format!("http://{admin}/console/")), "{said}");
-        assert!(said.contains(&format!("./tailroute top --admin http://{admin}\n")), "{said}");
+        assert!(
+            said.contains(&format!("./tailroute top --admin http://{admin}\n")),
+            "{said}"
+        );
         stage.stop().await;
     }
 }

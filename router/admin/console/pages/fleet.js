@@ -239,7 +239,7 @@ function draw(list) {
   const open = shown.name && list.workers.find((worker) => worker.name === shown.name);
   return [
     h('div', { key: 'top' }, top(list)),
-    slo.data?.hits ? h('p', { class: 'note', key: 'hits' }, slo.data.hits.verdict) : null,
+    slo.data?.hits ? h('p', { class: 'note hits', key: 'hits' }, slo.data.hits.verdict) : null,
     section('Workers', { key: 'workers', tools: tools(list) },
       rows.length
         ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, prefill work, wait, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy, more: 'workers' }))

@@ -43,7 +43,9 @@ pub(super) fn slo(answer: &Value) -> String {
         }
         [] => format!("At least {wanted} of the turns of each class are within objective, as wanted."),
         [class] => {
-            format!("The objective is missed by class {class}; {wanted} of the turns have to be within objective.")
+            format!(
+                "The objective is missed by class {class}; {wanted} of the turns have to be within objective."
+            )
         }
         classes => format!(
             "The objective is missed by classes {}; {wanted} of the turns have to be within objective.",
@@ -250,10 +252,7 @@ mod tests {
              turns until hints resume (tail.pause_turns): 300"
         );
         let shown = slo(&answer(json!([class("default", Some(400.0), 990, 10)])));
-        assert!(
-            shown.starts_with("At least 95.0 % of the turns"),
-            "{shown}"
-        );
+        assert!(shown.starts_with("At least 95.0 % of the turns"), "{shown}");
         let shown = slo(&answer(json!([class("header", None, 0, 0)])));
         assert!(shown.starts_with("No turn has been counted yet"), "{shown}");
     }

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::format::{count, list, ms, number, text, time};
+use super::super::format::{count, list, ms, number, slowness, text, time};
 use super::super::table::{Align, Table};
 
 fn table() -> Table {
