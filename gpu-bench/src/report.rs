@@ -184,6 +184,13 @@ mod tests {
     }
 
     #[test]
+    fn an_interval_has_the_digits_that_tell_its_ends_apart() {
+        assert_eq!(interval(0.0198, 0.0209), "0.0198 to 0.0209");
+        assert_eq!(interval(0.100_02, 0.100_07), "0.10002 to 0.10007");
+        assert_eq!(interval(20.0, 20.0), "20 to 20");
+    }
+
+    #[test]
     fn the_configuration_lines_have_valid_toml_numbers() {
         assert_eq!(toml_number(0.123_456_789), "0.12346");
         assert_eq!(toml_number(20.0), "20.0");
