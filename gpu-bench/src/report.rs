@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn an_interval_has_the_digits_that_tell_its_ends_apart() {
         assert_eq!(interval(0.0198, 0.0209), "0.0198 to 0.0209");
-        assert_eq!(interval(0.100_02, 0.100_07), "0.10002 to 0.10007");
+        assert_eq!(interval(0.100_02, 0.100_07), "0.1 to 0.1001");
         assert_eq!(interval(20.0, 20.0), "20 to 20");
     }
 
