@@ -29,10 +29,9 @@ pub fn text(calibration: &Calibration) -> String {
     let mut row = |name: &str, value: f64, Interval { low, high }: Interval, unit: &str| {
         let _ = writeln!(
             out,
-            "  {name}  {:>12} {unit:<14} 95 %: {} to {}",
+            "  {name}  {:>12} {unit:<14} 95 %: {}",
             short(value),
-            short(low),
-            short(high)
+            interval(low, high)
         );
     };
     row("α", cost.alpha_ms_per_token, fit.alpha, "ms per token");
@@ -132,9 +131,23 @@ pub fn notes(calibration: &Calibration) -> Vec<String> {
     notes
 }
 
+/// Formats an interval with as many digits as tell its ends apart, three at least and six at most.
+fn interval(low: f64, high: f64) -> String {
+    let ends = |digits| (rounded(low, digits), rounded(high, digits));
+    let (low, high) = (3..=6)
+        .map(ends)
+        .find(|(low, high)| low != high)
+        .unwrap_or_else(|| ends(6));
+    format!("{low} to {high}")
+}
+
 /// Formats three significant digits, without an exponent unless the number is tiny.
 fn short(value: f64) -> String {
-    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    rounded(value, 3)
+}
+
+fn rounded(value: f64, digits: usize) -> String {
+    let rounded: f64 = format!("{value:.*e}", digits - 1).parse().unwrap_or(value);
     if rounded == 0.0 || rounded.abs() >= 1e-5 {
         format!("{rounded}")
     } else {
@@ -168,6 +181,13 @@ mod tests {
             ["0.00256", "20", "0", "2.54e-9", "1230"]
         );
         assert_eq!(date(1_795_488_834), "2026-11-24 02:53 UTC");
+    }
+
+    #[test]
+    fn an_interval_has_the_digits_that_tell_its_ends_apart() {
+        assert_eq!(interval(0.0198, 0.0209), "0.0198 to 0.0209");
+        assert_eq!(interval(0.100_02, 0.100_07), "0.1 to 0.1001");
+        assert_eq!(interval(20.0, 20.0), "20 to 20");
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Budget {
 
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>9} MiB  memory bound", self.bytes.div_ceil(1 << 20))?;
+        writeln!(f, "{:>9} MiB  worst-case memory", self.bytes.div_ceil(1 << 20))?;
         for Part { what, bytes, keys } in &self.parts {
             let keys = if keys.is_empty() {
                 String::new()
@@ -225,14 +225,14 @@ pub fn report(config: &Config) {
     const MIB: u64 = 1 << 20;
     let budget = Budget::of(config);
     let memory_mib = budget.bytes.div_ceil(MIB);
-    info!(memory_mib, "memory bound; `tailroute check` lists its parts");
+    info!(memory_mib, "worst-case memory; `tailroute check` lists its parts");
     if let Some(limit) = container_limit().filter(|limit| *limit < budget.bytes) {
         let largest = budget.parts.iter().max_by_key(|part| part.bytes);
         warn!(
             memory_mib,
             limit_mib = limit / MIB,
             largest = largest.map(|part| part.keys),
-            "the container's memory limit is below the router's memory bound: raise the limit, or lower the keys \
+            "the container's memory limit is below the router's worst-case memory: raise the limit, or lower the keys \
              that `tailroute check` lists"
         );
     }

@@ -5,10 +5,10 @@
 //! which starts cold. Every figure is measured on the client's side of the router; times are on the engines' clock,
 //! which runs [`TIME_SCALE`] times as fast as wall time.
 
+pub mod keep;
 pub mod workload;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -104,9 +104,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts engines and a router in front of them, all on free ports of the loopback.
-    /// Fails if a port cannot be bound, or the engines do not become ready.
-    pub async fn start(contender: Contender) -> anyhow::Result<Self> {
+    /// Starts engines on free ports of the loopback, and a router in front of them on `ports`: those of the data port
+    /// and the admin port, where 0 is any free one. Fails if a port cannot be bound, or the engines do not become ready.
+    pub async fn start(contender: Contender, ports: [u16; 2]) -> anyhow::Result<Self> {
         let mut engines = Vec::with_capacity(WORKERS);
         for _ in 0..WORKERS {
             engines.push(
@@ -115,7 +115,7 @@ impl Stage {
                     .context("cannot start a simulated engine")?,
             );
         }
-        let router = Server::start(router_config(contender, &engines)?).await?;
+        let router = Server::start(router_config(contender, &engines, ports)?).await?;
         anyhow::ensure!(
             router.wait_ready(START_LIMIT).await,
             "the simulated engines did not become ready"
@@ -145,10 +145,11 @@ fn engine_config() -> EngineConfig {
 }
 
 /// Returns the router's configuration. The router uses wall time, so every time is divided by the scale.
-fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Config> {
+fn router_config(contender: Contender, engines: &[Engine], ports: [u16; 2]) -> anyhow::Result<Config> {
+    let [listen, admin] = ports.map(|port| Some(format!("127.0.0.1:{port}")));
     let overrides = config::Overrides {
-        listen: Some("127.0.0.1:0".to_owned()),
-        admin: Some("127.0.0.1:0".to_owned()),
+        listen,
+        admin,
         workers: engines
             .iter()
             .map(|engine| format!("http://{}", engine.addr()))
@@ -157,7 +158,8 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
     };
     let mut config = config::load_file(None, std::collections::BTreeMap::new(), overrides)?;
     let wall = |millis: f64| millis / TIME_SCALE;
-    for worker in &mut config.workers {
+    for (number, worker) in config.workers.iter_mut().enumerate() {
+        worker.name = format!("engine-{number}");
         worker.cost = PrefillCost::linear(wall(COST.alpha_ms_per_token), wall(COST.beta_ms));
         worker.cost_is_known = true;
         worker.capacity_is_known = true;
@@ -178,7 +180,7 @@ fn router_config(contender: Contender, engines: &[Engine]) -> anyhow::Result<Con
 /// Plays the workload against one contender. Fails if its fleet cannot be started.
 pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
     let plan = workload::plan(seed, TIME_SCALE);
-    let stage = Stage::start(contender).await?;
+    let stage = Stage::start(contender, [0, 0]).await?;
     let row = play_on(&stage, contender.name, &plan, seed, bar).await?;
     stage.stop().await;
     Ok(row)
@@ -192,13 +194,7 @@ pub async fn play_on(
     seed: u64,
     bar: &ProgressBar,
 ) -> anyhow::Result<Row> {
-    let settings = run::Settings {
-        urls: vec![format!("http://{}/v1/chat/completions", stage.router.address).parse()?],
-        model: "sim".to_owned(),
-        session: true,
-        seed,
-        concurrency_limit: 4096,
-    };
+    let settings = settings(stage, seed)?;
     let client = Client::new(Duration::from_secs(60))?;
     let samples = replay(client, settings, plan, |_| bar.inc(1), std::future::pending()).await;
     let run = Run::of(&samples, Some(TTFT_OBJECTIVE_MS / TIME_SCALE), None);
@@ -214,6 +210,17 @@ pub async fn play_on(
         mean_ms: scaled(ttft.mean),
         hit_ratio: run.hit_ratio.unwrap_or(f64::NAN),
         slo_share: run.slo_share.unwrap_or(f64::NAN),
+    })
+}
+
+/// Returns the settings of a run against a stage. Fails if the stage's address is not a valid URL.
+fn settings(stage: &Stage, seed: u64) -> anyhow::Result<run::Settings> {
+    Ok(run::Settings {
+        urls: vec![format!("http://{}/v1/chat/completions", stage.router.address).parse()?],
+        model: "sim".to_owned(),
+        session: true,
+        seed,
+        concurrency_limit: 4096,
     })
 }
 
@@ -273,13 +280,13 @@ pub fn progress(turns: usize) -> ProgressBar {
 pub fn table(rows: &[Row]) -> String {
     use std::fmt::Write as _;
     let mut out = format!(
-        "{:<16} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>12}\n",
-        "policy", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "mean ms", "hits", "within SLO"
+        "{:<16} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>16}\n",
+        "policy", "requests", "errors", "p50 ms", "p95 ms", "p99 ms", "mean ms", "hits", "within objective"
     );
     for row in rows {
         let _ = writeln!(
             out,
-            "{:<16} {:>8} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1}% {:>11.1}%",
+            "{:<16} {:>8} {:>6} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.1}% {:>15.1}%",
             row.policy,
             row.requests,
             row.errors,
@@ -292,14 +299,6 @@ pub fn table(rows: &[Row]) -> String {
         );
     }
     out
-}
-
-/// Describes how to reach a stage that stays up.
-pub fn describe(stage: &Arc<Stage>) -> String {
-    format!(
-        "The router stays up at http://{} (model `sim`); metrics at http://{}/metrics. Ctrl-C ends it.",
-        stage.router.address, stage.router.admin_address
-    )
 }
 
 #[cfg(test)]

@@ -246,8 +246,8 @@ fn the_table_reads_before_and_after() {
     };
     assert_eq!(line("p95 ms"), ["p95", "ms", "92.5", "125.5", "+35.7", "%"]);
     assert_eq!(
-        line("in objective"),
-        ["in", "objective", "100.0", "%", "75.0", "%", "-25.0", "pp"]
+        line("within objective"),
+        ["within", "objective", "100.0", "%", "75.0", "%", "-25.0", "pp"]
     );
     assert!(
         text.contains("class chat, 2 turns") && text.contains("0 → 1: rotation"),

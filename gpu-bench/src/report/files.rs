@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::plots::{self, Plots};
-use super::{date, notes, short};
+use super::{date, interval, notes, short};
 use crate::calibration::Calibration;
 use crate::fit::Interval;
 use crate::record;
@@ -43,11 +43,7 @@ pub fn write(
 fn coefficients(calibration: &Calibration) -> [(&'static str, String, String); 3] {
     let (fit, cost) = (&calibration.fit, &calibration.fit.cost);
     let row = |name, value: f64, unit: &str, Interval { low, high }: Interval| {
-        (
-            name,
-            format!("{} {unit}", short(value)),
-            format!("{} to {}", short(low), short(high)),
-        )
+        (name, format!("{} {unit}", short(value)), interval(low, high))
     };
     [
         row("α", cost.alpha_ms_per_token, "ms per uncached token", fit.alpha),

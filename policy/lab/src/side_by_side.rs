@@ -12,14 +12,14 @@ const FIGURES: [(&str, &str, bool); 8] = [
     ("mean_ms", "mean ms", false),
     ("tel_ms", "TEL ms", false),
     ("hit_ratio", "hits", true),
-    ("slo_share", "in objective", true),
+    ("slo_share", "within objective", true),
     ("utilisation", "workers busy", true),
 ];
 
 /// Returns the header of a table with these columns of figures.
 #[must_use]
 pub fn header(before: &str, after: &str) -> String {
-    format!("{:<16} {before:>12} {after:>12} {:>9}", "", "change")
+    format!("{:<18} {before:>12} {after:>12} {:>9}", "", "change")
 }
 
 /// Returns a line for each figure that both sides have. Shares change by percentage points, times by per cent.
@@ -35,14 +35,14 @@ pub fn rows(indent: &str, before: &Value, after: &Value) -> String {
             let (before, after) = (before * 100.0, after * 100.0);
             write!(
                 out,
-                "\n{name:<16} {before:>10.1} % {after:>10.1} % {:>+6.1} pp",
+                "\n{name:<18} {before:>10.1} % {after:>10.1} % {:>+6.1} pp",
                 after - before
             )
         } else if before > 0.0 {
             let change = (after / before - 1.0) * 100.0;
-            write!(out, "\n{name:<16} {before:>12.1} {after:>12.1} {change:>+7.1} %")
+            write!(out, "\n{name:<18} {before:>12.1} {after:>12.1} {change:>+7.1} %")
         } else {
-            write!(out, "\n{name:<16} {before:>12.1} {after:>12.1} {:>9}", "–")
+            write!(out, "\n{name:<18} {before:>12.1} {after:>12.1} {:>9}", "–")
         };
     }
     out
@@ -62,7 +62,7 @@ mod tests {
         );
         assert_eq!(
             rows("", &before, &after),
-            "\np50 ms                   80.0        100.0   +25.0 %\nhits                   73.4 %       50.0 %  -23.4 pp"
+            "\np50 ms                     80.0        100.0   +25.0 %\nhits                     73.4 %       50.0 %  -23.4 pp"
         );
     }
 }

@@ -49,6 +49,10 @@ impl Against {
 pub struct Slow {
     /// Time of a typical prefill, as a multiple of that at the baseline.
     pub factor: f64,
+    /// Time of a typical prefill at the learned cost.
+    pub typical: Millis,
+    /// Time of a typical prefill at the baseline.
+    pub baseline_typical: Millis,
     /// The learned cost.
     pub cost: PrefillCost,
     /// The baseline.
@@ -239,6 +243,8 @@ impl Baseline {
     fn slow(&self, reading: &Reading, since: Millis) -> Slow {
         Slow {
             factor: reading.times(&self.cost, 0.0).max(1.0),
+            typical: Millis(reading.prefill(&reading.cost)),
+            baseline_typical: Millis(reading.prefill(&self.cost)),
             cost: reading.cost,
             against: self.against,
             baseline: self.cost,

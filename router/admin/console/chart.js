@@ -74,7 +74,17 @@ function frame({ height, left, top, ticks, from, to, clock }) {
 
 /** Three ticks; two where the middle would not be a whole number and has to be one. */
 function ticksTo(most, text, whole) {
-  return (whole && most % 2 ? [0, 1] : [0, 0.5, 1]).map((share) => ({ at: share, text: text(share * most) }));
+  return (whole && most % 2 ? [0, 1] : [0, 0.5, 1]).map((share) => ({ at: share, text: text(share * most, most) }));
+}
+
+/** A scale from zero to `most`; a logarithmic one where a limit would lie at the foot of it. */
+function scale(values, limit, most, text) {
+  if (!limit || most <= 10 * limit.value) return { share: (value) => Math.min(value, most) / most, ticks: ticksTo(most, text) };
+  const low = 10 ** Math.floor(Math.log10(Math.min(limit.value / 2, ...values.filter((value) => value > 0))));
+  const share = (value) => Math.max(0, Math.log(Math.min(value, most) / low) / Math.log(most / low));
+  const ticks = [];
+  for (let value = low; value <= most; value *= 10) ticks.push({ at: share(value), text: text(value, value) });
+  return { share, ticks };
 }
 
 /** Changes, as upright lines whose text shows on hover. `marks`: [{at, kind, text}]. */
@@ -112,7 +122,8 @@ export function lines({ label, series, limit, marks, spots = [], from, to, text,
   const values = series.flatMap(({ points }) => points.map(([, value]) => value)).filter((value) => value !== undefined);
   const most = nice(Math.max(...values, (limit?.value ?? 0) * 1.15, 1e-9));
   const x = (at) => left + ((at - from) / Math.max(1, to - from)) * (WIDTH - left);
-  const y = (value) => height - 18 - (Math.min(value, most) / most) * (height - 18 - top);
+  const { share, ticks } = scale(values, limit, most, text);
+  const y = (value) => height - 18 - share(value) * (height - 18 - top);
   const drawn = series.map(({ name, points }) => {
     const placed = points
       .filter(([at]) => at >= from)
@@ -130,7 +141,7 @@ export function lines({ label, series, limit, marks, spots = [], from, to, text,
   return h(
     'svg',
     { class: 'chart', viewBox: `0 0 ${WIDTH} ${height}`, role: 'group', 'aria-label': label, onkeydown: walk },
-    frame({ height, left, top, ticks: ticksTo(most, text), from, to, clock }),
+    frame({ height, left, top, ticks, from, to, clock }),
     across,
     drawn,
     columns(spots, { from, to, left, top, height }),

@@ -6,10 +6,10 @@ function known(value) {
   return typeof value === 'number' && Number.isFinite(value);
 }
 
-/** Milliseconds: three digits that matter, in ms below a second. */
-export function time(ms) {
+/** Milliseconds: three digits that matter, in ms below a second; in the unit of `like`, where given. */
+export function time(ms, like = ms) {
   if (!known(ms)) return NONE;
-  const size = Math.abs(ms);
+  const size = Math.abs(like);
   if (size >= 60_000) return [(ms / 60_000).toFixed(1), 'min'];
   if (size >= 10_000) return [(ms / 1000).toFixed(1), 's'];
   if (size >= 999.5) return [(ms / 1000).toFixed(2), 's'];
@@ -65,7 +65,8 @@ export function clock(unixMs) {
 export function moment(unixMs) {
   const when = new Date(unixMs);
   const today = when.toDateString() === new Date().toDateString();
-  return today ? clock(unixMs) : `${when.toISOString().slice(0, 10)} ${clock(unixMs)}`;
+  // Sweden writes days as ISO 8601 does, here in the machine's time zone, as the clock is.
+  return today ? clock(unixMs) : `${when.toLocaleDateString('sv-SE')} ${clock(unixMs)}`;
 }
 
 /** How long: 5 s, 3 min, 2 h, 4 d. */

@@ -4,7 +4,7 @@ import { forget, metrics } from './history.js';
 import { changed, STALE_MS, watch } from './live.js';
 import { fit } from './chart.js';
 import { listen, silence } from './events.js';
-import { clock, count, span, text, time } from './format.js';
+import { clock, count, moment, span, text, time } from './format.js';
 import { slo } from './objective.js';
 import { enter, leave, open, session } from './session.js';
 import { fold, loading } from './parts.js';
@@ -131,7 +131,7 @@ function age() {
   render(
     banner,
     stale
-      ? h('p', {}, h('strong', {}, 'The router does not answer.'), ` What you see is from ${clock(metrics.at)}, ${span((Date.now() - metrics.at) / 1000)} ago. `, h('button', { type: 'button', onclick: again }, 'Try now'))
+      ? h('p', {}, h('strong', {}, 'The router does not answer.'), ` What you see is from ${moment(metrics.at)}, ${span((Date.now() - metrics.at) / 1000)} ago. `, h('button', { type: 'button', onclick: again }, 'Try now'))
       : overloaded(),
   );
 }
@@ -140,7 +140,7 @@ function age() {
 function overloaded() {
   const overload = session.state === 'open' ? slo.data?.overload : null;
   if (!overload) return null;
-  const since = `since ${clock(overload.since_unix_ms)}`;
+  const since = `since ${moment(overload.since_unix_ms)}`;
   const counts = [
     overload.late ? `${text(count(overload.late))} turns late` : null,
     overload.refused ? `${text(count(overload.refused))} requests refused` : null,
@@ -148,7 +148,7 @@ function overloaded() {
   return h('p', { class: 'overload' },
     h('strong', {}, `Overloaded: waits ${text(time(overload.wait_ms))} on ${overload.workers_over} of ${overload.workers_ready} workers`),
     ` ${since}; the objective is ${text(time(overload.objective_ms))}. ${counts.length ? `${counts.join(', ')}. ` : ''}`,
-    'Add workers, or set ', h('code', {}, 'admission.shed'), ' to keep the turns that can be in time.');
+    'Add workers, or set ', h('code', {}, 'admission.shed'), ' to keep the turns that can be within objective.');
 }
 
 function door() {

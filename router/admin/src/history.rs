@@ -171,9 +171,11 @@ fn describe(event: &Event) -> String {
         ),
         Kind::Breaker => format!("breaker {}", now["breaker"].as_str().unwrap_or("changed")),
         Kind::Slow if says("slow") == Some(true) => {
+            let ms = |key: &str| now[key].as_f64().unwrap_or_default();
             format!(
-                "slow: {:.1} times its baseline",
-                now["factor"].as_f64().unwrap_or(1.0)
+                "slow: a typical prompt takes {:.0} ms instead of {:.0} ms",
+                ms("typical_prompt_ms"),
+                ms("baseline_typical_prompt_ms")
             )
         }
         Kind::Slow => "recovered".to_owned(),

@@ -3,7 +3,7 @@
 use axum::http::Method;
 use config::{Role, WorkerDocument};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::call::{Call, Reply};
 use super::holds::keep_one;
@@ -22,6 +22,17 @@ struct Join {
     /// Why, for the audit log, which reads it from the body.
     #[serde(rename = "reason")]
     _reason: Reason,
+}
+
+/// What the audit log records of a worker that was added: what was asked for, without what is only assumed until the
+/// worker reports it.
+#[derive(Serialize)]
+struct Added {
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alpha_ms_per_token: Option<f64>,
 }
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -56,13 +67,17 @@ async fn add(call: Call) -> Result<Reply, Problem> {
         .worker
         .check()
         .map_err(|problems| Problem::invalid(&problems))?;
+    let added = Added {
+        url: spec.url.to_string().trim_end_matches('/').to_owned(),
+        capacity_tokens: spec.capacity_is_known.then_some(spec.capacity.0),
+        alpha_ms_per_token: spec.cost_is_known.then_some(spec.cost.alpha_ms_per_token),
+    };
     let worker = call.admin.state.join(spec).map_err(|error| match error {
         JoinError::NameTaken => Problem::conflict(format!("{error}; give this one another `name`")),
         JoinError::Leaving | JoinError::Full => Problem::conflict(error.to_string()),
     })?;
-    let shown = shown(&call.admin, &worker);
-    Ok(Reply::json(&shown)?
-        .changed(&None::<Shown>, &shown)
+    Ok(Reply::json(&shown(&call.admin, &worker))?
+        .changed(&None::<Added>, &added)
         .target(worker.name()))
 }
 

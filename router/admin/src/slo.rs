@@ -52,7 +52,7 @@ pub struct ObjectiveClass {
     pub class: String,
     /// Time to first token to be met, if the class has a fixed one.
     pub ttft_ms: Option<f64>,
-    /// Turns since start that met it.
+    /// Turns since start within it.
     pub met: u64,
     /// Turns since start that missed it.
     pub missed: u64,

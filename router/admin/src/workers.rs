@@ -66,11 +66,11 @@ enum State {
     Unwell,
     /// The source that named it says that it is not ready.
     NotReady,
-    /// Somebody has cordoned it.
+    /// An operator has cordoned it.
     Cordoned,
-    /// Somebody drains it, and it has not ended yet what it had.
+    /// An operator drains it, and some of its requests have not ended.
     Draining,
-    /// It was drained, and has nothing left.
+    /// It was drained, and all of its requests have ended.
     Drained,
     /// It is to leave the fleet when it has ended what it had.
     Leaving,
@@ -99,9 +99,9 @@ pub(super) struct Shown {
     name: String,
     /// Its address.
     url: String,
-    /// Who named it.
+    /// The source that registered it.
     source: Source,
-    /// What is done with it.
+    /// Its state.
     state: State,
     /// Whether its probes find it well.
     well: bool,
@@ -124,10 +124,10 @@ pub(super) struct Shown {
     /// How slow it is, if it has become slow.
     #[serde(skip_serializing_if = "Option::is_none")]
     slow: Option<SlowState>,
-    /// What was learned of that, where somebody has set another α.
+    /// The override of α by an operator, and what was learned.
     #[serde(skip_serializing_if = "Option::is_none")]
     alpha_set: Option<AlphaSet>,
-    /// What somebody has measured of it and told the router while it ran.
+    /// The calibration that was sent to the running router.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibrated: Option<Calibrated>,
     /// ξ: uncached tokens that fit in the configured objective.
@@ -183,13 +183,17 @@ struct SlowState {
     against: &'static str,
     /// Seconds since it became slow.
     since_s: f64,
+    /// Time of a typical prefill at the learned cost.
+    typical_prompt_ms: f64,
+    /// Time of a typical prefill at the baseline.
+    baseline_typical_prompt_ms: f64,
     /// The learned α.
     alpha_ms_per_token: f64,
     /// α at the baseline.
     baseline_alpha_ms_per_token: f64,
 }
 
-/// An α that somebody has set.
+/// An α that an operator has set.
 #[derive(Debug, Serialize, JsonSchema)]
 struct AlphaSet {
     /// The α that was learned, and will be taken again.
@@ -347,6 +351,8 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
             factor: slow.factor,
             against: slow.against.as_str(),
             since_s: ((now - slow.since).0 / 1e3).max(0.0),
+            typical_prompt_ms: slow.typical.0,
+            baseline_typical_prompt_ms: slow.baseline_typical.0,
             alpha_ms_per_token: slow.cost.alpha_ms_per_token,
             baseline_alpha_ms_per_token: slow.baseline.alpha_ms_per_token,
         }),

@@ -103,8 +103,8 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[CLASS, of("met", &["true", "false"])],
-        help: "Turns by the class of their objective and whether their first token met it. A response that does not \
-            stream counts only if its request names its objective.",
+        help: "Turns by the class of their objective and whether their first token came within it. A response that does \
+            not stream counts only if its request names its objective.",
         gen_ai: None,
     },
     Spec {
@@ -284,7 +284,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the turns of a class that met their objective, and those that did not.
+    /// Returns the turns of a class within their objective, and those that were late.
     #[must_use]
     pub fn slo_turns(&self, class: &str) -> (u64, u64) {
         let count = |met| self.requests.slo_turns.with_label_values(&[class, met]).get();

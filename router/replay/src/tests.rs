@@ -87,7 +87,7 @@ fn a_simulation_unlike_what_was_measured_is_refused_with_a_remedy() {
         let refused = play(folder.path(), &old, config, &[]).unwrap_err().to_string();
         for part in [
             "does not reproduce the captured turns: p50 205.0 ms measured",
-            "in objective",
+            "within objective",
             "costs: assumed (α",
             "gpu-bench worker URL",
             "`--anyway`",

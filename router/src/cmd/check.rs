@@ -12,7 +12,7 @@ use crate::budget::Budget;
 
 /// Check a configuration file and name every problem in it
 ///
-/// Prints the router's memory bound and the keys that set it. Reads the file as `serve` would, including the
+/// Prints the router's worst-case memory and the keys that set it. Reads the file as `serve` would, including the
 /// environment's TAILROUTE_SECTION__KEY variables. Exit code 0: no problem; 1: any problem.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  tailroute check /etc/tailroute/tailroute.toml")]

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use futures_util::future::try_join_all;
 use serde_json::json;
 
-use crate::demo::{self, CONTENDERS, Stage};
+use crate::demo::{self, CONTENDERS, keep};
 
 /// Compare routing policies on simulated engines, in half a minute a seed.
 ///
@@ -19,7 +18,7 @@ pub struct Args {
     /// Print the rows as JSON.
     #[arg(long)]
     json: bool,
-    /// Keep a fleet under `tail` running afterwards.
+    /// Keep a fleet under `tail` running afterwards, with light traffic, for the console and `tailroute top`.
     #[arg(long)]
     keep: bool,
     /// Seed of the workload and its text.
@@ -85,12 +84,12 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
         ))?;
     }
     if args.keep {
-        let stage = Arc::new(Stage::start(CONTENDERS[CONTENDERS.len() - 1]).await?);
-        lab::terminal::print(&demo::describe(&stage))?;
-        tokio::signal::ctrl_c().await?;
-        if let Some(stage) = Arc::into_inner(stage) {
-            stage.stop().await;
-        }
+        keep_one(args.seed).await?;
+    } else if !args.json {
+        lab::terminal::print(&format!(
+            "To look at a fleet in the console, run: {} demo --keep",
+            program()
+        ))?;
     }
     let errors: u64 = played.values().flatten().map(|row| row.errors).sum();
     Ok(if errors == 0 {
@@ -98,4 +97,21 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Keeps a fleet with traffic until Ctrl-C.
+async fn keep_one(seed: u64) -> anyhow::Result<()> {
+    let stage = keep::start(CONTENDERS[CONTENDERS.len() - 1]).await?;
+    lab::terminal::print(&keep::describe(&stage, &program()))?;
+    tokio::select! {
+        never = keep::traffic(&stage, seed) => match never? {},
+        interrupt = tokio::signal::ctrl_c() => interrupt?,
+    }
+    stage.stop().await;
+    Ok(())
+}
+
+/// Returns the name that this program was called by.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "tailroute".to_owned())
 }

@@ -29,6 +29,8 @@ impl State {
                 "slow": true,
                 "factor": slow.factor,
                 "against": slow.against.as_str(),
+                "typical_prompt_ms": slow.typical.0,
+                "baseline_typical_prompt_ms": slow.baseline_typical.0,
                 "alpha_ms_per_token": slow.cost.alpha_ms_per_token,
                 "baseline_alpha_ms_per_token": slow.baseline.alpha_ms_per_token,
             }),

@@ -54,6 +54,6 @@ fn report(proxy: &Proxy) {
         refused = overload.refused,
         in_flight = proxy.in_flight(),
         "overloaded: the wait on most workers exceeds the objective, or requests are refused for lack of room; add \
-         workers, or set admission.shed to keep the turns that can be in time (docs/admission.md)"
+         workers, or set admission.shed to keep the turns that can be within objective (docs/admission.md)"
     );
 }

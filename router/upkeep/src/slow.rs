@@ -44,8 +44,8 @@ fn became_slow(state: &State, worker: &Worker, slow: &Slow) {
     state.slow_changed(worker);
     warn!(
         worker = worker.name(),
-        alpha_ms_per_token = slow.cost.alpha_ms_per_token,
-        baseline_alpha_ms_per_token = slow.baseline.alpha_ms_per_token,
+        typical_prompt_ms = slow.typical.0,
+        baseline_typical_prompt_ms = slow.baseline_typical.0,
         times = slow.factor,
         against = slow.against.as_str(),
         "worker is slow: cordon it (`tailroute ctl workers cordon`) and look at its GPU: clock, throttling, other \

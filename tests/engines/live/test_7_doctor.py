@@ -25,7 +25,7 @@ def findings(engine: Engine | Sglang) -> dict[str, str]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode in (0, 1), done.stderr
     read = json.loads(done.stdout)["findings"]
-    assert len(read) == 15
+    assert len(read) == 19
     print(engine.name, *(f"  {found}" for found in read if found["status"] != "ok" or found["action"]), sep="\n")
     other = {found["check"]: found for found in read if found["status"] != "ok" or found["action"]}
     # A random model may end its answer before a buffer would show.

@@ -362,7 +362,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn table(reports: &[FleetReport]) -> String {
     let mut text = format!(
-        "{:<16} {:<14} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>7}",
+        "{:<16} {:<14} {:<12} {:>8} {:>10} {:>10} {:>10} {:>10} {:>13} {:>7} {:>7} {:>16}",
         "policy",
         "cache",
         "routers",
@@ -374,11 +374,11 @@ fn table(reports: &[FleetReport]) -> String {
         "TEL ms",
         "hits",
         "busy",
-        "in SLO"
+        "within objective"
     );
     for r in reports {
         text += &format!(
-            "\n{:<16} {:<14} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>6.1}%",
+            "\n{:<16} {:<14} {:<12} {:>8} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>13.0} {:>6.1}% {:>6.1}% {:>15.1}%",
             r.policy,
             r.cache,
             r.routers,
@@ -394,5 +394,5 @@ fn table(reports: &[FleetReport]) -> String {
         );
     }
     text + "\n\np50 to mean: time to first token in ms. TEL (tail excess latency): sum of the times beyond the objective.\n\
-            hits: share of prompt tokens that were cached. busy: share of the workers' time. in SLO: turns within the objective."
+            hits: share of prompt tokens that were cached. busy: share of the workers' time."
 }

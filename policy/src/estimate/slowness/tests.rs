@@ -68,6 +68,7 @@ fn a_worker_that_becomes_eight_times_slower_is_slow_after_five_seconds_and_recov
         (Against::OwnPast, then + Millis(500.0))
     );
     assert!((slow.baseline.alpha_ms_per_token - 0.05).abs() < 1e-9);
+    assert!((slow.typical.0 / slow.baseline_typical.0 - slow.factor).abs() < 1e-6);
     assert!(worker.run(600.0, 8.0), "a slow worker is no standard");
     assert!(worker.run(5.0, 1.0), "so is a recovery");
     assert!(!worker.run(1.0, 1.0));

@@ -2,7 +2,7 @@
 
 import { json } from '../api.js';
 import { split } from '../chart.js';
-import { clock, count, moment, text, time, tokens } from '../format.js';
+import { count, moment, text, time, tokens } from '../format.js';
 import { changed, Source } from '../live.js';
 import { chip, dialog, empty, failed, from, number, section, table, workerName } from '../parts.js';
 import { h } from '../view.js';
@@ -89,7 +89,7 @@ function tools() {
 function period() {
   const { from_unix_ms: from, until_unix_ms: until } = state.asked;
   if (!from && !until) return null;
-  const words = `First token ${from ? `from ${clock(Number(from))} ` : ''}${until ? `until ${clock(Number(until))}` : 'until now'}`;
+  const words = `First token ${from ? `from ${moment(Number(from))} ` : ''}${until ? `until ${moment(Number(until))}` : 'until now'}`;
   const clear = () => {
     Object.assign(state.asked, { from_unix_ms: '', until_unix_ms: '' });
     search();

@@ -16,7 +16,7 @@ const state = { hidden: new Set() };
 export function told({ kind, subject, now }) {
   if (kind === 'policy') return [`revision ${now.revision}: ${now.settings?.policy}, by ${now.by}${now.reason ? `: “${now.reason}”` : ''}`, 'quiet'];
   if (kind === 'breaker') return [`breaker ${String(now.breaker).replaceAll('_', ' ')}`, now.breaker === 'open' ? 'bad' : 'warn'];
-  if (kind === 'slow') return now.slow ? [`slow: ${now.factor.toFixed(1)} times its baseline`, 'bad'] : ['has recovered', 'good'];
+  if (kind === 'slow') return now.slow ? [`slow: a typical prompt takes ${text(time(now.typical_prompt_ms))} instead of ${text(time(now.baseline_typical_prompt_ms))}`, 'bad'] : ['has recovered', 'good'];
   if (kind === 'overload') return now.overloaded ? [`overloaded: waits ${text(time(now.wait_ms))} on ${now.workers_over} of ${now.workers_ready} workers`, 'bad'] : ['overload has ended', 'good'];
   if (kind === 'worker') {
     if (now.joined) return ['joined', 'quiet'];

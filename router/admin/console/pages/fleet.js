@@ -4,7 +4,7 @@ import { changed as history, half, latest, recent, recentByWorker, waits } from 
 import { changed, Source } from '../live.js';
 import { json } from '../api.js';
 import { meter, spark } from '../chart.js';
-import { clock, count, plain, rate, share, text, time, tokens } from '../format.js';
+import { count, moment, plain, rate, share, text, time, tokens } from '../format.js';
 import { lateTurns, limitOf, slo } from '../objective.js';
 import { chip, empty, figure, figures, from, number, section, table, workerName } from '../parts.js';
 import { quantile } from '../metrics.js';
@@ -142,7 +142,7 @@ function hits(worker) {
 /** The state, and since when and why a worker is unwell. The cause of an error comes last in it. */
 function standing(worker) {
   const error = worker.last_error?.split(': ').at(-1);
-  const since = worker.since_unix_ms ? `since ${clock(worker.since_unix_ms)}` : '';
+  const since = worker.since_unix_ms ? `since ${moment(worker.since_unix_ms)}` : '';
   const why = [since, error].filter(Boolean).join(': ');
   return [
     chip(words(worker.state), LEVELS[worker.state] ?? 'warn'),
@@ -154,7 +154,7 @@ function standing(worker) {
 function cells(worker, { most, missed }) {
   const filled = worker.held_tokens / Math.max(1, worker.capacity_tokens);
   const now = Date.now();
-  // A busy worker is no trouble while turns are in time.
+  // A busy worker is no trouble while turns are within objective.
   const [warn, bad] = missed ? [0.7, 0.9] : [2, 2];
   return {
     name: workerName(worker.name),
@@ -239,7 +239,7 @@ function draw(list) {
   const open = shown.name && list.workers.find((worker) => worker.name === shown.name);
   return [
     h('div', { key: 'top' }, top(list)),
-    slo.data?.hits ? h('p', { class: 'note', key: 'hits' }, slo.data.hits.verdict) : null,
+    slo.data?.hits ? h('p', { class: 'note hits', key: 'hits' }, slo.data.hits.verdict) : null,
     section('Workers', { key: 'workers', tools: tools(list) },
       rows.length
         ? h('div', { class: 'wide-table' }, table({ caption: 'Workers: state, prefill work, wait, cost, cache, breaker and hints', columns: COLUMNS, rows, sort: state.sort, onsort: sortBy, more: 'workers' }))

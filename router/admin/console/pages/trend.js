@@ -2,7 +2,7 @@
 
 import { half, known, latest, marks, steps } from '../history.js';
 import { lines } from '../chart.js';
-import { clock, count, moment, span, text, time } from '../format.js';
+import { count, moment, span, text, time } from '../format.js';
 import { changed } from '../live.js';
 import { quantile } from '../metrics.js';
 import { lateTurns, limitLine } from '../objective.js';
@@ -34,7 +34,7 @@ export function quantiles(buckets) {
 
 /** Changes as marks of a chart. */
 export function marksSince(from) {
-  return marks(from).map(({ at_unix_ms: at, kind, subject, text }) => ({ at, kind, text: `${clock(at)} ${subject}: ${text}` }));
+  return marks(from).map(({ at_unix_ms: at, kind, subject, text }) => ({ at, kind, text: `${moment(at)} ${subject}: ${text}` }));
 }
 
 /** Windows of the chart as columns that lead to their late turns. */
@@ -44,7 +44,7 @@ export function columns(points, step) {
     const [, p95] = quantiles(ttft);
     return {
       from: to - step, until: to, href: lateTurns({ from, until: to }),
-      text: `${clock(to)}: p95 ${text(time(p95))}, ${text(count(late))} late of ${text(count(late + half(turns, 'true')))}`,
+      text: `${moment(to)}: p95 ${text(time(p95))}, ${text(count(late))} late of ${text(count(late + half(turns, 'true')))}`,
     };
   });
 }
@@ -88,10 +88,10 @@ export function trend(data) {
   return section('Time to first token', { key: 'trend', note, tools: [choice(), legend()] },
     lines({
       label: `Time to first token over the last ${name}; now p50 ${last[0]}, p95 ${last[1]}, p99 ${last[2]}${limit ? `, ${limit.name}` : ''}`,
-      series, limit, from, to: now, clock,
+      series, limit, from, to: now, clock: moment,
       marks: marksSince(from),
       spots: columns(points, step * 1000),
-      text: (value) => text(time(value)),
+      text: (value, like) => text(time(value, like)),
     }),
     list(from));
 }

@@ -2,7 +2,7 @@
 
 import { changed as history, half, latest, metrics, recent, recentByWorker, steps } from '../history.js';
 import { stacks } from '../chart.js';
-import { clock, count, rate, share, span, text, time } from '../format.js';
+import { count, moment, rate, share, span, text, time } from '../format.js';
 import { lateTurns, limitOf, slo } from '../objective.js';
 import { empty, figure, figures, from, loading, number, section, table, workerName } from '../parts.js';
 import { total } from '../metrics.js';
@@ -93,7 +93,7 @@ function causeTrend() {
   const all = bars.reduce((sum, { parts }) => sum + parts.reduce((sum, [, value]) => sum + value, 0), 0);
   return stacks({
     label: `Late turns by cause over the last ${name}, ${all} in all`,
-    bars, step: step * 1000, from, to: now, clock, height: 120,
+    bars, step: step * 1000, from, to: now, clock: moment, height: 120,
     marks: marksSince(from),
     spots: columns(points, step * 1000),
     text: (value) => text(count(value)),

@@ -56,8 +56,8 @@ async function act(worker, { path, method = 'POST', body = {}, done }, refresh, 
 
 /** How slow a worker is. */
 export function slowness({ slow }) {
-  const baseline = slow.against === 'fleet' ? 'the fleet’s median' : 'its baseline';
-  return `slow: a typical prompt takes ${slow.factor.toFixed(1)} times as long as at ${baseline}`;
+  const baseline = slow.against === 'fleet' ? 'the fleet’s median' : 'its own past';
+  return `slow: a typical prompt takes ${text(time(slow.typical_prompt_ms))} instead of ${text(time(slow.baseline_typical_prompt_ms))} (${baseline})`;
 }
 
 function facts(worker) {
@@ -85,7 +85,7 @@ function facts(worker) {
 }
 
 function measuredNote({ alpha_ms_per_token: alpha, measured_at_unix_s: at, r_squared: held }) {
-  return `α ${text(plain(alpha, 4))}, ${new Date(at * 1000).toLocaleString()}, R² ${held.toFixed(3)}`;
+  return `α ${text(plain(alpha, 4))}, ${moment(at * 1000)}, R² ${held.toFixed(3)}`;
 }
 
 function setNote({ learned_alpha_ms_per_token: learned, reverts_in_s: left }) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::format::{number, plain, text, time};
+use super::format::{number, plain, slowness, text, time};
 
 /// Formats an event as its time and a sentence.
 pub(super) fn event(event: &Value) -> String {
@@ -69,14 +69,7 @@ fn slow(subject: &str, now: &Value) -> Option<String> {
     if !now["slow"].as_bool()? {
         return Some(format!("{subject} is as fast as before"));
     }
-    let against = match text(now, "against") {
-        "fleet" => "fleet's median",
-        past => past,
-    };
-    Some(format!(
-        "{subject} is slow: {:.1} times its {against}",
-        number(now, "factor")
-    ))
+    Some(format!("{subject} is slow: {}", slowness(now)))
 }
 
 fn reload(now: &Value) -> Option<String> {
@@ -141,8 +134,8 @@ mod tests {
             (
                 "slow",
                 "w",
-                json!({ "slow": true, "factor": 7.91, "against": "own past" }),
-                "w is slow: 7.9 times its own past",
+                json!({ "slow": true, "factor": 2.11, "against": "fleet", "typical_prompt_ms": 59.0, "baseline_typical_prompt_ms": 28.0 }),
+                "w is slow: a typical prompt takes 59 ms instead of 28 ms, 2.1 times as long as in the fleet's median",
             ),
             (
                 "policy",

@@ -45,6 +45,20 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Compares a slow worker with its baseline by the time of a typical prompt, which all parts of its cost make up.
+pub(super) fn slowness(slow: &Value) -> String {
+    let against = match text(slow, "against") {
+        "fleet" => "the fleet's median",
+        _ => "its own past",
+    };
+    format!(
+        "a typical prompt takes {} instead of {}, {:.1} times as long as in {against}",
+        ms(number(slow, "typical_prompt_ms")),
+        ms(number(slow, "baseline_typical_prompt_ms")),
+        number(slow, "factor"),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

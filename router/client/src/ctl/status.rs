@@ -15,9 +15,9 @@ pub(super) fn slo(answer: &Value) -> String {
     let mut table = Table::new(&[
         ("class", Align::Left),
         ("objective", right),
-        ("met", right),
-        ("missed", right),
-        ("in time", right),
+        ("turns", right),
+        ("late", right),
+        ("within objective", right),
     ]);
     let (mut turns, mut missing) = (0.0, Vec::new());
     for class in list(objective, "classes") {
@@ -30,7 +30,7 @@ pub(super) fn slo(answer: &Value) -> String {
         table.row([
             text(class, "class").to_owned(),
             class["ttft_ms"].as_f64().map_or("per turn".to_owned(), ms),
-            count(met as u64),
+            count(all as u64),
             count(missed as u64),
             share(met, all),
         ]);
@@ -39,14 +39,16 @@ pub(super) fn slo(answer: &Value) -> String {
     let mut out = overload(answer);
     out.push_str(&match missing.as_slice() {
         [] if turns <= 0.0 => {
-            format!("No turn has been counted yet; {wanted} of the turns have to be in time.")
+            format!("No turn has been counted yet; {wanted} of the turns have to be within objective.")
         }
-        [] => format!("The objective is met: at least {wanted} of the turns of each class are in time."),
+        [] => format!("At least {wanted} of the turns of each class are within objective, as wanted."),
         [class] => {
-            format!("The objective is missed by class {class}; {wanted} of the turns have to be in time.")
+            format!(
+                "The objective is missed by class {class}; {wanted} of the turns have to be within objective."
+            )
         }
         classes => format!(
-            "The objective is missed by classes {}; {wanted} of the turns have to be in time.",
+            "The objective is missed by classes {}; {wanted} of the turns have to be within objective.",
             classes.join(", ")
         ),
     });
@@ -235,12 +237,12 @@ mod tests {
         ])));
         assert_eq!(
             shown,
-            "The objective is missed by class batch (60.0 %); 95.0 % of the turns have to be in time. \
+            "The objective is missed by class batch (60.0 %); 95.0 % of the turns have to be within objective. \
              Counts are those since the router started.\n\
              \n\
-             class    objective  met  missed  in time\n\
-             default     400 ms  990      10   99.0 %\n\
-             batch       12.0 s   60      40   60.0 %\n\
+             class    objective  turns  late  within objective\n\
+             default     400 ms  1,000    10            99.0 %\n\
+             batch       12.0 s    100    40            60.0 %\n\
              \n\
              worker  wait ms  prefill       α    β     ξ  silent  dialect\n\
              gpu-0       1.5   25.0 %  0.0500  3.0  7600       4  sglang\n\
@@ -250,10 +252,7 @@ mod tests {
              turns until hints resume (tail.pause_turns): 300"
         );
         let shown = slo(&answer(json!([class("default", Some(400.0), 990, 10)])));
-        assert!(
-            shown.starts_with("The objective is met: at least 95.0 %"),
-            "{shown}"
-        );
+        assert!(shown.starts_with("At least 95.0 % of the turns"), "{shown}");
         let shown = slo(&answer(json!([class("header", None, 0, 0)])));
         assert!(shown.starts_with("No turn has been counted yet"), "{shown}");
     }

@@ -136,6 +136,8 @@ pub(super) struct EngineFact {
 pub(super) struct Slow {
     pub(super) factor: f64,
     pub(super) against: String,
+    pub(super) typical_prompt_ms: f64,
+    pub(super) baseline_typical_prompt_ms: f64,
 }
 
 /// Prefill cost in force.

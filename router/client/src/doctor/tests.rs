@@ -299,7 +299,7 @@ fn a_dead_worker_is_one_problem_and_its_error_is_shown() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert_eq!(
         problems[0].found,
-        "its probes fail since 3 min: connection refused"
+        "its probes have failed for 3 min: connection refused"
     );
 }
 

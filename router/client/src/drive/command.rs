@@ -55,7 +55,7 @@ pub struct Args {
     /// Model to request; by default the first that each target lists.
     #[arg(long)]
     model: Option<String>,
-    /// Objective for time to first token, in ms: adds the share of turns that met it.
+    /// Objective for time to first token, in ms: adds the share of turns within it.
     #[arg(long, value_name = "MS", value_parser = positive)]
     slo_ttft_ms: Option<f64>,
     /// Send no X-Session-ID: the endpoint has to recognise conversations by their prompts.

@@ -89,7 +89,7 @@ fn overload(overload: &Value) -> String {
     )
 }
 
-/// Formats each class of turns with its objective and the share that met it.
+/// Formats each class of turns with its objective and the share within it.
 fn objective(objective: &Value) -> String {
     let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
     let mut out = format!("within objective since the start, of {wanted:.1} % wanted:");

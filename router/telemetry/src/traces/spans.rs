@@ -122,6 +122,22 @@ fn operation(endpoint: &'static str) -> &'static str {
     }
 }
 
+/// Returns the path of an endpoint that has a single one.
+fn route(endpoint: &str) -> Option<&'static str> {
+    Some(match endpoint {
+        "chat" => "/v1/chat/completions",
+        "completions" => "/v1/completions",
+        "messages" => "/v1/messages",
+        "count_tokens" => "/v1/messages/count_tokens",
+        "generate" => "/generate",
+        "embeddings" => "/v1/embeddings",
+        "speech" => "/v1/audio/speech",
+        "moderations" => "/v1/moderations",
+        "realtime" => "/v1/realtime",
+        _ => return None,
+    })
+}
+
 fn name(record: &SpanRecord) -> String {
     let operation = operation(record.endpoint);
     match &record.turn {
@@ -135,11 +151,12 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     let request_id = record.request_id.to_str().unwrap_or_default();
     let mut all = vec![
         text("http.request.method", record.method.as_str()),
-        KeyValue::new("http.route", record.endpoint),
+        KeyValue::new("tailroute.endpoint", record.endpoint),
         KeyValue::new("tailroute.kept", kept.reason.as_str()),
         text("tailroute.request_id", request_id),
         KeyValue::new("tailroute.attempts", record.attempts.len() as i64),
     ];
+    all.extend(route(record.endpoint).map(|route| KeyValue::new("http.route", route)));
     let status = record.status.map(i64::from);
     all.extend(status.map(|status| KeyValue::new("http.response.status_code", status)));
     all.extend(record.failure().map(|why| text("error.type", why)));

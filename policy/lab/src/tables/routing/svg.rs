@@ -92,7 +92,7 @@ fn group(text: &mut String, cell: &CellReport, y: f64) {
     let _ = writeln!(
         text,
         "<line class=\"rule\" x1=\"16\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>\n\
-         <text class=\"group\" x=\"16\" y=\"{}\">{} workers</text><text x=\"16\" y=\"{}\">{thousands},{rest:03} blocks</text>",
+         <text class=\"group\" x=\"16\" y=\"{}\">{} workers</text><text x=\"16\" y=\"{}\">{thousands},{rest:03} blocks each</text>",
         WIDTH - RIGHT,
         y - 10.0,
         y - 10.0,

@@ -2,7 +2,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::super::format::{count, list, ms, number, text, time};
+use super::super::format::{count, list, ms, number, slowness, text, time};
 use super::super::table::{Align, Table};
 
 fn table() -> Table {
@@ -170,15 +170,9 @@ fn fact(fact: &Value) -> String {
 fn slow(worker: &Value) -> Option<String> {
     let slow = worker["slow"].as_object().map(|_| &worker["slow"])?;
     Some(format!(
-        "slow for {}: {:.1} times its {}, α {:.4} ms per token instead of {:.4}",
+        "slow for {}: {}",
         ms(number(slow, "since_s") * 1e3),
-        number(slow, "factor"),
-        match text(slow, "against") {
-            "fleet" => "fleet's median",
-            past => past,
-        },
-        number(slow, "alpha_ms_per_token"),
-        number(slow, "baseline_alpha_ms_per_token"),
+        slowness(slow)
     ))
 }
 
@@ -257,10 +251,10 @@ mod tests {
         slow["state"] = json!("ready");
         slow["last_error"] = Value::Null;
         slow["slow"] = json!({
-            "factor": 7.91, "against": "own past", "since_s": 12.25, "alpha_ms_per_token": 0.394,
-            "baseline_alpha_ms_per_token": 0.0498,
+            "factor": 2.11, "against": "own past", "since_s": 12.25, "typical_prompt_ms": 59.0,
+            "baseline_typical_prompt_ms": 28.0, "alpha_ms_per_token": 0.0875, "baseline_alpha_ms_per_token": 0.1024,
         });
-        let said = "slow for 12.2 s: 7.9 times its own past, α 0.3940 ms per token instead of 0.0498";
+        let said = "slow for 12.2 s: a typical prompt takes 59 ms instead of 28 ms, 2.1 times as long as in its own past";
         let listed = workers(&json!({ "workers": [slow] }));
         assert_eq!(listed.lines().nth(2), Some(&*format!("    {said}")), "{listed}");
         let shown = worker(&slow);

@@ -15,8 +15,8 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     if let Some(slow) = &worker.slow {
         return Verdict::warning(
             format!(
-                "a prefill takes {:.1} times as long as at its baseline ({})",
-                slow.factor, slow.against
+                "it is slow: a typical prompt takes {:.0} ms instead of {:.0} ms, {:.1} times as long as its baseline ({})",
+                slow.typical_prompt_ms, slow.baseline_typical_prompt_ms, slow.factor, slow.against
             ),
             format!(
                 "tailroute ctl workers cordon {} --reason …, and look at its GPU; if that is its speed: {measure}",

@@ -73,10 +73,13 @@ fn unread(worker: &Worker) -> Option<Verdict> {
 }
 
 fn unwell(facts: &Facts, worker: &Worker) -> Verdict {
-    let mut found = "its probes fail".to_owned();
-    if let Some(since) = worker.since_unix_ms {
-        found.push_str(&format!(" since {}", duration(facts.now_unix_ms - since)));
-    }
+    let mut found = match worker.since_unix_ms {
+        Some(since) => format!(
+            "its probes have failed for {}",
+            duration(facts.now_unix_ms - since)
+        ),
+        None => "its probes fail".to_owned(),
+    };
     let error = worker.last_error.as_ref().or(worker.direct.unreachable.as_ref());
     if let Some(error) = error {
         found.push_str(&format!(": {error}"));

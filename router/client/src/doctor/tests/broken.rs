@@ -63,7 +63,7 @@ pub(super) const BROKEN: &[Broken] = &[
     (
         "a worker has become slow",
         |facts| {
-            let slow = json!({ "factor": 7.9, "against": "own past" });
+            let slow = json!({ "factor": 7.9, "against": "own past", "typical_prompt_ms": 237.0, "baseline_typical_prompt_ms": 30.0 });
             one(facts).slow = serde_json::from_value(slow).unwrap();
         },
         "gpu-1 cost warning",

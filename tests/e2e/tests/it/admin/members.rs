@@ -107,6 +107,12 @@ async fn an_added_worker_gets_turns_and_its_cache_is_tracked() {
         (&audited["entries"][0]["action"], &audited["entries"][0]["target"]),
         (&json!("workers.add"), &json!("late"))
     );
+    let url = fleet.engines.last().map(|late| format!("http://{}", late.addr()));
+    assert_eq!(
+        audited["entries"][0]["after"],
+        json!({ "url": url, "alpha_ms_per_token": 0.1 }),
+        "a capacity that is only assumed is left out"
+    );
 }
 
 #[tokio::test]
