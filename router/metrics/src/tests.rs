@@ -194,6 +194,7 @@ fn a_bucket_names_the_trace_of_its_last_request_to_those_who_read_openmetrics() 
     first_token(30.0, 'a');
     first_token(30.0, 'b');
     first_token(300.0, 'c');
+    metrics.judged("default", true);
     let open = page(&metrics, Format::OpenMetrics);
     let bucket = |le: &str, count, digit: &str| {
         let trace = digit.repeat(32);
