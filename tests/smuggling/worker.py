@@ -28,6 +28,8 @@ def report(**event):
 def numbered(protocol):
     class Numbered(protocol):
         def connection_made(self, transport):
+            # A socket that was made elsewhere has none of asyncio's settings, and would delay the second write of an answer.
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             CONNECTIONS[transport.get_extra_info("peername")] = (next(connection_ids), transport)
             super().connection_made(transport)
 

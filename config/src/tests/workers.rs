@@ -159,7 +159,6 @@ fn a_worker_is_not_at_a_port_of_the_router() {
         );
         assert!(told.contains(&expected), "{told}");
     }
-    let text =
-        format!("[server]\nlisten = \"127.0.0.1:7001\"\n[[workers]]\nurl = \"http://127.0.0.1:7004\"\n");
-    assert!(load_text(&text).is_ok());
+    let text = "[server]\nlisten = \"127.0.0.1:7001\"\n[[workers]]\nurl = \"http://127.0.0.1:7004\"\n";
+    assert!(load_text(text).is_ok());
 }
