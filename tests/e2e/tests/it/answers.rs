@@ -205,13 +205,28 @@ async fn a_worker_that_refused_gets_fewer_requests_and_is_used_again_when_it_has
 /// <https://github.com/sgl-project/sglang/issues/38737>.
 #[tokio::test]
 async fn a_dead_engine_that_answers_first_fails_few_turns_whatever_the_form() {
-    for form in ["status", "event", "event after the role", "whole"] {
-        let dead = Scripted::start(move |exchange| async move {
-            match form {
-                "status" => exchange.answer("500 x", DEAD).await,
-                "event" => events(exchange, &[DEAD, "[DONE]"]).await,
-                "whole" => exchange.answer("200 OK", DEAD).await,
-                _ => events(exchange, &[ROLE, DEAD, "[DONE]"]).await,
+    for (form, healthy_turns) in [
+        ("status", 0),
+        ("event", 0),
+        ("event", 100),
+        ("event after the role", 0),
+        ("whole", 100),
+    ] {
+        let left = Arc::new(AtomicUsize::new(healthy_turns));
+        let is_dead = move || {
+            let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |turns| turns.checked_sub(1));
+            before.is_err()
+        };
+        let dead = Scripted::start(move |exchange| {
+            let form = if is_dead() { form } else { "healthy" };
+            async move {
+                match form {
+                    "healthy" => serve(exchange).await,
+                    "status" => exchange.answer("500 x", DEAD).await,
+                    "event" => events(exchange, &[DEAD, "[DONE]"]).await,
+                    "whole" => exchange.answer("200 OK", DEAD).await,
+                    _ => events(exchange, &[ROLE, DEAD, "[DONE]"]).await,
+                }
             }
         })
         .await;
@@ -222,11 +237,19 @@ async fn a_dead_engine_that_answers_first_fails_few_turns_whatever_the_form() {
         let [one, two] = [Scripted::start(slow).await, Scripted::start(slow).await];
         let router = route(&[dead.address, one.address, two.address], |_| {}).await;
         let mut failed = 0;
+        let mut seed = 1_000;
+        while dead.received() < healthy_turns {
+            assert_eq!(chat(&router, &words(seed, 9), form != "whole").await.status, 200);
+            seed += 1;
+        }
         for seed in 0..400 {
             let answer = chat(&router, &words(seed, 9), form != "whole").await;
             failed += usize::from(answer.status != 200 || answer.text().contains("error"));
         }
-        assert!(failed <= 20, "{form}: {failed} of 400 failed");
+        assert!(
+            failed <= 20,
+            "{form} after {healthy_turns}: {failed} of 400 failed"
+        );
         let outcome = if form == "status" {
             "worker_error"
         } else {
