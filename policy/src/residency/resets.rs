@@ -2,10 +2,10 @@
 //!
 //! The order of releases alone does not show it. Conversations that return in their old order each miss the oldest
 //! pieces of the mirror, which says nothing about younger ones. So *losses* of different conversations are counted:
-//! reports of a prompt of which nothing survived that was last used before the first of them was sent. What was computed
-//! since then is no evidence either way: a shared system prompt is there again after the first turn. A *survivor* ends
-//! the count: a piece from before that is still there, or a prompt of which the worker has more than the mirror. So do
-//! [`PATIENCE`] reports without a loss.
+//! reports that find none of a prompt's older pieces. A piece is older if its last use came before the first of these
+//! prompts was sent. Younger pieces are no evidence either way: a shared system prompt is there again after the first
+//! turn. A *survivor* ends the count: an older piece that is still there, or a prompt of which the worker has more than
+//! the mirror. So do [`PATIENCE`] reports without a loss.
 //!
 //! [`NEEDED`] losses show a clear where the tokens used since the missing pieces would fit twice into a configured or
 //! reported capacity, so that eviction cannot explain them. Otherwise it takes one more, since a smaller cache that
