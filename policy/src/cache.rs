@@ -352,6 +352,11 @@ impl PrefixCache {
         self.debug_check();
     }
 
+    /// Returns the number of releases so far.
+    pub fn releases(&self) -> u64 {
+        self.nodes.releases()
+    }
+
     /// Returns the number of releases before a lease was acquired, as in [`Standing::released`]; 0 if the lease is void.
     pub fn acquired(&self, lease: &Lease) -> u64 {
         if lease.epoch == self.epoch {

@@ -215,7 +215,8 @@ impl Mirror {
             || self.cache.order() != Order::Lru
             || self.cache.used().0 > self.cache.capacity().0 / 2;
         let mut dropped = older.map_or(0, |(dropped, _)| dropped);
-        let cleared = self.resets.note(evidence, report.conversation, sent, is_evicted);
+        let when = (sent, self.cache.releases());
+        let cleared = self.resets.note(evidence, report.conversation, when, is_evicted);
         if let Some(since) = cleared {
             self.suspicion = None;
             dropped += self.cache.drop_older(released_up_to(since), changes);
@@ -277,18 +278,18 @@ impl Mirror {
     /// Drops everything that is not held.
     pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
-        self.resets.end_episode();
+        self.resets.end_episode(self.cache.releases());
         self.untold = None;
         self.cache.drop_older(released_up_to(u64::MAX - 1), changes);
     }
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
-        self.resets.end_episode();
         self.untold = None;
         self.open.clear();
         self.begun.clear();
         self.cache.clear(changes);
+        self.resets.end_episode(self.cache.releases());
     }
 }
 

@@ -5,7 +5,8 @@
 //! reports that find none of a prompt's older pieces. A piece is older if its last use came before the first of these
 //! prompts was sent. Younger pieces are no evidence either way: a shared system prompt is there again after the first
 //! turn. A *survivor* ends the count: an older piece that is still there, or a prompt of which the worker has more than
-//! the mirror. So do [`PATIENCE`] reports without a loss.
+//! the mirror. So do [`PATIENCE`] reports without a loss. A prompt sent before the last clear was noticed is no evidence
+//! of another.
 //!
 //! [`NEEDED`] losses show a clear where the tokens used since the missing pieces would fit twice into a configured or
 //! reported capacity, so that eviction cannot explain them. Otherwise it takes one more, since a smaller cache that
@@ -76,6 +77,8 @@ pub(super) enum Inference {
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     episode: Option<Episode>,
+    /// Releases when the last clear was noticed.
+    cleared: u64,
     /// The conversation whose miss was the last to correct the mirror.
     corrected_by: Option<u64>,
     /// The last correction, and how many more reports to watch.
@@ -85,10 +88,11 @@ pub(super) struct Resets {
 }
 
 impl Resets {
-    /// Forgets the losses of a cache that was cleared.
-    pub(super) fn end_episode(&mut self) {
+    /// Forgets the losses of a cache of which it is known, after `releases`, that it was cleared.
+    pub(super) fn end_episode(&mut self, releases: u64) {
         self.episode = None;
         self.watched = None;
+        self.cleared = releases;
     }
 
     /// Returns whether there are losses that may show a clear.
@@ -98,6 +102,9 @@ impl Resets {
 
     /// Returns what a report of a prompt, sent after `sent` releases, says about a clear.
     pub(super) fn evidence(&self, cache: &PrefixCache, report: &Report<'_>, sent: u64) -> Evidence {
+        if sent <= self.cleared {
+            return Evidence::None;
+        }
         let finds_nothing = report.cached == Tokens::ZERO;
         let since = match &self.episode {
             Some(episode) => episode.since.min(sent),
@@ -114,12 +121,12 @@ impl Resets {
     }
 
     /// Counts a report. Returns the position up to which everything is gone, if it completes the evidence of a clear.
-    /// `is_evicted` says whether eviction may explain the losses.
+    /// `is_evicted` says whether eviction may explain the losses, and `now` is the number of releases.
     pub(super) fn note(
         &mut self,
         evidence: Evidence,
         conversation: u64,
-        sent: u64,
+        (sent, now): (u64, u64),
         is_evicted: bool,
     ) -> Option<u64> {
         self.watched = self
@@ -154,6 +161,7 @@ impl Resets {
         if episode.conversations.len() < doubtful.max(NEEDED + usize::from(is_evicted)) {
             return None;
         }
+        self.cleared = now;
         self.episode.take().map(|episode| episode.since)
     }
 

@@ -3,7 +3,7 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use policy::fingerprint::{ChainBuilder, Field, MediaDigest};
+use policy::fingerprint::{ChainBuilder, Field, MediaDigest, Medium};
 
 #[derive(Arbitrary, Debug)]
 enum Call<'a> {
@@ -11,7 +11,7 @@ enum Call<'a> {
     Prompt,
     Field(u8),
     Push(&'a [u8]),
-    Media(&'a [u8]),
+    Media(u8, &'a [u8]),
     End,
     Reply,
 }
@@ -26,7 +26,9 @@ fn run(calls: &[Call<'_>], piece: usize) -> ChainBuilder {
             Call::Prompt => builder.begin_prompt(),
             Call::Field(code) => builder.field(FIELDS[usize::from(*code) % FIELDS.len()]),
             Call::Push(bytes) => bytes.chunks(piece).for_each(|bytes| builder.push(bytes)),
-            Call::Media(bytes) => builder.media(Field::Image, MediaDigest::of(bytes)),
+            Call::Media(code, bytes) => {
+                builder.media(Field::Media, Medium::ALL[usize::from(*code) % Medium::ALL.len()], MediaDigest::of(bytes));
+            }
             Call::End => builder.end_message(),
             Call::Reply => builder = builder.reply(),
         }

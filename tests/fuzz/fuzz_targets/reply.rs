@@ -11,7 +11,9 @@ fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &s
     let mut prompt = ChainBuilder::new("model", None).reply();
     prompt.field(Field::Text);
     let (mut watch, mut reply) = (Watch::new(endpoint, Some(kind), false), Reply::at(endpoint, prompt));
-    chunks.for_each(|chunk| watch.push(chunk, |piece| reply.push(piece)));
+    for chunk in chunks {
+        watch.push(chunk, |piece| reply.push(piece));
+    }
     watch.end(|piece| reply.push(piece));
     let chain = reply.finish().map(ChainBuilder::into_chain);
     (chain, watch.seen(), watch.first_token, watch.complete, watch.token_events)

@@ -1,5 +1,7 @@
 //! Caches that are cleared without notice, and what only looks like it.
 
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -92,6 +94,37 @@ fn a_reset_is_detected_after_two_or_three_turns_in_every_order() {
                 assert_eq!(bench.mispredicted, 0, "{order:?}");
             }
         }
+    }
+}
+
+/// The turns that were sent before the first of them reported are mispredicted, and show one reset.
+#[test]
+fn turns_at_once_show_one_reset() {
+    const AT_ONCE: usize = 8;
+    for chains in [conversations(40), sharing(40)] {
+        let mut bench = Bench::new(1 << 20, 1 << 20);
+        chains.iter().for_each(|chain| bench.turn(chain));
+        bench.reset();
+        let (mut resets, mut mispredicted) = (0, 0);
+        let mut waiting = VecDeque::new();
+        for chain in &chains {
+            let believed = depth(&bench.mirror, W0, chain) as usize;
+            waiting.push_back((chain, believed, bench.mirror.sent(W0, chain, |end| end).unwrap()));
+            if waiting.len() < AT_ONCE {
+                continue;
+            }
+            let (chain, believed, hold) = waiting.pop_front().unwrap();
+            let found = bench.real.resident(chain.hashes());
+            mispredicted += usize::from(found != believed);
+            let missing = (found < believed).then_some(found);
+            let report = report(chain.span(found), chain, believed, missing);
+            resets += usize::from(bench.mirror.reported(&hold, &report).is_cleared);
+            let used = Tokens(chain.span(chain.len()));
+            bench.mirror.settle(hold, None, |end| end, Tokens::ZERO, used);
+            bench.real.insert(&pieces(chain, 0, |end| end), Keep::All, &mut Vec::new());
+        }
+        assert_eq!(resets, 1);
+        assert_eq!(mispredicted, AT_ONCE + 1);
     }
 }
 
