@@ -240,7 +240,7 @@ impl PrefixCache {
                 Keep::All => false,
                 Keep::First(budget) => end >= budget.0,
             };
-            self.nodes.has_run(slot);
+            self.nodes.mark_computed(slot);
             if self.nodes.unpin(slot, mark) {
                 self.pinned -= tokens;
                 if matches!(keep, Keep::First(budget) if (end + 1..end + tokens).contains(&budget.0)) {

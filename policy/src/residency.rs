@@ -344,7 +344,7 @@ impl Residency {
     /// Marks a chain evict-first, after a hint to the worker that it is of no more use.
     pub fn released(&mut self, worker: WorkerId, chain: &[PrefixHash]) {
         if let Some(mirror) = self.mirrors.get_mut(worker.index()) {
-            mirror.is_told();
+            mirror.follow_unhinted();
             mirror.cache.mark_evict_first(chain.iter().rev().copied());
         }
     }
@@ -359,7 +359,7 @@ impl Residency {
     ) -> Option<Trimmed> {
         let mirror = self.mirrors.get_mut(worker.index())?;
         let end = keys.into_iter().find(|key| mirror.cache.contains(*key))?;
-        mirror.is_told();
+        mirror.follow_unhinted();
         mirror.cache.trim(end, keep)
     }
 

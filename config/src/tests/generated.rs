@@ -8,7 +8,7 @@ use std::path::Path;
 use super::*;
 
 /// Holds a file of the repository against what it is generated from, and writes it if `TAILROUTE_BLESS` asks for that.
-fn is_fresh(file: &str, wanted: &str) {
+fn assert_fresh(file: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     if std::env::var_os("TAILROUTE_BLESS").is_some() {
         std::fs::write(&path, wanted).unwrap();
@@ -19,19 +19,19 @@ fn is_fresh(file: &str, wanted: &str) {
 
 #[test]
 fn the_reference_is_fresh() {
-    is_fresh("docs/configuration.md", &reference());
+    assert_fresh("docs/configuration.md", &reference());
 }
 
 #[test]
 fn the_example_is_fresh() {
-    is_fresh("config/tailroute.example.toml", &example::example());
+    assert_fresh("config/tailroute.example.toml", &example::example());
 }
 
 #[test]
 fn the_charts_schema_is_fresh() {
     let file = "deploy/helm/tailroute/values.schema.json";
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
-    is_fresh(
+    assert_fresh(
         file,
         &chart::with_definitions(&std::fs::read_to_string(path).unwrap()),
     );

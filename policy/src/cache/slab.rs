@@ -224,7 +224,7 @@ impl Nodes {
         }
     }
 
-    pub(super) fn has_run(&mut self, slot: u32) {
+    pub(super) fn mark_computed(&mut self, slot: u32) {
         self.at(slot).ran = true;
     }
 
@@ -285,7 +285,7 @@ impl Nodes {
         }
         self.free.push(slot);
         if parent != NONE && self.is_leaf(parent) && self.get(parent).band == Band::Lru {
-            self.is_end(parent, true);
+            self.set_end(parent, true);
         }
         if parent != NONE && was_blocker {
             self.unblock(parent);
@@ -381,13 +381,13 @@ impl Nodes {
         node.before = before;
         node.after = NONE;
         if band == Band::Lru && self.is_leaf(slot) {
-            self.is_end(slot, true);
+            self.set_end(slot, true);
         }
     }
 
     fn leave_list(&mut self, slot: u32) -> Band {
         if self.get(slot).band == Band::Lru {
-            self.is_end(slot, false);
+            self.set_end(slot, false);
         }
         let node = self.at(slot);
         let (band, before, after, tokens) = (node.band, node.before, node.after, u64::from(node.tokens));

@@ -200,26 +200,26 @@ impl HabitTable {
 
     /// Records that a turn of this class was followed by another after `gap`, whose prompt added `prompt` tokens.
     pub fn returned(&mut self, class: Class, gap: Millis, prompt: Tokens) {
-        self.teach(class, |habits| habits.returned(gap, prompt));
+        self.update(class, |habits| habits.returned(gap, prompt));
     }
 
     /// Records that a turn of this class was its conversation's last.
     pub fn ended(&mut self, class: Class) {
-        self.teach(class, Habits::ended);
+        self.update(class, Habits::ended);
     }
 
     /// Records the length of a response of this class.
     pub fn answered(&mut self, class: Class, response: Tokens) {
-        self.teach(class, |habits| habits.answered(response));
+        self.update(class, |habits| habits.answered(response));
     }
 
-    fn teach(&mut self, class: Class, lesson: impl Fn(&mut Habits)) {
-        lesson(&mut self.all);
+    fn update(&mut self, class: Class, change: impl Fn(&mut Habits)) {
+        change(&mut self.all);
         let lineage = class.lineage();
         for (at, &one) in lineage.iter().enumerate() {
             if !lineage[..at].contains(&one) {
                 self.make_room_for(one);
-                lesson(self.known.entry(one).or_insert(self.start));
+                change(self.known.entry(one).or_insert(self.start));
             }
         }
     }

@@ -59,7 +59,7 @@ pub(super) struct Mirror {
     /// The same before the first of the losses that may show a clear.
     learned_before: Option<LearnedCapacity>,
     /// The worker's cache under LRU without hints, followed from its first hint on.
-    untold: Option<Box<UnhintedCache>>,
+    unhinted: Option<Box<UnhintedCache>>,
     /// The newest open piece after each piece. No more entries than pieces.
     open: FxHashMap<PrefixHash, PrefixHash>,
     /// The prompt's short key that a piece begins with. No more entries than pieces.
@@ -74,7 +74,7 @@ impl Mirror {
             resets: Resets::default(),
             learned: None,
             learned_before: None,
-            untold: None,
+            unhinted: None,
             open: FxHashMap::default(),
             begun: FxHashMap::default(),
         }
@@ -101,25 +101,25 @@ impl Mirror {
     }
 
     /// Starts following the cache without hints, before the first hint.
-    pub(super) fn is_told(&mut self) {
+    pub(super) fn follow_unhinted(&mut self) {
         if self.cache.order() == Order::Lru {
-            self.untold
+            self.unhinted
                 .get_or_insert_with(|| Box::new(UnhintedCache::of(&self.cache)));
         }
     }
 
     /// Returns the cached tokens of a prompt with hints, given that its first `hits` pieces are cached, and under LRU.
     pub(super) fn compare(&self, pieces: &[Piece], hits: usize) -> Option<Compared> {
-        Some(self.untold.as_ref()?.compare(pieces, hits))
+        Some(self.unhinted.as_ref()?.compare(pieces, hits))
     }
 
     pub(super) fn settle(&mut self, lease: Lease, keep: Keep, changes: &mut Vec<Change>) {
         if keep != Keep::All {
-            self.is_told();
+            self.follow_unhinted();
         }
-        if let Some(untold) = &mut self.untold {
-            untold.set_capacity(self.cache.capacity());
-            untold.used(self.cache.leased(&lease).rev());
+        if let Some(unhinted) = &mut self.unhinted {
+            unhinted.set_capacity(self.cache.capacity());
+            unhinted.used(self.cache.leased(&lease).rev());
         }
         self.cache.release(lease, keep, changes);
     }
@@ -188,10 +188,10 @@ impl Mirror {
     ) -> Corrected {
         let before = changes.len();
         let corrected = self.correct(report, sent, changes);
-        if let Some(untold) = &mut self.untold {
+        if let Some(unhinted) = &mut self.unhinted {
             for change in &changes[before..] {
                 if let Change::Removed { hash } = change {
-                    untold.lost(*hash);
+                    unhinted.lost(*hash);
                 }
             }
         }
@@ -279,13 +279,13 @@ impl Mirror {
     pub(super) fn cleared(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
         self.resets.end_episode(self.cache.releases());
-        self.untold = None;
+        self.unhinted = None;
         self.cache.drop_older(released_up_to(u64::MAX - 1), changes);
     }
 
     pub(super) fn forget(&mut self, changes: &mut Vec<Change>) {
         self.suspicion = None;
-        self.untold = None;
+        self.unhinted = None;
         self.open.clear();
         self.begun.clear();
         self.cache.clear(changes);

@@ -280,7 +280,7 @@ impl DiscoveryState {
     }
 
     /// Returns the state of each source.
-    pub fn standings(&self) -> Vec<SourceState> {
+    pub fn states(&self) -> Vec<SourceState> {
         self.entries.lock().iter().map(Entry::shown).collect()
     }
 }

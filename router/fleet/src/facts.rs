@@ -482,7 +482,7 @@ impl Facts {
     }
 
     /// Waits for the answer of this number, or a failure in its place.
-    pub async fn has_answered(&self, query: Query, number: u64) {
+    pub async fn wait_for_answer(&self, query: Query, number: u64) {
         let mut done = self.counter(query).subscribe();
         // The sender is in `self`, so the channel is open.
         let _ = done.wait_for(|done| *done >= number).await;

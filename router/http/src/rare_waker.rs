@@ -55,7 +55,7 @@ impl Default for RareWaker {
 
 impl RareWaker {
     /// Returns whether the waker was woken since the last call, and registers the calling task for the next wake-up.
-    pub fn has_rung(&mut self, cx: &Context<'_>) -> bool {
+    pub fn was_woken(&mut self, cx: &Context<'_>) -> bool {
         // The task is registered before the flag is read: a wake-up in between is either seen here or wakes the task.
         // The lock orders the two.
         if self.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
@@ -77,17 +77,17 @@ mod tests {
 
     #[test]
     fn every_wake_up_wakes_the_same_task() {
-        let (mut bell, woken) = (RareWaker::default(), Arc::new(Woken::default()));
+        let (mut waker, woken) = (RareWaker::default(), Arc::new(Woken::default()));
         let task = Waker::from(Arc::clone(&woken));
         assert!(
-            bell.has_rung(&Context::from_waker(&task)),
+            waker.was_woken(&Context::from_waker(&task)),
             "nothing was polled yet"
         );
         for rings in 1..4 {
-            assert!(!bell.has_rung(&Context::from_waker(&task)));
-            bell.waker().wake_by_ref();
+            assert!(!waker.was_woken(&Context::from_waker(&task)));
+            waker.waker().wake_by_ref();
             assert_eq!(woken.0.load(Ordering::Relaxed), rings);
-            assert!(bell.has_rung(&Context::from_waker(&task)));
+            assert!(waker.was_woken(&Context::from_waker(&task)));
         }
     }
 

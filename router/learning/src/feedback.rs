@@ -154,7 +154,7 @@ pub enum LearnerEvent {
 /// State learned from responses, each part behind its own lock.
 #[derive(Debug)]
 pub struct Feedback {
-    lessons: mpsc::Sender<LearnerEvent>,
+    events: mpsc::Sender<LearnerEvent>,
     /// Receiving end of the queue, until the learner takes it.
     waiting: Mutex<Option<mpsc::Receiver<LearnerEvent>>>,
     dropped: AtomicU64,
@@ -179,13 +179,13 @@ pub struct Feedback {
 impl Feedback {
     /// Returns a state without observations.
     pub fn new(config: &Config) -> Self {
-        let (lessons, waiting) = mpsc::channel(QUEUE);
+        let (events, waiting) = mpsc::channel(QUEUE);
         let mut tail = Tail::default();
         for (worker, spec) in (0..).zip(&config.workers) {
             tail.admit(WorkerId(worker), spec.capacity);
         }
         Self {
-            lessons,
+            events,
             waiting: Mutex::new(Some(waiting)),
             dropped: AtomicU64::new(0),
             costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
@@ -216,7 +216,7 @@ impl Feedback {
 
     /// Queues an event for the learner. Never waits.
     pub fn learn(&self, event: LearnerEvent) {
-        if self.lessons.try_send(event).is_err() {
+        if self.events.try_send(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

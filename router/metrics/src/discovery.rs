@@ -60,17 +60,17 @@ impl Discovery {
         })
     }
 
-    pub(super) fn set(&self, standings: &[SourceState]) {
-        for standing in standings {
-            let source = standing.source.as_str();
-            let up = standing.failure.is_none() && standing.heard_at_unix_s.is_some();
+    pub(super) fn set(&self, states: &[SourceState]) {
+        for found in states {
+            let source = found.source.as_str();
+            let up = found.failure.is_none() && found.heard_at_unix_s.is_some();
             self.up.with_label_values(&[source]).set(up.into());
-            let heard = standing.heard_at_unix_s.unwrap_or_default();
+            let heard = found.heard_at_unix_s.unwrap_or_default();
             self.heard.with_label_values(&[source]).set(clamp(heard));
             for (state, count) in [
-                ("ready", standing.ready),
-                ("not_ready", standing.named - standing.ready),
-                ("refused", standing.refused.total),
+                ("ready", found.ready),
+                ("not_ready", found.named - found.ready),
+                ("refused", found.refused.total),
             ] {
                 self.workers
                     .with_label_values(&[source, state])

@@ -66,7 +66,7 @@ async fn turn(
     let charged = Charged::default();
     // First: the flight guards the breaker's pass.
     let mut flight = Flight::start(proxy, &turn, &choice, pass, Arc::clone(&charged));
-    flight.is_out();
+    flight.mark_sent();
     let request = match turn_request(proxy, head, body, &turn, &choice) {
         Ok(request) => request,
         Err(error) => {

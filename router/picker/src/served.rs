@@ -105,7 +105,7 @@ impl Served {
         match self {
             Self::Turn(turn) => match &mut turn.observer {
                 Some(observer) if unseen => observer.ended_unseen(),
-                Some(observer) => observer.ended(),
+                Some(observer) => observer.finish(),
                 None => {}
             },
             Self::Other(other) if other.is_tunnel => {}
@@ -196,7 +196,7 @@ impl Carried {
         };
         attempt.flight.keep(self.permit.take());
         if comes_whole {
-            attempt.flight.is_unclocked();
+            attempt.flight.mark_untimed();
         }
         if status == StatusCode::NOT_FOUND {
             // It may lack the model: the next request finds its list as it is.
@@ -230,9 +230,9 @@ impl Carried {
         // The worker has answered already, whatever its breaker's state.
         let pass = worker.admit(self.proxy.state.clock.now(), true)?;
         let mut flight = Flight::start(&self.proxy, &self.turn, &choice, pass, Arc::clone(&self.charged));
-        flight.is_out();
+        flight.mark_sent();
         let span = trace.attempt(&choice, &mut HeaderMap::new());
-        flight.is_unclocked();
+        flight.mark_untimed();
         flight.traced(span.note());
         self.sequence = choice.decision.sequence;
         self.worker = worker;

@@ -293,7 +293,7 @@ async fn look_and_wait(state: &State, bus: &Bus, bucket: &Bucket, told: &mut wat
             heard.is_ok()
         }
         () = bus.live_policy.wanted.notified() => true,
-        () = state.policy.is_reconfigured() => true,
+        () = state.policy.wait_until_reconfigured() => true,
         () = tokio::time::sleep(pause) => true,
     }
 }

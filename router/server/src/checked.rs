@@ -92,7 +92,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
         let before = buf.filled().len();
         ready!(Pin::new(&mut checked.inner).poll_read(cx, buf))?;
         if checked.progress.is_upgraded() {
-            checked.framing.is_upgraded();
+            checked.framing.on_upgrade();
         }
         let came = &buf.filled()[before..];
         let passed = match checked.framing.read(came) {

@@ -176,7 +176,7 @@ impl Connector {
             patience,
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
-        let express = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
+        let fast_path = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
         let reader = Reader {
             socket: Arc::clone(stream),
             progress: Arc::clone(progress),
@@ -204,7 +204,14 @@ impl Connector {
             .server
             .serve_connection_with_upgrades(TokioIo::new(io), service);
         let connection = pin!(connection.into_owned());
-        until_it_ends(connection, express, reader, Events::new(watched, times), progress).await
+        until_it_ends(
+            connection,
+            fast_path,
+            reader,
+            Events::new(watched, times),
+            progress,
+        )
+        .await
     }
 }
 
@@ -238,7 +245,7 @@ enum Happened {
 
 async fn until_it_ends<C>(
     mut connection: Pin<&mut C>,
-    mut express: FastPath,
+    mut fast_path: FastPath,
     mut reader: Reader,
     mut events: Events,
     progress: &Progress,
@@ -249,7 +256,7 @@ where
     loop {
         let mut event = pin!(events.next());
         let serving = poll_fn(|cx| {
-            express.poll(cx, |cx| match connection.as_mut().poll(cx) {
+            fast_path.poll(cx, |cx| match connection.as_mut().poll(cx) {
                 Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
                 // hyper has answered what it could; the remaining requests are from a client that has disconnected.
                 Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
@@ -276,11 +283,11 @@ where
             Happened::Besides(Event::Cut) => break,
             Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
         }
-        express.ring();
+        fast_path.wake();
     }
     // Streams end with an error event, then the connection is cut. Pending requests are cancelled at their workers.
-    express.ring();
-    let rest = poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx)));
+    fast_path.wake();
+    let rest = poll_fn(|cx| fast_path.poll(cx, |cx| connection.as_mut().poll(cx)));
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;
     Ended::Dropped
 }

@@ -85,7 +85,7 @@ pub(super) struct FastPath {
     socket: Arc<Socket>,
     outgoing: Arc<Outgoing>,
     answers: Arc<Answers>,
-    bell: RareWaker,
+    waker: RareWaker,
     flowing: Option<Arc<Mutex<Held>>>,
 }
 
@@ -95,7 +95,7 @@ impl FastPath {
             socket,
             outgoing,
             answers,
-            bell: RareWaker::default(),
+            waker: RareWaker::default(),
             flowing: None,
         }
     }
@@ -111,10 +111,10 @@ impl FastPath {
             if is_left {
                 self.flowing = None;
             }
-            if !self.bell.has_rung(cx) && !is_left {
+            if !self.waker.was_woken(cx) && !is_left {
                 return Poll::Pending;
             }
-            let happened = rest(&mut Context::from_waker(self.bell.waker()));
+            let happened = rest(&mut Context::from_waker(self.waker.waker()));
             if happened.is_ready() {
                 return happened;
             }
@@ -129,8 +129,8 @@ impl FastPath {
     }
 
     /// Makes the next poll include hyper and the rare events.
-    pub(super) fn ring(&self) {
-        self.bell.waker().wake_by_ref();
+    pub(super) fn wake(&self) {
+        self.waker.waker().wake_by_ref();
     }
 
     /// Called after hyper was polled: takes over the response that hyper waits for, if no output is pending.
@@ -139,7 +139,7 @@ impl FastPath {
         if let Some(answer) = self.answers.take_handed().offer
             && !self.outgoing.is_held_back()
         {
-            answer.lock().passage = FrameOwner::FastPath;
+            answer.lock().owner = FrameOwner::FastPath;
             self.flowing = Some(answer);
         }
     }
@@ -178,8 +178,8 @@ impl FastPath {
         };
         CHUNK.set(chunk);
         let flows = left.is_none();
-        if let Some(passage) = left {
-            held.passage = passage;
+        if let Some(owner) = left {
+            held.owner = owner;
         }
         flows
     }

@@ -68,7 +68,7 @@ pub(super) struct Held {
     pub(super) due: Option<Instant>,
     /// Open until hyper drops the response, or it is dropped as stalled.
     pub(super) request: Option<OpenRequest>,
-    pub(super) passage: FrameOwner,
+    pub(super) owner: FrameOwner,
 }
 
 /// The results of hyper's polls for the connection's task.
@@ -99,16 +99,16 @@ impl HttpBody for Watched {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let mut held = self.held.lock();
-        match std::mem::replace(&mut held.passage, FrameOwner::Offered) {
-            FrameOwner::Hyper => held.passage = FrameOwner::Hyper,
+        match std::mem::replace(&mut held.owner, FrameOwner::Offered) {
+            FrameOwner::Hyper => held.owner = FrameOwner::Hyper,
             FrameOwner::Offered => {}
             FrameOwner::FastPath => {
-                held.passage = FrameOwner::FastPath;
+                held.owner = FrameOwner::FastPath;
                 return Poll::Pending;
             }
             FrameOwner::Left(frame) => return Poll::Ready(frame),
             FrameOwner::Over => {
-                held.passage = FrameOwner::Over;
+                held.owner = FrameOwner::Over;
                 return Poll::Ready(None);
             }
         }
@@ -120,13 +120,13 @@ impl HttpBody for Watched {
         held.handed_out = polled.is_ready().then(Instant::now);
         if is_last && polled.is_ready() && self.carrier == Carrier::Streams {
             // hyper keeps the response until the client's window has room for its end, which may never happen.
-            held.passage = FrameOwner::Over;
+            held.owner = FrameOwner::Over;
             let body = held.body.take();
             drop(held);
             drop(body);
             return polled;
         }
-        if polled.is_pending() && matches!(held.passage, FrameOwner::Offered) {
+        if polled.is_pending() && matches!(held.owner, FrameOwner::Offered) {
             self.handed.lock().offer = Some(Arc::clone(&self.held));
         }
         polled
@@ -134,7 +134,7 @@ impl HttpBody for Watched {
 
     fn is_end_stream(&self) -> bool {
         let held = self.held.lock();
-        match held.passage {
+        match held.owner {
             FrameOwner::Left(_) => false,
             FrameOwner::Over => true,
             _ => held.body.as_ref().is_some_and(Body::is_end_stream),

@@ -112,7 +112,7 @@ impl Framing {
     }
 
     /// Stops checking, because the connection has switched to another protocol.
-    pub fn is_upgraded(&mut self) {
+    pub fn on_upgrade(&mut self) {
         self.place = Place::Opaque;
         self.part = Vec::new();
     }

@@ -70,7 +70,7 @@ impl Answers {
         if answer.body().is_end_stream() {
             return answer;
         }
-        let passage = FrameOwner::of(&answer, carrier);
+        let owner = FrameOwner::of(&answer, carrier);
         let due = answer.extensions_mut().remove::<Due>().map(|due| due.0);
         answer.map(|body| {
             let held = Arc::new(Mutex::new(Held {
@@ -78,7 +78,7 @@ impl Answers {
                 handed_out: None,
                 due,
                 request: Some(request),
-                passage,
+                owner,
             }));
             let mut sending = self.sending.lock();
             sending.answers.retain(|other| other.strong_count() > 0);
@@ -304,16 +304,16 @@ mod tests {
         let mut body = answers.send(answer, Carrier::Plain, request()).into_body();
         let _ = futures_util::FutureExt::now_or_never(body.frame());
         let _ = futures_util::FutureExt::now_or_never(body.frame());
-        let (mut watch, mut bell, mut looks) = (
+        let (mut watch, mut waker, mut looks) = (
             pin!(answers.watch()),
             tailroute_http::rare_waker::RareWaker::default(),
             0,
         );
         let task = std::task::Waker::noop();
         for _ in 0..PATIENCE.as_secs() * 5 {
-            if bell.has_rung(&Context::from_waker(task)) {
+            if waker.was_woken(&Context::from_waker(task)) {
                 looks += 1;
-                let _ = watch.as_mut().poll(&mut Context::from_waker(bell.waker()));
+                let _ = watch.as_mut().poll(&mut Context::from_waker(waker.waker()));
             }
             tokio::time::advance(Duration::from_secs(1)).await;
         }

@@ -36,7 +36,7 @@ impl State {
             policy_revision: self.policy.load().revision,
             audit_failures: self.operator.audit.failures(),
             admission,
-            discovery: self.discovery.standings(),
+            discovery: self.discovery.states(),
             bus,
             log_dropped: telemetry::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()

@@ -73,7 +73,7 @@ pub(super) async fn introduce(proxy: &Proxy, worker: &Worker) {
     // The settings are asked for after the list.
     let number = worker.facts.next_number(Query::Settings);
     worker.facts.begin(proxy.state.clock.now());
-    worker.facts.has_answered(Query::Settings, number).await;
+    worker.facts.wait_for_answer(Query::Settings, number).await;
 }
 
 async fn ask_models(proxy: &Proxy, worker: &Worker) {

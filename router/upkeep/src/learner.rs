@@ -23,8 +23,8 @@ const IDLE_SWEEP: Duration = Duration::from_secs(30);
 /// Observations applied before other tasks may run.
 const BATCH: usize = 64;
 
-pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
-    let mut lessons = lessons.lock().await;
+pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
+    let mut events = events.lock().await;
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut swept, mut is_slow) = (Instant::now(), false);
@@ -47,14 +47,14 @@ pub(super) async fn learn(proxy: Arc<Proxy>, lessons: Arc<Mutex<mpsc::Receiver<L
                 is_slow = false;
                 sweeps.reset_at(swept + SWEEP);
             }
-            count = lessons.recv_many(&mut batch, BATCH) => {
+            count = events.recv_many(&mut batch, BATCH) => {
                 if count == 0 {
                     return;
                 }
                 proxy.state.idle.requested(proxy.state.clock.now());
                 for taught in batch.drain(..) {
                     match taught {
-                        LearnerEvent::Turn(lesson) => apply(&proxy, &lesson),
+                        LearnerEvent::Turn(observation) => apply(&proxy, &observation),
                         LearnerEvent::Late(late) => learn_late(&proxy.state, &late),
                         LearnerEvent::Sent(worker) => make_room(&proxy, worker),
                         LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
@@ -80,38 +80,44 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
     (known.admin_state() != AdminState::Gone).then_some(known)
 }
 
-fn apply(proxy: &Proxy, lesson: &Observation) {
+fn apply(proxy: &Proxy, observation: &Observation) {
     let workers = proxy.state.fleet.workers();
-    let Some(worker) = present(&workers, lesson.worker) else {
+    let Some(worker) = present(&workers, observation.worker) else {
         return;
     };
-    learn_cost(proxy, worker, lesson);
-    let Some((key, _)) = &lesson.conversation else {
+    learn_cost(proxy, worker, observation);
+    let Some((key, _)) = &observation.conversation else {
         return;
     };
-    let (keys, shared_tokens) = shared(proxy, lesson);
+    let (keys, shared_tokens) = shared(proxy, observation);
     let turns = proxy.state.feedback.conversations.lock().turned(&CompletedTurn {
         key: *key,
-        class: lesson.class,
-        finish: lesson.finish,
-        arrived: lesson.arrived,
-        ended: lesson.ended,
-        prompt: lesson.prompt,
-        response: lesson.response,
-        last: lesson.last,
+        class: observation.class,
+        finish: observation.finish,
+        arrived: observation.arrived,
+        ended: observation.ended,
+        prompt: observation.prompt,
+        response: observation.response,
+        last: observation.last,
     });
-    room::learn(proxy, worker, lesson, *key, turns);
+    room::learn(proxy, worker, observation, *key, turns);
     let hints = &proxy.state.config.hints;
     if !hints.enabled {
         return;
     }
     if hints.out_of_band {
-        if lesson.last {
-            give_up(proxy, worker, lesson, keys, Kind::Ended { keep: shared_tokens });
+        if observation.last {
+            give_up(
+                proxy,
+                worker,
+                observation,
+                keys,
+                Kind::Ended { keep: shared_tokens },
+            );
         }
-        protect(proxy, worker, lesson, keys, shared_tokens);
+        protect(proxy, worker, observation, keys, shared_tokens);
     }
-    let stored = lesson.prompt.saturating_sub(lesson.cached) + lesson.response;
+    let stored = observation.prompt.saturating_sub(observation.cached) + observation.response;
     room::price(proxy, worker, stored);
     room::make(proxy, worker);
 }
@@ -122,31 +128,34 @@ fn make_room(proxy: &Proxy, worker: WorkerId) {
     }
 }
 
-fn learn_cost(proxy: &Proxy, worker: &Worker, lesson: &Observation) {
-    let told = match lesson.prefill {
+fn learn_cost(proxy: &Proxy, worker: &Worker, observation: &Observation) {
+    let told = match observation.prefill {
         None => "none",
-        Some(_) if !lesson.cached_is_told => "predicted",
+        Some(_) if !observation.cached_is_told => "predicted",
         Some(sample) => sample.source(),
     };
     proxy.state.metrics.cost_sample(worker.name(), told);
     if !proxy.state.config.learning.costs {
         return;
     }
-    let size = PrefillSize::of(lesson.prompt.saturating_sub(lesson.cached), lesson.cached);
+    let size = PrefillSize::of(
+        observation.prompt.saturating_sub(observation.cached),
+        observation.cached,
+    );
     proxy.state.feedback.counters.lock().answered(
-        lesson.ended,
+        observation.ended,
         worker.id,
         size,
-        lesson.cached_is_told,
-        lesson.prefill.is_some(),
+        observation.cached_is_told,
+        observation.prefill.is_some(),
     );
     let mut costs = proxy.state.feedback.costs.lock();
     // First, because the prefill ends the time without a response.
-    if let Some(beside) = lesson.beside {
+    if let Some(beside) = observation.beside {
         costs.beside(worker.id, beside);
     }
-    if let Some(sample) = lesson.prefill {
-        costs.observe(lesson.ended, worker.id, size, sample);
+    if let Some(sample) = observation.prefill {
+        costs.observe(observation.ended, worker.id, size, sample);
     }
 }
 
@@ -187,27 +196,30 @@ pub(super) fn introduce(state: &State, worker: WorkerId) {
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
-fn shared(proxy: &Proxy, lesson: &Observation) -> (usize, Tokens) {
-    let keys = lesson.chain.hashes();
+fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
+    let keys = observation.chain.hashes();
     let mut shared = proxy.state.feedback.shared.lock();
-    if lesson.class.stage == policy::estimate::Stage::First {
+    if observation.class.stage == policy::estimate::Stage::First {
         shared.begins(keys);
     }
     let count = shared.shared(keys);
-    let units = lesson.chain.span(count) as f64;
-    (count, Tokens((units * lesson.tokens_per_unit).round() as u64))
+    let units = observation.chain.span(count) as f64;
+    (
+        count,
+        Tokens((units * observation.tokens_per_unit).round() as u64),
+    )
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
-fn give_up(proxy: &Proxy, worker: &Worker, lesson: &Observation, shared: usize, kind: Kind) {
-    let Some((_, name)) = &lesson.conversation else {
+fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: usize, kind: Kind) {
+    let Some((_, name)) = &observation.conversation else {
         return;
     };
     if !worker.hears_hints() {
         return;
     }
     worker.hints.push(Arc::clone(name), kind);
-    let own = lesson.chain.hashes().get(shared..).unwrap_or_default();
+    let own = observation.chain.hashes().get(shared..).unwrap_or_default();
     proxy
         .state
         .knowledge
@@ -215,10 +227,11 @@ fn give_up(proxy: &Proxy, worker: &Worker, lesson: &Observation, shared: usize, 
 }
 
 /// Removes marks from a shared prefix, which outlives any one of its conversations.
-fn protect(proxy: &Proxy, worker: &Worker, lesson: &Observation, keys: usize, tokens: Tokens) {
+fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
-        &lesson.conversation,
-        keys.checked_sub(1).and_then(|at| lesson.chain.hashes().get(at)),
+        &observation.conversation,
+        keys.checked_sub(1)
+            .and_then(|at| observation.chain.hashes().get(at)),
     ) else {
         return;
     };
@@ -231,13 +244,13 @@ fn protect(proxy: &Proxy, worker: &Worker, lesson: &Observation, keys: usize, to
         .feedback
         .shared
         .lock()
-        .is_due(lesson.ended, worker.id, last, again_after);
+        .is_due(observation.ended, worker.id, last, again_after);
     if due {
         worker
             .hints
             .push(Arc::clone(name), Kind::Protect { keep: tokens });
         proxy.state.knowledge.update(worker.id, |residency| {
-            residency.protected(worker.id, &lesson.chain.hashes()[..keys]);
+            residency.protected(worker.id, &observation.chain.hashes()[..keys]);
         });
     }
 }

@@ -52,10 +52,10 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<Kept>)
         let traces = Arc::clone(traces);
         tasks.spawn("traces", move || Arc::clone(&traces).export());
     }
-    if let Some(lessons) = state.feedback.take_receiver() {
+    if let Some(events) = state.feedback.take_receiver() {
         // Shared, since the task may be restarted.
-        let (of, lessons) = (Arc::clone(proxy), Arc::new(Mutex::new(lessons)));
-        let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&lessons));
+        let (of, events) = (Arc::clone(proxy), Arc::new(Mutex::new(events)));
+        let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&events));
         tasks.spawn("learner", learn);
     }
     if let Some(bus) = bus {

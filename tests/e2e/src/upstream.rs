@@ -86,7 +86,7 @@ impl Upstream {
     }
 
     /// Sets whether probes succeed.
-    pub fn is_well(&self, well: bool) {
+    pub fn set_well(&self, well: bool) {
         self.well.store(well, Ordering::Relaxed);
     }
 

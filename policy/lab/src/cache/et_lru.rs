@@ -94,7 +94,7 @@ pub struct EtLru {
     config: CacheConfig,
     excess: ExpectedExcess,
     order: BTreeSet<(Rank, u64, SlotId)>,
-    standings: Vec<Standing>,
+    states: Vec<Standing>,
     served: u64,
 }
 
@@ -178,7 +178,7 @@ impl EtLru {
             lengths: Lengths::new(&config),
             excess: ExpectedExcess::new(&config, options),
             order: BTreeSet::new(),
-            standings: Vec::new(),
+            states: Vec::new(),
             served: 0,
             config,
         }
@@ -186,7 +186,7 @@ impl EtLru {
 
     /// Returns the rank of the slot's last token, and how many tokens share it.
     fn rank(&self, slot: SlotId) -> (Rank, u64) {
-        let standing = self.standings[slot as usize];
+        let standing = self.states[slot as usize];
         let resident = self.lengths.resident_at(slot);
         let (value, alike) = self.excess.value(standing.weight, standing.length, resident);
         (Rank::of(value), alike)
@@ -194,13 +194,13 @@ impl EtLru {
 
     fn enlist(&mut self, slot: SlotId) {
         let (rank, _) = self.rank(slot);
-        let standing = &mut self.standings[slot as usize];
+        let standing = &mut self.states[slot as usize];
         standing.rank = rank;
         self.order.insert((rank, standing.served, slot));
     }
 
     fn delist(&mut self, slot: SlotId) {
-        if let Some(standing) = self.standings.get(slot as usize) {
+        if let Some(standing) = self.states.get(slot as usize) {
             self.order.remove(&(standing.rank, standing.served, slot));
         }
     }
@@ -243,10 +243,10 @@ impl CachePolicy for EtLru {
             rank: Rank::of(0.0),
             served: self.served,
         };
-        if self.standings.len() <= slot as usize {
-            self.standings.resize(slot as usize + 1, standing);
+        if self.states.len() <= slot as usize {
+            self.states.resize(slot as usize + 1, standing);
         }
-        self.standings[slot as usize] = standing;
+        self.states[slot as usize] = standing;
         if !self.config.forced {
             self.enlist(slot);
         }

@@ -23,7 +23,7 @@ impl Rank {
 pub(super) struct Ranked {
     pub(super) lengths: Lengths,
     order: BTreeSet<(Rank, u64, SlotId)>,
-    standings: Vec<(Rank, u64)>,
+    states: Vec<(Rank, u64)>,
     served: u64,
 }
 
@@ -32,7 +32,7 @@ impl Ranked {
         Self {
             lengths: Lengths::new(config),
             order: BTreeSet::new(),
-            standings: Vec::new(),
+            states: Vec::new(),
             served: 0,
         }
     }
@@ -43,10 +43,10 @@ impl Ranked {
         }
         let slot = self.lengths.touch(id, length)?;
         self.served += 1;
-        if self.standings.len() <= slot as usize {
-            self.standings.resize(slot as usize + 1, (Rank(0), 0));
+        if self.states.len() <= slot as usize {
+            self.states.resize(slot as usize + 1, (Rank(0), 0));
         }
-        self.standings[slot as usize] = (Rank::of(rank), self.served);
+        self.states[slot as usize] = (Rank::of(rank), self.served);
         self.order.insert((Rank::of(rank), self.served, slot));
         Some(slot)
     }
@@ -56,7 +56,7 @@ impl Ranked {
         self.order = entries
             .map(|(_, served, slot)| {
                 let rank = Rank::of(rank(slot));
-                self.standings[slot as usize].0 = rank;
+                self.states[slot as usize].0 = rank;
                 (rank, served, slot)
             })
             .collect();
@@ -79,7 +79,7 @@ impl Ranked {
     }
 
     fn delist(&mut self, slot: SlotId) {
-        let (rank, served) = self.standings[slot as usize];
+        let (rank, served) = self.states[slot as usize];
         self.order.remove(&(rank, served, slot));
     }
 

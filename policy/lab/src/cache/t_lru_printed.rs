@@ -22,7 +22,7 @@ pub struct TLruPrinted {
     order: BTreeSet<(u64, SlotId)>,
     candidates: BTreeSet<(u64, SlotId)>,
     /// By slot: when it was last served, and the number of tokens below which it is no candidate.
-    standings: Vec<(u64, u64)>,
+    states: Vec<(u64, u64)>,
     served: u64,
 }
 
@@ -34,7 +34,7 @@ impl TLruPrinted {
             config,
             order: BTreeSet::new(),
             candidates: BTreeSet::new(),
-            standings: Vec::new(),
+            states: Vec::new(),
             served: 0,
         }
     }
@@ -42,11 +42,11 @@ impl TLruPrinted {
     fn enlist(&mut self, slot: SlotId, length: Tokens) {
         let unit = self.config.block();
         let least = self.config.budget(length, self.config.next_prompt).max(unit);
-        if self.standings.len() <= slot as usize {
-            self.standings.resize(slot as usize + 1, (0, 0));
+        if self.states.len() <= slot as usize {
+            self.states.resize(slot as usize + 1, (0, 0));
         }
         self.delist(slot);
-        self.standings[slot as usize] = (self.served, least);
+        self.states[slot as usize] = (self.served, least);
         self.order.insert((self.served, slot));
         if self.lengths.resident_at(slot) >= least {
             self.candidates.insert((self.served, slot));
@@ -54,7 +54,7 @@ impl TLruPrinted {
     }
 
     fn delist(&mut self, slot: SlotId) {
-        let entry = (self.standings[slot as usize].0, slot);
+        let entry = (self.states[slot as usize].0, slot);
         self.order.remove(&entry);
         self.candidates.remove(&entry);
     }
@@ -81,7 +81,7 @@ impl TLruPrinted {
 
     fn cut(&mut self, at: u64, slot: SlotId, keep: u64) {
         self.lengths.cut(slot, keep);
-        if keep < self.standings[slot as usize].1 {
+        if keep < self.states[slot as usize].1 {
             self.candidates.remove(&(at, slot));
         }
         if keep == 0 {

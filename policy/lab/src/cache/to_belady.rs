@@ -25,17 +25,17 @@ pub struct ToBelady {
 #[derive(Clone, Debug, Default)]
 struct Capped {
     order: BTreeSet<(u64, SlotId)>,
-    standings: Vec<(u64, u64)>,
+    states: Vec<(u64, u64)>,
     served: u64,
 }
 
 impl Capped {
     fn note(&mut self, slot: SlotId, budget: u64) {
-        if self.standings.len() <= slot as usize {
-            self.standings.resize(slot as usize + 1, (0, 0));
+        if self.states.len() <= slot as usize {
+            self.states.resize(slot as usize + 1, (0, 0));
         }
         self.served += 1;
-        let before = std::mem::replace(&mut self.standings[slot as usize], (self.served, budget));
+        let before = std::mem::replace(&mut self.states[slot as usize], (self.served, budget));
         self.order.remove(&(before.0, slot));
         self.order.insert((self.served, slot));
     }
@@ -45,7 +45,7 @@ impl Capped {
             let Some(&(served, slot)) = self.order.first().filter(|(_, slot)| *slot != spared) else {
                 return;
             };
-            let (resident, budget) = (inner.lengths.resident_at(slot), self.standings[slot as usize].1);
+            let (resident, budget) = (inner.lengths.resident_at(slot), self.states[slot as usize].1);
             let keep = resident.saturating_sub(inner.lengths.excess()).max(budget);
             if keep < resident {
                 inner.horizon.cut(&mut inner.lengths, slot, keep);

@@ -67,7 +67,7 @@ pub struct WorkloadAware {
     config: CacheConfig,
     habits: Habits,
     queues: Vec<BTreeMap<u64, SlotId>>,
-    standings: Vec<Standing>,
+    states: Vec<Standing>,
     served: u64,
 }
 
@@ -81,13 +81,13 @@ struct Standing {
 impl WorkloadAware {
     /// Creates an empty cache.
     pub fn new(config: CacheConfig) -> Self {
-        let (queues, standings) = (Vec::new(), Vec::new());
+        let (queues, states) = (Vec::new(), Vec::new());
         Self {
             lengths: Lengths::new(&config),
             config,
             habits: Habits::default(),
             queues,
-            standings,
+            states,
             served: 0,
         }
     }
@@ -98,7 +98,7 @@ impl WorkloadAware {
             .iter()
             .filter_map(|queue| queue.values().find(|slot| Some(**slot) != spared));
         let priority = |slot: SlotId| {
-            let standing = self.standings[slot as usize];
+            let standing = self.states[slot as usize];
             let reuse = self
                 .habits
                 .reuse(standing.class, now.saturating_sub(standing.at).0);
@@ -112,7 +112,7 @@ impl WorkloadAware {
     }
 
     fn delist(&mut self, slot: SlotId) {
-        let Standing { class, served, .. } = self.standings[slot as usize];
+        let Standing { class, served, .. } = self.states[slot as usize];
         self.queues[class].remove(&served);
     }
 }
@@ -129,13 +129,13 @@ impl CachePolicy for WorkloadAware {
         let Some(slot) = self.lengths.touch(turn.conversation, turn.length) else {
             return;
         };
-        if self.standings.len() <= slot as usize {
-            self.standings.resize(slot as usize + 1, Standing::default());
+        if self.states.len() <= slot as usize {
+            self.states.resize(slot as usize + 1, Standing::default());
         }
         if self.queues.len() <= class {
             self.queues.resize(class + 1, BTreeMap::new());
         }
-        self.standings[slot as usize] = Standing {
+        self.states[slot as usize] = Standing {
             class,
             served: self.served,
             at: turn.at,

@@ -43,7 +43,7 @@ impl Nodes {
     }
 
     /// Records whether a node of the LRU list is childless and stays in the list.
-    pub(super) fn is_end(&mut self, slot: u32, is: bool) {
+    pub(super) fn set_end(&mut self, slot: u32, is: bool) {
         if self.order != Order::Lru {
             let ranked = self.ranked(slot);
             if is {

@@ -271,7 +271,7 @@ async fn a_doubt_waits_for_an_answer_that_was_asked_for_after_it() {
     let number = facts.doubt(AT).unwrap();
     let waiting = tokio::spawn({
         let facts = Arc::clone(&facts);
-        async move { facts.has_answered(Query::Models, number).await }
+        async move { facts.wait_for_answer(Query::Models, number).await }
     });
     facts.answered(Query::Models, AT, PAUSES[0]);
     tokio::task::yield_now().await;

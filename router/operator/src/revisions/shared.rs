@@ -78,7 +78,7 @@ impl Revisions {
     }
 
     /// Waits until a configuration is to be applied to all replicas.
-    pub async fn is_reconfigured(&self) {
+    pub async fn wait_until_reconfigured(&self) {
         self.reconfigured.notified().await;
     }
 

@@ -38,13 +38,13 @@ const MAX_MODELS: usize = 256;
 #[derive(Debug)]
 pub struct Gate {
     pools: Mutex<Pools>,
-    somebody_waits: Notify,
+    has_waiters: Notify,
 }
 
 #[derive(Debug)]
 struct Pools {
     of: HashMap<Arc<str>, Pool>,
-    let_in_at: HashMap<Arc<str>, Millis>,
+    last_admitted: HashMap<Arc<str>, Millis>,
     waiting: usize,
     capacity: usize,
     /// Number of passes over the queues, which rotates the first one.
@@ -214,14 +214,14 @@ impl Pools {
     /// Returns whether a turn that is predicted to be late is admitted to verify the prediction.
     fn is_due(&self, model: &str, room: &Room, now: Millis) -> bool {
         let long_ago = |at: &Millis| now.saturating_sub(*at).0 >= PROBE_AFTER.0;
-        room.idle && self.let_in_at.get(model).is_none_or(long_ago)
+        room.idle && self.last_admitted.get(model).is_none_or(long_ago)
     }
 
     fn note(&mut self, model: &Arc<str>, now: Millis) {
-        if self.let_in_at.len() >= MAX_MODELS && !self.let_in_at.contains_key(model) {
-            self.let_in_at.clear();
+        if self.last_admitted.len() >= MAX_MODELS && !self.last_admitted.contains_key(model) {
+            self.last_admitted.clear();
         }
-        self.let_in_at.insert(Arc::clone(model), now);
+        self.last_admitted.insert(Arc::clone(model), now);
     }
 
     fn unsent_beside(&self, model: &str) -> usize {
@@ -257,12 +257,12 @@ impl Gate {
         Self {
             pools: Mutex::new(Pools {
                 of: HashMap::new(),
-                let_in_at: HashMap::new(),
+                last_admitted: HashMap::new(),
                 waiting: 0,
                 capacity,
                 looks: 0,
             }),
-            somebody_waits: Notify::new(),
+            has_waiters: Notify::new(),
         }
     }
 
@@ -290,7 +290,7 @@ impl Gate {
             Joined::Inside(permit) => return Ok(Some(permit)),
             Joined::Waits(queued, told) => (queued, told),
         };
-        gate.somebody_waits.notify_one();
+        gate.has_waiters.notify_one();
         match tokio::time::timeout(patience, &mut told).await {
             Ok(Ok(answer)) => answer.map(Some),
             // The sender is never dropped without a result.
@@ -463,7 +463,7 @@ fn eligibility<'a>(proxy: &Proxy, workers: &[Arc<Worker>], model: &'a str) -> El
 /// Admits requests for which room appears as time passes.
 pub async fn keep_moving(proxy: Arc<Proxy>) {
     loop {
-        proxy.admission.gate.somebody_waits.notified().await;
+        proxy.admission.gate.has_waiters.notified().await;
         while proxy.admission.gate.move_on(&proxy) {
             tokio::time::sleep(STEP).await;
         }

@@ -74,7 +74,7 @@ pub struct Flight {
 /// State recorded when the attempt was sent.
 #[derive(Debug, Default)]
 struct Noted {
-    is_out: bool,
+    is_sent: bool,
     /// The worker's count of response bytes when the attempt was started.
     bytes_before: u64,
     /// The prompt's hold in the worker's mirror.
@@ -97,7 +97,7 @@ struct Progress {
     /// The learner was notified of the prefill.
     taught: bool,
     /// The attempt's times do not describe the worker.
-    is_unclocked: bool,
+    is_untimed: bool,
     /// The worker of the conversation's last turn, if it was another one.
     left: Option<WorkerId>,
     passed: Passed,
@@ -144,8 +144,8 @@ impl Flight {
     }
 
     /// The request was written: its prefix counts as cached, and other replicas are notified.
-    pub fn is_out(&mut self) {
-        if std::mem::replace(&mut self.noted.is_out, true) {
+    pub fn mark_sent(&mut self) {
+        if std::mem::replace(&mut self.noted.is_sent, true) {
             return;
         }
         let (proxy, worker, prompt) = (&self.proxy, self.in_flight.worker(), &self.turn.fingerprint.chain);
@@ -186,8 +186,8 @@ impl Flight {
     }
 
     /// Marks the attempt's times as unknown: a gateway chose another worker, or the first token is not visible.
-    pub fn is_unclocked(&mut self) {
-        self.progress.is_unclocked = true;
+    pub fn mark_untimed(&mut self) {
+        self.progress.is_untimed = true;
     }
 
     /// The worker.
@@ -206,7 +206,7 @@ impl Flight {
             return;
         }
         self.answered();
-        let is_timed = streamed && !self.progress.is_unclocked;
+        let is_timed = streamed && !self.progress.is_untimed;
         self.progress.alone = self.in_flight.first_token().filter(|_| is_timed);
         if let Some(told) = &self.noted.told {
             told.begun();
@@ -222,14 +222,12 @@ impl Flight {
 
     fn measure_first_token(&mut self) {
         let Progress {
-            streamed,
-            is_unclocked,
-            ..
+            streamed, is_untimed, ..
         } = self.progress;
         let ttft = self.proxy.state.clock.now() - self.turn.arrived;
         self.progress.ttft = ttft;
         let mut error = self.account.first_token(&self.proxy, ttft, streamed);
-        if is_unclocked {
+        if is_untimed {
             error = Millis::ZERO;
         } else {
             self.worker().errors.lock().push(error);
@@ -258,7 +256,7 @@ impl Flight {
     }
 
     /// Records that this worker stores the response with this key.
-    pub fn is_kept(&self, key: u64) {
+    pub fn record_stored(&self, key: u64) {
         let kept = Kept {
             worker: self.worker().id,
             conversation: self.turn.session.clone(),

@@ -76,7 +76,7 @@ pub async fn refreshed(proxy: &Proxy) -> bool {
         .collect();
     let all_read = async {
         for (worker, number) in &doubted {
-            worker.facts.has_answered(Query::Models, *number).await;
+            worker.facts.wait_for_answer(Query::Models, *number).await;
         }
     };
     // A list that comes later is known to later requests.

@@ -117,7 +117,7 @@ impl Observer {
         let step = self.watch.push(data, |piece| flight.reply(piece));
         flight.passed(self.watch.passed);
         if let Some(key) = self.watch.answer.take() {
-            flight.is_kept(key);
+            flight.record_stored(key);
         }
         let is_good = self.outcome == Outcome::Ok && self.watch.error.is_none();
         if self.watch.first_token && is_good && !self.watch.is_in_doubt() {
@@ -129,21 +129,21 @@ impl Observer {
     }
 
     /// The response is complete and about to be sent. Does what its client may rely on at once, before
-    /// [`ended`](Self::ended): releases the permit and records a stored response.
-    pub fn is_whole(&mut self) {
+    /// [`finish`](Self::finish): releases the permit and records a stored response.
+    pub fn on_complete(&mut self) {
         self.catch_up();
         let Some(flight) = &mut self.flight else { return };
         flight.release_permit();
         if self.watch.keeps() {
             self.watch.end(|piece| flight.reply(piece));
             if let Some(key) = self.watch.answer.take() {
-                flight.is_kept(key);
+                flight.record_stored(key);
             }
         }
     }
 
     /// The response has passed completely.
-    pub fn ended(&mut self) {
+    pub fn finish(&mut self) {
         self.catch_up();
         let Some(mut flight) = self.flight.take() else {
             return;
@@ -151,7 +151,7 @@ impl Observer {
         self.watch.end(|piece| flight.reply(piece));
         flight.passed(self.watch.passed);
         if let Some(key) = self.watch.answer.take() {
-            flight.is_kept(key);
+            flight.record_stored(key);
         }
         let outcome = self.outcome_by_body();
         let complete = self.watch.complete || self.watch.finished || outcome != Outcome::Ok;
@@ -191,11 +191,11 @@ impl Observer {
         if let Some(flight) = &mut self.flight {
             flight.spare_if_busy(overrun);
         }
-        self.broke(overrun.outcome(), say);
+        self.fail(overrun.outcome(), say);
     }
 
     /// The response broke off. `say` is called with the attempt first.
-    pub fn broke(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
+    pub fn fail(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
         self.within(|| say(&flight));

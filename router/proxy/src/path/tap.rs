@@ -51,7 +51,7 @@ impl Tap {
             is_over: false,
         };
         if tap.is_end_stream() {
-            tap.observer.ended();
+            tap.observer.finish();
         }
         tap
     }
@@ -64,36 +64,36 @@ impl Tap {
         if self.inner.is_end_stream() {
             self.observer.catch_up();
             if !self.observer.stops_short() {
-                self.is_over();
+                self.finish();
             }
         }
         Poll::Ready(Some(Ok(frame)))
     }
 
-    fn came(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
+    fn on_frame(&mut self, cx: &mut Context<'_>, given: PolledFrame) -> Poll<PolledFrame> {
         match given {
             Some(Ok(frame)) => self.hand_on(frame),
-            Some(Err(error)) => self.broke(cx, error),
+            Some(Err(error)) => self.fail(cx, error),
             None => {
                 self.observer.catch_up();
                 if self.observer.stops_short() {
                     let error = "the stream ended without a completion marker".into();
-                    return self.broke(cx, error);
+                    return self.fail(cx, error);
                 }
-                self.is_over();
+                self.finish();
                 Poll::Ready(None)
             }
         }
     }
 
-    fn waits(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
+    fn poll_watchdog(&mut self, cx: &mut Context<'_>) -> Poll<PolledFrame> {
         let overrun = ready!(self.watchdog.poll(cx));
         self.overran(cx, overrun)
     }
 
-    fn is_over(&mut self) {
+    fn finish(&mut self) {
         self.is_over = true;
-        self.observer.is_whole();
+        self.observer.on_complete();
     }
 
     fn overran(&mut self, cx: &mut Context<'_>, overrun: Overrun) -> Poll<PolledFrame> {
@@ -103,9 +103,9 @@ impl Tap {
         self.end(cx, error, &self.watchdog.told(overrun))
     }
 
-    fn broke(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
+    fn fail(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
         self.observer
-            .broke(Outcome::Broken, |flight| flight.log_failure(&error, CUT_OFF));
+            .fail(Outcome::Broken, |flight| flight.log_failure(&error, CUT_OFF));
         self.end(cx, error, &ApiError::WorkerBrokeOff)
     }
 
@@ -132,7 +132,7 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         if self.is_over {
-            self.observer.ended();
+            self.observer.finish();
         }
     }
 }
@@ -158,8 +158,8 @@ impl Pieces for Tap {
                 self.watchdog.saw(self.observer.passed(&out[before..]));
                 Poll::Ready(Piece::Added)
             }
-            Poll::Ready(Piece::Frame(given)) => self.came(cx, given).map(Piece::Frame),
-            Poll::Pending => self.waits(cx).map(Piece::Frame),
+            Poll::Ready(Piece::Frame(given)) => self.on_frame(cx, given).map(Piece::Frame),
+            Poll::Pending => self.poll_watchdog(cx).map(Piece::Frame),
         }
     }
 }
@@ -184,8 +184,8 @@ impl HttpBody for Tap {
             return tap.hand_on(first);
         }
         match Pin::new(&mut tap.inner).poll_frame(cx) {
-            Poll::Ready(given) => tap.came(cx, given),
-            Poll::Pending => tap.waits(cx),
+            Poll::Ready(given) => tap.on_frame(cx, given),
+            Poll::Pending => tap.poll_watchdog(cx),
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Watchdog {
     timer: Pin<Box<Sleep>>,
     waits: Waits,
     /// Woken by the timer and the cut. Otherwise neither needs a poll.
-    bell: RareWaker,
+    waker: RareWaker,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -143,7 +143,7 @@ impl Watchdog {
         Self {
             timer: Box::pin(tokio::time::sleep_until(waits.check_at(sent))),
             waits,
-            bell: RareWaker::default(),
+            waker: RareWaker::default(),
             cut: Box::pin(proxy.when_cut_off()),
         }
     }
@@ -155,10 +155,10 @@ impl Watchdog {
 
     /// Ready when the response must end. Polled whenever no data is available.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overrun> {
-        if !self.bell.has_rung(cx) {
+        if !self.waker.was_woken(cx) {
             return Poll::Pending;
         }
-        let waker = self.bell.waker().clone();
+        let waker = self.waker.waker().clone();
         let cx = &mut Context::from_waker(&waker);
         while self.timer.as_mut().poll(cx).is_ready() {
             let (now, (at, overrun)) = (Instant::now(), self.waits.due());

@@ -54,7 +54,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
             Arc::new(()),
             Duration::from_secs(60),
         );
-        let mut express = FastPath::new(socket, outgoing, Arc::clone(&answers));
+        let mut fast_path = FastPath::new(socket, outgoing, Arc::clone(&answers));
         let (mut builder, next) = (
             Builder::new(TokioExecutor::new()),
             Arc::new(Mutex::new(move || answers_to_give.try_recv().unwrap())),
@@ -75,7 +75,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
             counted.fetch_add(1, Ordering::Relaxed);
             connection.as_mut().poll(cx)
         }));
-        let _ = std::future::poll_fn(|cx| express.poll(cx, |cx| connection.as_mut().poll(cx))).await;
+        let _ = std::future::poll_fn(|cx| fast_path.poll(cx, |cx| connection.as_mut().poll(cx))).await;
     });
     (client, polls)
 }
@@ -320,7 +320,7 @@ async fn hyper_is_repolled_at_once_up_to_a_limit() {
         let socket = Arc::new(Socket::plain(
             TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap(),
         ));
-        let mut express = FastPath::new(socket, Arc::default(), answers);
+        let mut fast_path = FastPath::new(socket, Arc::default(), answers);
         let mut polls = 0;
         let mut hyper = std::pin::pin!(std::future::poll_fn(|cx| {
             if polls < goes_on {
@@ -330,7 +330,7 @@ async fn hyper_is_repolled_at_once_up_to_a_limit() {
             Poll::<()>::Pending
         }));
         let first =
-            std::future::poll_fn(|cx| Poll::Ready(express.poll(cx, |cx| hyper.as_mut().poll(cx)))).await;
+            std::future::poll_fn(|cx| Poll::Ready(fast_path.poll(cx, |cx| hyper.as_mut().poll(cx)))).await;
         assert!(first.is_pending());
         assert_eq!(polls, expected);
     }

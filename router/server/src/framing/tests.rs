@@ -170,7 +170,7 @@ fn other_protocols_are_not_checked() {
     assert_eq!(whole("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\n\r\nany\r"), None);
     let mut framing = Framing::new(100);
     framing.read(get("").as_bytes()).unwrap();
-    framing.is_upgraded();
+    framing.on_upgrade();
     framing.read(b"\x82\0\0\r \n\n").unwrap();
 }
 

@@ -12,6 +12,7 @@
 //! | [`log`] | a log that cannot be written |
 //! | [`descriptors`] | too few descriptors |
 //! | [`drain`] | a drain with idle connections |
+//! | [`overload`] | more streams than the engines can serve |
 //!
 //! Disconnecting clients are covered by `disconnect`. [`honest`] and [`livez`] are the traffic that must be
 //! unaffected; [`stage`] starts the processes, and [`report`] checks the figures. The router is the release build's
@@ -34,6 +35,7 @@ mod http1;
 mod http2;
 mod livez;
 mod log;
+mod overload;
 mod places;
 mod publishers;
 mod report;

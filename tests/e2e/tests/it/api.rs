@@ -136,7 +136,7 @@ async fn an_unknown_model_is_an_error_that_lists_the_models_in_the_apis_format()
 #[tokio::test]
 async fn a_model_with_unready_workers_is_not_unknown() {
     let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
-    stage.a.is_well(false);
+    stage.a.set_well(false);
     let workers = stage.router.parts().state.fleet.workers();
     tailroute_e2e::wait::until("a is down", || !workers[0].is_ready()).await;
     let body = json!({ "model": "a", "messages": [] }).to_string();

@@ -290,7 +290,7 @@ async fn health_checks_need_no_key_and_reach_no_worker() {
             .status,
         401
     );
-    worker.is_well(false);
+    worker.set_well(false);
     let workers = router.parts().state.fleet.workers();
     tailroute_e2e::wait::until("it is down", || !workers[0].is_ready()).await;
     let answer = client::call(router.address, "GET", "/health", &[], "").await;

@@ -369,7 +369,7 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
         exchange
     };
     let (answer, mut exchange) = tokio::join!(request, respond);
-    upstream.is_well(false);
+    upstream.set_well(false);
     until("it is out of rotation", || {
         !router.parts().state.fleet.any_ready()
     })
@@ -384,7 +384,7 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     exchange.end().await;
     let answer = answer.unwrap().whole().await;
     assert!(answer.clean && answer.body == "data: [DONE]\n\n");
-    upstream.is_well(true);
+    upstream.set_well(true);
     until("it is back", || router.parts().state.fleet.any_ready()).await;
     at_rest(&router).await;
 }

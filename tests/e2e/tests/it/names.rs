@@ -29,10 +29,10 @@ fn body(path: &str, model: &str) -> (String, &'static str) {
 async fn refused(router: &Server, path: &str, model: &str) {
     let (body, kind) = body(path, model);
     let answer = client::call(router.address, "POST", path, &[("content-type", kind)], body).await;
-    is_refusal(&answer, path);
+    assert_refusal(&answer, path);
 }
 
-fn is_refusal(answer: &Whole, path: &str) {
+fn assert_refusal(answer: &Whole, path: &str) {
     let error = answer.json();
     let error = &error["error"];
     assert_eq!(answer.status, 400, "{path}");

@@ -41,7 +41,7 @@ const ENDPOINTS: [&str; 9] = [
     "/v1/messages/count_tokens",
 ];
 
-fn is_refusal(answer: &Whole, field: &str, what: &str) {
+fn assert_refusal(answer: &Whole, field: &str, what: &str) {
     assert_eq!(answer.status, 400, "{what}");
     let error = answer.json();
     let message = error["error"]["message"].as_str().unwrap();
@@ -50,7 +50,7 @@ fn is_refusal(answer: &Whole, field: &str, what: &str) {
 
 async fn refused(router: &Server, path: &str, fields: Fields<'_>, body: &str, field: &str) {
     let answer = client::call(router.address, "POST", path, fields, body.to_owned()).await;
-    is_refusal(&answer, field, &format!("{path} {body}"));
+    assert_refusal(&answer, field, &format!("{path} {body}"));
 }
 
 fn turn(more: &str) -> String {

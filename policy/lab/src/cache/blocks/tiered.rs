@@ -26,7 +26,7 @@ pub struct TieredBlocks {
     config: CacheConfig,
     levels: Vec<Level>,
     tree: Tree,
-    standings: Vec<Standing>,
+    states: Vec<Standing>,
     children: Vec<u32>,
     served: u64,
 }
@@ -68,7 +68,7 @@ impl TieredBlocks {
             config,
             levels: std::iter::once(&top).chain(lower).map(level).collect(),
             tree: Tree::default(),
-            standings: Vec::new(),
+            states: Vec::new(),
             children: Vec::new(),
             served: 0,
         }
@@ -78,16 +78,13 @@ impl TieredBlocks {
     #[cfg(test)]
     pub fn per_tier(&self, chain: &[PrefixHash]) -> Vec<usize> {
         let mut blocks = vec![0; self.levels.len()];
-        let levels = self
-            .tree
-            .walk(chain)
-            .map(|slot| self.standings[slot as usize].level);
+        let levels = self.tree.walk(chain).map(|slot| self.states[slot as usize].level);
         levels.for_each(|level| blocks[level] += 1);
         blocks
     }
 
     fn key(&self, slot: SlotId) -> Key {
-        self.tree.key(self.standings[slot as usize].served, slot)
+        self.tree.key(self.states[slot as usize].served, slot)
     }
 
     fn below(&mut self, slot: SlotId, level: usize) -> &mut u32 {
@@ -95,13 +92,13 @@ impl TieredBlocks {
     }
 
     fn is_edge(&self, slot: SlotId) -> bool {
-        let level = self.standings[slot as usize].level;
+        let level = self.states[slot as usize].level;
         self.children[slot as usize * self.levels.len() + level] == 0
     }
 
     fn enlist_edge(&mut self, slot: SlotId) {
         if self.is_edge(slot) {
-            let (key, Standing { level, free, .. }) = (self.key(slot), self.standings[slot as usize]);
+            let (key, Standing { level, free, .. }) = (self.key(slot), self.states[slot as usize]);
             self.levels[level].edges.insert(key);
             if free {
                 self.levels[level].free.insert(key);
@@ -110,7 +107,7 @@ impl TieredBlocks {
     }
 
     fn delist(&mut self, slot: SlotId) {
-        let (key, level) = (self.key(slot), self.standings[slot as usize].level);
+        let (key, level) = (self.key(slot), self.states[slot as usize].level);
         self.levels[level].edges.remove(&key);
         self.levels[level].free.remove(&key);
     }
@@ -118,8 +115,8 @@ impl TieredBlocks {
     /// Moves a turn's blocks, of which the first `hits` were resident, to the top.
     fn lift(&mut self, path: &[SlotId], hits: usize, turn: &Served) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
-        if self.standings.len() < last {
-            self.standings.resize(last, Standing::default());
+        if self.states.len() < last {
+            self.states.resize(last, Standing::default());
             self.children.resize(last * self.levels.len(), 0);
         }
         let budget = self.config.budget(turn.length, self.config.next_prompt);
@@ -127,7 +124,7 @@ impl TieredBlocks {
             let parent = at.checked_sub(1).map(|above| path[above]);
             if at < hits {
                 self.delist(slot);
-                let level = self.standings[slot as usize].level;
+                let level = self.states[slot as usize].level;
                 self.levels[level].used -= self.levels[level].size;
                 if let Some(parent) = parent {
                     *self.below(parent, level) -= 1;
@@ -139,7 +136,7 @@ impl TieredBlocks {
                 *self.below(parent, 0) += 1;
             }
             self.levels[0].used += self.levels[0].size;
-            self.standings[slot as usize] = Standing {
+            self.states[slot as usize] = Standing {
                 level: 0,
                 served: self.served,
                 free: (at as u64 + 1) * self.config.block() > budget,
@@ -153,7 +150,7 @@ impl TieredBlocks {
     /// Moves a block without a child in its tier one tier down, or out of the last.
     fn sink(&mut self, slot: SlotId) {
         self.delist(slot);
-        let level = self.standings[slot as usize].level;
+        let level = self.states[slot as usize].level;
         let parent = self.tree.parent(slot);
         self.levels[level].used -= self.levels[level].size;
         if let Some(parent) = parent {
@@ -162,14 +159,14 @@ impl TieredBlocks {
         if level + 1 == self.levels.len() {
             self.tree.prune(slot);
         } else {
-            self.standings[slot as usize].level = level + 1;
+            self.states[slot as usize].level = level + 1;
             self.levels[level + 1].used += self.levels[level + 1].size;
             if let Some(parent) = parent {
                 *self.below(parent, level + 1) += 1;
             }
             self.enlist_edge(slot);
         }
-        if let Some(parent) = parent.filter(|parent| self.standings[*parent as usize].level == level) {
+        if let Some(parent) = parent.filter(|parent| self.states[*parent as usize].level == level) {
             self.enlist_edge(parent);
         }
     }
@@ -189,7 +186,7 @@ impl BlockPolicy for TieredBlocks {
     blocks_of_tree!();
 
     fn load_time(&self, chain: &[PrefixHash]) -> Millis {
-        let tier = |slot: SlotId| &self.levels[self.standings[slot as usize].level].tier;
+        let tier = |slot: SlotId| &self.levels[self.states[slot as usize].level].tier;
         let load = |slot| Millis(tier(slot).ms_per_token * self.config.block() as f64);
         self.tree.walk(chain).map(load).sum()
     }
@@ -207,11 +204,11 @@ impl BlockPolicy for TieredBlocks {
         self.tree.check()?;
         let mut counted = vec![(0, 0, 0); self.levels.len()];
         for (hash, slot) in self.tree.slots() {
-            let Standing { level, free, .. } = self.standings[slot as usize];
+            let Standing { level, free, .. } = self.states[slot as usize];
             let above = self
                 .tree
                 .parent(slot)
-                .map(|parent| self.standings[parent as usize].level);
+                .map(|parent| self.states[parent as usize].level);
             if above.is_some_and(|above| above > level) {
                 return Err(format!("block {} lies above its parent", hash.0));
             }

@@ -30,7 +30,7 @@ pub struct TrimmedBlocks {
     config: CacheConfig,
     pass: Pass,
     tree: Tree,
-    standings: Vec<(u64, bool)>,
+    states: Vec<(u64, bool)>,
     leaves: BTreeSet<Key>,
     candidates: BTreeSet<Key>,
     served: u64,
@@ -43,7 +43,7 @@ impl TrimmedBlocks {
             config,
             pass,
             tree: Tree::default(),
-            standings: Vec::new(),
+            states: Vec::new(),
             leaves: BTreeSet::new(),
             candidates: BTreeSet::new(),
             served: 0,
@@ -51,13 +51,13 @@ impl TrimmedBlocks {
     }
 
     fn key(&self, slot: SlotId) -> Key {
-        self.tree.key(self.standings[slot as usize].0, slot)
+        self.tree.key(self.states[slot as usize].0, slot)
     }
 
     fn enlist(&mut self, slot: SlotId) {
         let key = self.key(slot);
         self.leaves.insert(key);
-        if self.standings[slot as usize].1 {
+        if self.states[slot as usize].1 {
             self.candidates.insert(key);
         }
     }
@@ -77,8 +77,8 @@ impl TrimmedBlocks {
 
     fn touch(&mut self, path: &[SlotId], turn: &Served) {
         let last = path.iter().copied().max().map_or(0, |slot| slot as usize + 1);
-        if self.standings.len() < last {
-            self.standings.resize(last, (0, false));
+        if self.states.len() < last {
+            self.states.resize(last, (0, false));
         }
         let budget = self.config.budget(turn.length, self.config.next_prompt);
         let block = self.config.block();
@@ -87,7 +87,7 @@ impl TrimmedBlocks {
                 Pass::OneEach => end >= budget,
                 Pass::AllFree => end > budget,
             };
-            self.standings[slot as usize] = (self.served, free);
+            self.states[slot as usize] = (self.served, free);
         }
     }
 
@@ -142,7 +142,7 @@ impl BlockPolicy for TrimmedBlocks {
             .map(|(_, slot)| slot)
             .filter(|slot| self.tree.is_leaf(*slot))
             .collect();
-        let free = leaves.iter().filter(|slot| self.standings[**slot as usize].1);
+        let free = leaves.iter().filter(|slot| self.states[**slot as usize].1);
         let listed = |set: &BTreeSet<Key>, slot: &SlotId| set.contains(&self.key(*slot));
         if leaves.len() != self.leaves.len() || !leaves.iter().all(|slot| listed(&self.leaves, slot)) {
             return Err(format!("{} leaves, {} listed", leaves.len(), self.leaves.len()));

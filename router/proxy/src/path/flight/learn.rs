@@ -60,7 +60,7 @@ impl Flight {
             .prefill
             .map(Sample::Engine)
             .or(progress.alone.map(Sample::Clean));
-        let engine = seen.engine().filter(|_| !progress.is_unclocked);
+        let engine = seen.engine().filter(|_| !progress.is_untimed);
         let session = turn.session.as_ref();
         let observation = Observation {
             worker: self.worker().id,

@@ -173,7 +173,7 @@ impl Sent {
         let mut answer = pin!(answer(&mut self.reply, &mut self.head, self.peeks));
         let sent_first = poll_fn(|cx| {
             let answered = answer.as_mut().poll(cx);
-            self.flight.is_out();
+            self.flight.mark_sent();
             answered
         });
         timeout_at(self.until, sent_first).await.unwrap_or(Head::Late)
@@ -213,12 +213,12 @@ impl Sent {
             Head::Lost(error) => {
                 let failure = Failure::of(&error);
                 note(proxy, self.flight.worker(), &error, failure);
-                self.broke(failure, may_retry(failure))
+                self.fail(failure, may_retry(failure))
             }
             Head::Broke(error) => {
                 self.flight
                     .log_failure(&error, "the response ended before its first byte");
-                self.broke(Failure::Lost, may_retry(Failure::Lost))
+                self.fail(Failure::Lost, may_retry(Failure::Lost))
             }
             // The request's own deadline passed.
             Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
@@ -258,7 +258,7 @@ impl Sent {
         }
     }
 
-    fn broke(self, failure: Failure, again: bool) -> Next {
+    fn fail(self, failure: Failure, again: bool) -> Next {
         let begun = failure.may_have_begun();
         self.lost(
             failure,
