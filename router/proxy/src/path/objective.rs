@@ -108,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    fn goal(headers: &[(&'static str, &'static str)], model: &str) -> (f64, String) {
-        let objective = Objective {
+    fn with_a_slow_class() -> Objective {
+        Objective {
             ttft: Millis(500.0),
             share: 0.95,
             next_prompt: Tokens(200),
@@ -118,7 +118,11 @@ mod tests {
                 ttft: Millis(30_000.0),
                 models: vec!["slow".to_owned()],
             }],
-        };
+        }
+    }
+
+    fn goal(headers: &[(&'static str, &'static str)], model: &str) -> (f64, String) {
+        let objective = with_a_slow_class();
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, HeaderValue::from_static(value));
@@ -145,16 +149,7 @@ mod tests {
 
     #[test]
     fn a_response_without_a_stream_is_judged_only_by_the_objective_of_its_request() {
-        let objective = Objective {
-            ttft: Millis(500.0),
-            share: 0.95,
-            next_prompt: Tokens(200),
-            classes: vec![config::Class {
-                name: "batch".to_owned(),
-                ttft: Millis(30_000.0),
-                models: vec!["slow".to_owned()],
-            }],
-        };
+        let objective = with_a_slow_class();
         let judges = |header: Option<(&'static str, &'static str)>, model: &str, is_streamed: bool| {
             let headers =
                 header.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
