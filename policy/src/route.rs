@@ -8,7 +8,6 @@ mod cache_aware;
 mod cache_aware_smg;
 mod consistent_hash;
 mod due;
-pub mod hold;
 mod least_loaded;
 mod least_ttft;
 mod overrides;

@@ -62,7 +62,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {
-        lab::terminal::complain(&format!("error: {error:#}"));
+        simulator::terminal::complain(&format!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -9,11 +9,11 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use config::{Config, Sources};
-use lab::trace::{Format, Turn};
-use lab::trace_file::TraceFile;
 use policy::cost::PrefillCost;
 use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig};
+use simulator::trace::{Format, Turn};
+use simulator::trace_file::TraceFile;
 use tailroute::serve::Server;
 
 /// Three conversations of three turns that share their first 256 tokens, in 64-token blocks.

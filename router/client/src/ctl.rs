@@ -181,7 +181,7 @@ enum Capture {
 pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
     if let What::Generate(what) = &args.what {
         if let Some(text) = generate::run(what, program)? {
-            lab::terminal::print(&text)?;
+            simulator::terminal::print(&text)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -203,7 +203,7 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
             what: Some(Capture::Turns),
         } => {
             let turns = client.turns().await?;
-            return Ok(lab::terminal::print(turns.trim_end())?);
+            return Ok(simulator::terminal::print(turns.trim_end())?);
         }
         What::Capture { what } => capture(client, what.unwrap_or(Capture::Status)).await?,
         What::Audit { limit } => {
@@ -227,7 +227,7 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
         What::Generate(_) => return Ok(()),
     };
     let text = if json { indented(&answer.json) } else { answer.text };
-    Ok(lab::terminal::print(&text)?)
+    Ok(simulator::terminal::print(&text)?)
 }
 
 async fn keys(client: &Client, what: Keys) -> anyhow::Result<Answer> {
@@ -269,7 +269,7 @@ async fn events(client: &Client, json: bool) -> anyhow::Result<()> {
         } else {
             event::event(&printable_json(&event))
         };
-        lab::terminal::print(&text)?;
+        simulator::terminal::print(&text)?;
     }
     Ok(())
 }

@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = match examine(args) {
         Ok(report) => report,
         Err(error) => {
-            lab::terminal::complain(&format!("error: {error:#}"));
+            simulator::terminal::complain(&format!("error: {error:#}"));
             return Ok(ExitCode::from(UNREACHABLE));
         }
     };
@@ -181,7 +181,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         report.text(colour)
     };
-    lab::terminal::print_styled(&text)?;
+    simulator::terminal::print_styled(&text)?;
     Ok(match report.is_good(args.strict) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

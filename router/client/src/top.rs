@@ -32,7 +32,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
     /// Time between two polls, such as 2s; a number alone is seconds.
-    #[arg(long, value_name = "TIME", default_value_t = 1.0, value_parser = lab::args::seconds)]
+    #[arg(long, value_name = "TIME", default_value_t = 1.0, value_parser = simulator::args::seconds)]
     interval_s: f64,
     /// Poll once, print the screen as text, and exit.
     #[arg(long)]
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("no runtime")?;
     if args.once {
         screen.show(runtime.block_on(poll(&client))?);
-        lab::terminal::print(&text(&screen, ONCE)?)?;
+        simulator::terminal::print(&text(&screen, ONCE)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let interval = Duration::try_from_secs_f64(args.interval_s).context("--interval-s")?;

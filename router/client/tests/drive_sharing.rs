@@ -11,11 +11,11 @@ use client::drive::client::Client;
 use client::drive::plan::Plan;
 use client::drive::run::{Settings, replay};
 use client::drive::stats::Run;
-use lab::trace::{Captured, ClassId, Format, Turn};
-use lab::trace_file::TraceFile;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 use sim_engine::{Engine, EngineConfig};
+use simulator::trace::{Captured, ClassId, Format, Turn};
+use simulator::trace_file::TraceFile;
 
 /// Tokens of the prompts that were in some earlier prompt or answer, whole blocks of a conversation-blind cache.
 fn ideal(turns: &[Turn], block_size: u64) -> u64 {

@@ -1,10 +1,10 @@
 //! Comparison of the simulation with what was measured, under the policy that was in force.
 
-use lab::side_by_side::{header, rows};
-use lab::simulate::stats::Sorted;
-use lab::trace_source::Trace;
 use serde::Serialize;
 use serde_json::json;
+use simulator::side_by_side::{header, rows};
+use simulator::stats::Sorted;
+use simulator::trace_source::Trace;
 
 use super::fleet::Fleet;
 use super::played::Played;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use lab::simulate::fleet::{FleetConfig, TurnRecord};
-use lab::simulate::stats::Sorted;
 use policy::ids::WorkerId;
 use policy::route::Settings;
 use policy::units::Tokens;
 use serde::Serialize;
+use simulator::fleet::{FleetConfig, TurnRecord};
+use simulator::stats::Sorted;
 
 use super::check::Check;
 use super::costs::{SimWorker, summary};
@@ -15,7 +15,7 @@ use super::figures::Figures;
 use super::fleet::Fleet;
 use super::played::{Kept, Played};
 use super::verdict::{Scored, Verdict, scored, verdict};
-use lab::trace_source::Trace;
+use simulator::trace_source::Trace;
 
 /// Turns listed as changing most.
 const CHANGES: usize = 10;

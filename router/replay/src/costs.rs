@@ -1,10 +1,10 @@
 //! Where the costs of the simulated workers come from.
 
-use lab::simulate::fleet::WorkerSpec;
 use policy::cost::PrefillCost;
 use policy::fleet_record::{CostSource, WorkerRecord};
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
+use simulator::fleet::WorkerSpec;
 
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SimWorker {

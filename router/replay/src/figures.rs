@@ -1,6 +1,6 @@
-use lab::simulate::fleet::TurnRecord;
-use lab::simulate::stats::Sorted;
 use serde::Serialize;
+use simulator::fleet::TurnRecord;
+use simulator::stats::Sorted;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use config::{Config, OF_HEADER, Overrides, Routing};
-use lab::args::{non_negative, positive};
-use lab::simulate::fleet::{CacheRule, Target, WorkerSpec};
-use lab::trace::BLOCK_TOKENS;
-use lab::trace_source::Trace;
 use policy::cost::PrefillCost;
 use policy::fleet_record::FleetRecord;
 use policy::route::Settings;
 use policy::units::{Millis, Tokens};
+use simulator::args::{non_negative, positive};
+use simulator::fleet::{CacheRule, Target, WorkerSpec};
+use simulator::trace::BLOCK_TOKENS;
+use simulator::trace_source::Trace;
 use state::State;
 
 use super::costs::{CostsFrom, SimWorker};

@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use lab::args::{positive, share};
-use lab::progress::Progress;
-use lab::simulate::fleet::{CacheRule, FleetConfig, Pace};
-use lab::trace_source::TraceSource;
 use policy::route::Settings;
 use policy::units::Millis;
+use simulator::args::{positive, share};
+use simulator::fleet::{CacheRule, FleetConfig, Pace};
+use simulator::progress::Progress;
+use simulator::trace_source::TraceSource;
 
 use self::compare::Report;
 pub use self::fleet::Fleet;
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         table::text(&report)
     };
-    lab::terminal::print(&text)?;
+    simulator::terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lab::simulate::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
 use policy::route::{Decision, Settings};
+use simulator::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
 
 use super::fleet::Fleet;
 

@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use lab::simulate::fleet::{Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
-use lab::simulate::stats::Sorted;
-use lab::trace::Turn;
-use lab::trace_source::Trace;
 use policy::cost::PrefillCost;
 use policy::route::Settings;
 use policy::units::{Millis, Tokens};
+use simulator::fleet::{Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
+use simulator::stats::Sorted;
+use simulator::trace::Turn;
+use simulator::trace_source::Trace;
 
 use super::check::Check;
 use super::compare::{self, Report};

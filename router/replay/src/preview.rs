@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use lab::simulate::fleet::{FleetConfig, WorkloadError};
-use lab::trace_file::TraceFileError;
-use lab::trace_source::Trace;
 use policy::route::Settings;
+use simulator::fleet::{FleetConfig, WorkloadError};
+use simulator::trace_file::TraceFileError;
+use simulator::trace_source::Trace;
 
 use super::fleet::Fleet;
 use super::plays::{Plays, Stopped, base, workload};

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
-use lab::side_by_side::{header, rows};
 use serde_json::{Value, json};
+use simulator::side_by_side::{header, rows};
 
 use super::compare::{Change, Report, Side};
 use super::costs::{SimWorker, any_assumed};

@@ -45,9 +45,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         let memory = config.as_ref().map(Budget::of);
         let report = json!({ "ok": config.is_some(), "file": file, "problems": problems, "memory": memory });
-        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
+        simulator::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else if let Some(config) = &config {
-        lab::terminal::print(&format!(
+        simulator::terminal::print(&format!(
             "{file}: no problems\n{}\n{}",
             summary(config),
             Budget::of(config)
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         } else {
             "problems"
         };
-        lab::terminal::complain(&format!("{problems}\n{file}: {} {noun}", problems.len()));
+        simulator::terminal::complain(&format!("{problems}\n{file}: {} {noun}", problems.len()));
     }
     Ok(if config.is_some() {
         ExitCode::SUCCESS

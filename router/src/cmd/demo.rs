@@ -65,10 +65,10 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
             "workers": demo::WORKERS, "time_scale": demo::TIME_SCALE, "slo_ttft_ms": demo::TTFT_OBJECTIVE_MS,
             "wall_s": started.elapsed().as_secs_f64(), "rows": rows, "seeds": played,
         });
-        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
+        simulator::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else {
-        lab::terminal::print(&demo::table(&rows))?;
-        lab::terminal::print(&format!(
+        simulator::terminal::print(&demo::table(&rows))?;
+        simulator::terminal::print(&format!(
             "{} engines; {}; TTFT on the engines' clock ({}x the wall's), objective {} ms; {:.0} s",
             demo::WORKERS,
             match args.seeds {
@@ -86,7 +86,7 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     if args.keep {
         keep_one(args.seed).await?;
     } else if !args.json {
-        lab::terminal::print(&format!(
+        simulator::terminal::print(&format!(
             "To look at a fleet in the console, run: {} demo --keep",
             program()
         ))?;
@@ -102,7 +102,7 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
 /// Keeps a fleet with traffic until Ctrl-C.
 async fn keep_one(seed: u64) -> anyhow::Result<()> {
     let stage = keep::start(CONTENDERS[CONTENDERS.len() - 1]).await?;
-    lab::terminal::print(&keep::describe(&stage, &program()))?;
+    simulator::terminal::print(&keep::describe(&stage, &program()))?;
     tokio::select! {
         never = keep::traffic(&stage, seed) => match never? {},
         interrupt = tokio::signal::ctrl_c() => interrupt?,

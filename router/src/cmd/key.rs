@@ -71,8 +71,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::New { name, role } => {
             let key = make().context("the system provides no random bytes")?;
-            lab::terminal::print(&section(name, *role, &key)?)?;
-            lab::terminal::complain(&format!("{key}\nThe key is not shown again."));
+            simulator::terminal::print(&section(name, *role, &key)?)?;
+            simulator::terminal::complain(&format!("{key}\nThe key is not shown again."));
         }
         What::Hash { name, role } => {
             let mut key = String::new();
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     "a key has at least {SHORTEST} random characters; a shorter one can be recovered from its hash"
                 );
             }
-            lab::terminal::print(&section(name, *role, key)?)?;
+            simulator::terminal::print(&section(name, *role, key)?)?;
         }
     }
     Ok(ExitCode::SUCCESS)

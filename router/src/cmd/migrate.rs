@@ -48,9 +48,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let migration = migration.context("cannot migrate")?;
-    lab::terminal::print(migration.toml.trim_end())?;
+    simulator::terminal::print(migration.toml.trim_end())?;
     for warning in &migration.warnings {
-        lab::terminal::complain(&format!("warning: {warning}"));
+        simulator::terminal::complain(&format!("warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }

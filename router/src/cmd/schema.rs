@@ -25,6 +25,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         serde_json::to_string_pretty(&config::schema())?
     };
-    lab::terminal::print(text.trim_end())?;
+    simulator::terminal::print(text.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

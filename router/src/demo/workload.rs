@@ -4,12 +4,12 @@
 //! number of turns, lognormal prompts and replies, and exponential pauses. The caches hold about a third of the live
 //! conversations, so that both routing and eviction matter.
 
-use lab::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp, LogNormal};
 use rand_pcg::Pcg64Mcg;
+use simulator::trace::{Captured, ClassId, Turn};
 
 use client::drive::plan::Plan;
 

@@ -1,6 +1,6 @@
 //! Captures traffic as a trace for `tailroute replay`, to tune weights on real traffic.
 //!
-//! Each completed turn becomes a line of a turn trace of `lab::trace`, with additional fields for predictions and
+//! Each completed turn becomes a line of a turn trace of `simulator::trace`, with additional fields for predictions and
 //! measurements. Separate lines ([`mod@fleet`]) have the workers' costs and the policy in force; one is written
 //! whenever they change. A capture has no text and no hash of text: blocks and conversations are numbered by first
 //! appearance ([`numbers`]), so lines show shared prefixes but not their content.

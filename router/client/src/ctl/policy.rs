@@ -32,7 +32,7 @@ pub(super) enum Policy {
         #[arg(long)]
         reason: String,
         /// Revert to the current policy after this time: 90, 90s, 10m, 2h or 1d; a number alone is seconds.
-        #[arg(long = "for", value_name = "TIME", value_parser = lab::args::seconds)]
+        #[arg(long = "for", value_name = "TIME", value_parser = simulator::args::seconds)]
         revert_after_s: Option<f64>,
     },
     /// Earlier policies, newest first.

@@ -78,7 +78,7 @@ pub(super) enum Workers {
         #[arg(long)]
         ms_per_token: f64,
         /// Revert after this time: 90, 90s, 10m, 2h or 1d; a number alone is seconds.
-        #[arg(long = "for", value_name = "TIME", value_parser = lab::args::seconds)]
+        #[arg(long = "for", value_name = "TIME", value_parser = simulator::args::seconds)]
         revert_after_s: Option<f64>,
     },
     /// Use a worker's learned α again.

@@ -13,7 +13,7 @@ use super::exposition::samples;
 use super::facts::{Direct, Engine, Offset, Prompt, Shown, Worker};
 use crate::bounded::{Fetched, fetch};
 use crate::drive::text::Words;
-use lab::simulate::fleet::mix;
+use simulator::fleet::mix;
 
 /// Words of the prompt. Random words are one to three tokens each.
 const WORDS: u64 = 500;

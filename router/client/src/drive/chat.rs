@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::plan::Step;
 use super::text::{Words, first_words};
-use lab::simulate::fleet::mix;
+use simulator::fleet::mix;
 
 /// The messages so far.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use super::report::{Report, TargetReport};
 use super::run::{Samples, Settings, replay};
 use super::stats::{Run, cpu_time};
 use super::target::Target;
-use lab::simulate::fleet::mix;
-use lab::trace_source::{Trace, TraceSource, named};
+use simulator::fleet::mix;
+use simulator::trace_source::{Trace, TraceSource, named};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Interval of progress lines without a terminal.
@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long)]
     no_session: bool,
     /// Timeout of a whole turn, such as 90s or 10m; a number alone is seconds.
-    #[arg(long, value_name = "TIME", default_value_t = 600.0, value_parser = lab::args::seconds)]
+    #[arg(long, value_name = "TIME", default_value_t = 600.0, value_parser = simulator::args::seconds)]
     timeout: f64,
     /// Maximum number of turns in flight, to protect this machine; delayed turns are reported.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..1_000_000))]
@@ -84,9 +84,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .context("no runtime")?;
     let report = runtime.block_on(drive(&args, &plan))?;
     if args.json {
-        lab::terminal::print(&serde_json::to_string_pretty(&report)?)?;
+        simulator::terminal::print(&serde_json::to_string_pretty(&report)?)?;
     } else {
-        lab::terminal::print(&report.table())?;
+        simulator::terminal::print(&report.table())?;
     }
     Ok(if report.is_clean() {
         ExitCode::SUCCESS
@@ -196,7 +196,7 @@ async fn told_of(bar: &ProgressBar, run: impl Future<Output = Samples>) -> Sampl
             _ = ticks.tick() => {
                 if !std::io::stderr().is_terminal() {
                     let (done, all) = (bar.position(), bar.length().unwrap_or(0));
-                    lab::terminal::complain(&format!("{done} of {all} turns; {}", bar.message()));
+                    simulator::terminal::complain(&format!("{done} of {all} turns; {}", bar.message()));
                 }
             }
         }

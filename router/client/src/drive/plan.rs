@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use lab::trace::Turn;
+use simulator::trace::Turn;
 
 /// The turns to replay.
 #[derive(Clone, Debug, Default)]

@@ -15,7 +15,7 @@ use super::chat::Chat;
 use super::client::{Client, Exchange, Failure};
 use super::plan::{Plan, Script, Step};
 use super::text::Words;
-use lab::simulate::fleet::mix;
+use simulator::fleet::mix;
 
 /// How long before its time a turn's body is built. Bounds the number of waiting bodies.
 const AHEAD: Duration = Duration::from_millis(250);

@@ -12,11 +12,11 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use lab::trace::{Captured, ClassId, Turn};
 use parking_lot::Mutex;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 use serde_json::{Value, json};
+use simulator::trace::{Captured, ClassId, Turn};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 

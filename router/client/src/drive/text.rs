@@ -3,7 +3,7 @@
 //! A word is three to five letters: with its space one token for the simulated engine, and one to three in common
 //! byte-pair vocabularies. Counts of a real engine come from its `usage`. Those of real sentences would be guesses.
 
-use lab::simulate::fleet::mix;
+use simulator::fleet::mix;
 
 /// Generates the words of one run. Two runs with different seeds share no text beyond chance.
 #[derive(Clone, Copy, Debug)]

@@ -83,7 +83,7 @@ fn begin(path: &Path) -> io::Result<File> {
 /// Version of the format. Version 2 has lines with the fleet.
 const VERSION: u32 = 2;
 
-/// Returns the file's metadata line. `lab::trace` reads its first three fields.
+/// Returns the file's metadata line. `simulator::trace` reads its first three fields.
 pub(super) fn first_line() -> Vec<u8> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let meta = serde_json::json!({

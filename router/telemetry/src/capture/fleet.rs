@@ -33,7 +33,7 @@ impl FleetLines {
     }
 }
 
-/// Returns the line of a fleet. `lab::trace` reads it.
+/// Returns the line of a fleet. `simulator::trace` reads it.
 pub(super) fn line(fleet: &FleetRecord) -> Vec<u8> {
     let mut line = serde_json::json!({ "fleet": fleet }).to_string().into_bytes();
     line.push(b'\n');

@@ -3,15 +3,15 @@ use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use lab::trace::{Format, Turn};
 use policy::fingerprint::{Chain, ChainBuilder};
 use policy::units::Tokens;
 use proptest::prelude::*;
+use simulator::trace::{Format, Turn};
 
 use super::memory::Memory;
 use super::numbers::{BLOCK_TOKENS, Line, Numbers};
 use super::*;
-use lab::trace_file::TraceFile;
+use simulator::trace_file::TraceFile;
 
 mod fleet_lines;
 
@@ -308,7 +308,7 @@ fn a_turn_that_is_very_late_is_counted_and_left_out() {
 }
 
 fn turns_of(trace: &[u8]) -> Vec<Turn> {
-    let mut reader = lab::trace::Reader::new(Format::Capture);
+    let mut reader = simulator::trace::Reader::new(Format::Capture);
     let lines = str::from_utf8(trace).unwrap().lines();
     lines.filter_map(|line| reader.line(line).unwrap()).collect()
 }
@@ -464,7 +464,7 @@ proptest! {
         let few = NonZeroUsize::new(keys).unwrap();
         let mut numbers = Numbers::remembering(NonZeroUsize::new(2).unwrap(), few);
         let mut chats: Vec<Vec<(&'static str, String)>> = vec![Vec::new(); 4];
-        let mut reader = lab::trace::Reader::new(Format::Capture);
+        let mut reader = simulator::trace::Reader::new(Format::Capture);
         reader.line(&format!(r#"{{"meta":{{"capture":true,"bs":{BLOCK_TOKENS}}}}}"#)).unwrap();
         for (at, (conversation, what)) in moves.into_iter().enumerate() {
             let chat = &mut chats[conversation as usize];

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use lab::side_by_side::{header, rows};
 use serde_json::{Map, Value};
+use simulator::side_by_side::{header, rows};
 
 use super::super::format::{count, list, ms, number, plain, share, text, time};
 use super::super::table::{Align, Table};
