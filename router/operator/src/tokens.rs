@@ -13,7 +13,6 @@ use crate::secret::{Sealed, bearer, hash};
 pub struct Principal {
     /// Name of the token; `loopback` where there are no tokens.
     pub name: Arc<str>,
-    /// Role.
     pub role: Role,
 }
 
@@ -29,7 +28,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens of a configuration.
+    /// Returns the tokens of a configuration.
     pub fn new(admin: &config::Admin) -> Self {
         let token = |token: &config::Token| {
             let principal = Principal {

@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::keys::{Values, differing, in_words, values_of, with};
 use super::{Change, Revision, Source};
 
-/// Longest time for which a change can be made, in seconds: a week.
+/// Longest duration of a temporary change, in seconds: a week.
 pub const LONGEST_S: f64 = 604_800.0;
 
 /// The end of a temporary value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timer {
-    /// Time at which it is due, by the router's clock.
+    /// Time at which the value ends, by the router's clock.
     pub due: Millis,
     /// Value that returns; `None` if the key is absent then.
     pub back_to: Option<Value>,
