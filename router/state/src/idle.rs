@@ -1,4 +1,4 @@
-//! Whether the router is idle. Background tasks wake the CPU less often while it is.
+//! Detects whether the router is idle. Background tasks wake the CPU less often while it is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
