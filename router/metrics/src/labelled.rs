@@ -20,7 +20,6 @@ use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
 
-/// A counter.
 pub type Counter = counter::Counter;
 pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
 pub(super) type IntGauge = gauge::Gauge;
@@ -78,7 +77,7 @@ impl Workers {
 pub trait Made: Clone + fmt::Debug + Send + Sync + EncodeMetric + 'static {
     /// Creates a metric at zero.
     fn made(spec: &Spec) -> Self;
-    /// Type on the page.
+    /// Type on the metrics page.
     const TYPE: MetricType;
 }
 
@@ -297,7 +296,7 @@ impl<M: Made> ByWorker for Shared<M> {
     }
 }
 
-/// Returns the values of the series in which these are counted.
+/// Returns the values of the series in which these values are counted, and how they map to it.
 fn own(
     spec: &Spec,
     workers: &Workers,

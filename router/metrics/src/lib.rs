@@ -132,7 +132,7 @@ impl Metrics {
         }
     }
 
-    /// Names the commit that the router is built from; empty if it is unknown.
+    /// Sets the commit that the router is built from; empty if it is unknown.
     pub fn name_build(&self, commit: &str) {
         self.process.name_build(commit);
     }
