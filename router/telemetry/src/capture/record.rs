@@ -15,7 +15,7 @@ const NUMBERS: usize = 12;
 pub(super) struct Arrival {
     /// Microseconds of the router's clock.
     pub(super) at_us: u64,
-    /// Orders equal times.
+    /// Orders turns that arrived in the same microsecond.
     pub(super) sequence: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Record<'a> {
     pub predicted_cached: Tokens,
     /// Cached tokens, as the worker reported.
     pub reported_cached: Option<u64>,
-    /// How the response ended.
+    /// Outcome of the turn, as in the metrics.
     pub outcome: Cow<'a, str>,
 }
 
