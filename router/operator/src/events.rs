@@ -1,7 +1,7 @@
 //! Publishes changes of the router's state as they happen.
 //!
-//! All events share one bounded channel. A slow subscriber misses events and gets the number of missed ones; publishing never
-//! waits.
+//! All events share one bounded channel. A slow subscriber misses events and gets the number of missed ones; publishing
+//! never waits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
