@@ -16,7 +16,7 @@ use super::reason;
 use crate::Admin;
 use operator::tokens::Principal;
 
-/// A call of an operation.
+/// An authenticated call of an operation.
 #[derive(Debug)]
 pub struct Call {
     pub admin: Arc<Admin>,

@@ -62,7 +62,7 @@ pub struct Sample {
     pub turns: BTreeMap<String, u64>,
     /// Late turns by cause.
     pub causes: BTreeMap<String, u64>,
-    /// Requests by outcome.
+    /// Finished requests by outcome.
     pub requests: BTreeMap<String, u64>,
     /// Prompt tokens by kind: all, predicted_cached, reported_cached.
     pub prompt: BTreeMap<String, u64>,

@@ -32,7 +32,7 @@ struct Shown {
 /// Remainder of a limit.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Allowance {
-    /// Remaining units; negative if the key is overdrawn, which delays its next requests.
+    /// Remaining units; negative if the key is overdrawn. Requests are refused until enough units have accrued.
     left: f64,
     /// Largest remainder.
     burst: f64,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 
-/// The caller.
+/// The caller, and how it was authenticated.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Session {
     /// Name of the caller's token; `loopback` if the router has no tokens.

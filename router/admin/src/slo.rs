@@ -22,7 +22,7 @@ pub struct SloState {
     pub tail: TailState,
     /// Most recent trims, the newest first.
     pub given_up: Vec<Trimmed>,
-    /// State of each worker.
+    /// State of each worker in the fleet.
     pub workers: Vec<WorkerState>,
     /// Expected behaviour of conversations over all traffic.
     pub habits: ClassState,

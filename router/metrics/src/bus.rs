@@ -87,7 +87,7 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Counters of the bus.
+/// Counters of messages and events between replicas.
 #[derive(Clone, Debug)]
 pub struct BusCounters {
     messages: Labelled<Counter>,

@@ -46,7 +46,7 @@ pub(super) struct Workers(Arc<Known>);
 #[derive(Debug, Default)]
 struct Known {
     names: Mutex<HashSet<String>>,
-    /// Metrics with a label for the worker.
+    /// Metrics that have a label for workers.
     metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
 }
 
@@ -211,11 +211,11 @@ struct Series<M> {
     names: Vec<HashSet<String>>,
 }
 
-/// How requested label values map to a series.
+/// Mapping of requested label values to a series.
 enum Folded {
-    /// They have a series of their own.
+    /// The values have a series of their own.
     Not,
-    /// Some map to `other`. `is_bounded` says whether the mapping may be remembered.
+    /// Some values map to `other`. `is_bounded` says whether the mapping may be remembered.
     Into { is_bounded: bool },
 }
 

@@ -61,7 +61,7 @@ use self::tail::Tail;
 pub use self::traces::TraceCounters;
 use self::workers::Fleet;
 
-/// All metrics, registered.
+/// All metrics of the router, in one registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,

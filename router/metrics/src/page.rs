@@ -39,7 +39,7 @@ pub struct Gauges {
     pub admission: AdmissionGauges,
     /// Other replicas, if configured.
     pub bus: Option<BusGauges>,
-    /// Dropped lines of the log.
+    /// Lines of the log that were dropped since the start.
     pub log_dropped: Dropped,
 }
 

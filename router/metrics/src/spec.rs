@@ -56,7 +56,7 @@ pub struct Spec {
 pub const MAX_WORKERS: usize = 64;
 /// Largest number of series of one router, whatever its fleet.
 pub const MAX_SERIES: usize = 20_000;
-/// Label value for everything without a series of its own.
+/// Label value of the series for all values without a series of their own.
 pub const OTHER: &str = protocol::names::OTHER;
 
 /// Buckets of times to first token, from a cached short prompt to a minute in a queue.
@@ -66,7 +66,7 @@ pub const SECONDS: Buckets = Buckets {
     ],
     exemplars: false,
 };
-/// The same buckets with exemplars.
+/// Buckets of [`SECONDS`] with exemplars.
 pub const TRACED_SECONDS: Buckets = Buckets {
     exemplars: true,
     ..SECONDS

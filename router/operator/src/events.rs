@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// Channel of events.
+/// Channel of events, shared by all subscribers.
 #[derive(Debug)]
 pub struct Events {
     sender: broadcast::Sender<Arc<Event>>,

@@ -19,7 +19,7 @@ pub struct Running {
     pub memory: Memory,
     /// Largest size in bytes.
     pub max_bytes: usize,
-    /// When it was started, in milliseconds since 1970.
+    /// Time at which the capture was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     is_running: bool,
     turns: Outcomes,

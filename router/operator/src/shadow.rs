@@ -1,6 +1,7 @@
 //! Evaluates a policy on live traffic without affecting it.
 //!
-//! The result shows where the policies disagree, not how the fleet would behave under the other one; the preview does.
+//! The result shows where the policies disagree, not how the fleet would behave under the shadow policy, which a
+//! preview shows.
 
 use parking_lot::Mutex;
 use policy::route::{self, Decision, Settings, Snapshot, Turn};

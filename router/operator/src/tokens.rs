@@ -19,7 +19,7 @@ pub struct Principal {
 /// Hash and role of each token or key, by name.
 pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
-/// Tokens in force.
+/// Tokens in force, and the rules for callers without one.
 #[derive(Debug, Default)]
 pub struct Tokens {
     required: bool,

@@ -26,7 +26,6 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// Returns whether the router is idle.
     pub fn is_idle(&self) -> bool {
         *self.is_idle.borrow()
     }

@@ -42,7 +42,7 @@ pub trait TurnReports: Debug + Send + Sync {
     fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]);
 }
 
-/// A turn reported to the others. Dropping it reports its end, unless it was answered.
+/// A turn that was reported to other replicas. Dropping it reports its end, unless [`answered`](Self::answered) has.
 pub trait ReportedTurn: Debug + Send + Sync {
     /// Reports the first token.
     fn begun(&self);

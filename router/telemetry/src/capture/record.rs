@@ -30,7 +30,6 @@ pub struct Record<'a> {
     pub conversation: Option<u64>,
     /// Class of the objective; empty for the configured one.
     pub class: Cow<'a, str>,
-    /// Requested model.
     pub model: Cow<'a, str>,
     /// Objective for the time to first token.
     pub objective: Millis,

@@ -71,7 +71,7 @@ pub trait Target: Debug + Send + Sync {
 pub struct TurnFacts {
     /// Requested model; empty if none.
     pub model: Arc<str>,
-    /// Name of the conversation.
+    /// Name of the conversation, if known.
     pub conversation: Option<Arc<str>>,
     /// Objective for the time to first token.
     pub objective: Millis,
@@ -90,7 +90,6 @@ pub struct ChoiceFacts {
     pub policy: &'static str,
     /// Rule of the policy that decided.
     pub reason: &'static str,
-    /// Tokens of the prompt.
     pub prompt: Tokens,
     /// Predicted cached tokens.
     pub cached: Tokens,

@@ -103,7 +103,7 @@ impl Trace {
         });
     }
 
-    /// Begins a stage.
+    /// Begins a stage, which ends when the returned value is dropped.
     #[must_use]
     pub fn begin(&self, stage: Stage) -> StageSpan {
         StageSpan {
