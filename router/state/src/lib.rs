@@ -56,7 +56,8 @@ pub const MAX_COPIED_BYTES: usize = 256 << 20;
 /// The state that every part of the router shares.
 #[derive(Debug)]
 pub struct State {
-    /// Configuration at the start. A reload replaces only values in [`State::live`], `policy` and `operator`.
+    /// Configuration at the start. Values that a reload replaces are in [`State::live`], `policy`, `operator` and
+    /// `tls`.
     pub config: Config,
     live: ArcSwap<Live>,
     pub tls: Tls,

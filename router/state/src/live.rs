@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use config::Config;
 
-/// Settings that can change while the router serves, except for the policy and those of administration.
+/// Settings that a reload can change and that no other part of the router keeps.
 #[derive(Clone, Debug)]
 pub struct Live {
     pub objective: config::Objective,
