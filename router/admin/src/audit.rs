@@ -1,4 +1,4 @@
-//! The audit log.
+//! Returns the newest entries of the audit log.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::operation::Operation;
 use super::problem::Problem;
 use operator::audit::Entry;
 
-/// How many are wanted.
+/// Bound on the number of entries.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Newest {
-    /// Most entries of the answer.
+    /// Most entries to return; 100 unless given.
     #[schemars(range(min = 1, max = 1000))]
     pub(super) limit: usize,
 }
@@ -25,14 +25,14 @@ impl Default for Newest {
     }
 }
 
-/// The audit log's newest entries.
+/// Newest entries of the audit log.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Log {
-    /// Newest first.
+    /// Entries, newest first.
     entries: Vec<Arc<Entry>>,
-    /// Entries that could not be written to the file.
+    /// Number of entries that could not be written to the file.
     write_failures: u64,
-    /// Refused requests that were left out, because there were too many of a name.
+    /// Number of refused requests that were not recorded because their caller had too many.
     refused_left_out: u64,
 }
 

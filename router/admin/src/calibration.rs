@@ -14,7 +14,7 @@ use fleet::facts::Serves;
 use fleet::overrides::Measured;
 use replicas::calibrations::Calibration;
 
-/// What was measured.
+/// Body of a calibration: a measured prefill cost.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Calibrate {
@@ -27,20 +27,20 @@ struct Calibrate {
     /// γ: milliseconds per (uncached token × context token).
     #[schemars(range(min = 0, max = 1e3))]
     gamma_ms_per_token2: f64,
-    /// Milliseconds that a prompt takes at the least; 0 where no floor was found.
+    /// Least time of a prefill in milliseconds; 0 if no floor was found.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1e9))]
     floor_ms: f64,
-    /// The model that was measured: the worker has to serve it, if it is known what it serves.
+    /// Model that was measured. The calibration is refused if the worker is known not to serve it.
     #[serde(default)]
     #[schemars(length(max = 500))]
     model: Option<String>,
-    /// When, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     measured_at_unix_s: u64,
-    /// Share of the variance that these numbers explain.
+    /// Share of the measured variance that these coefficients explain.
     #[schemars(range(min = 0, max = 1))]
     r_squared: f64,
-    /// For the audit log.
+    /// Reason for the change, recorded in the audit log.
     #[schemars(length(min = 1, max = 500))]
     reason: String,
 }

@@ -16,14 +16,12 @@ use super::reason;
 use crate::Admin;
 use operator::tokens::Principal;
 
-/// A call of an operation.
+/// An authenticated call of an operation.
 #[derive(Debug)]
 pub struct Call {
-    /// The router.
     pub admin: Arc<Admin>,
     /// The authenticated caller.
     pub who: Principal,
-    /// Header fields of the request.
     pub headers: HeaderMap,
     pub(super) parameters: Vec<(String, String)>,
     pub(super) query: String,
@@ -39,13 +37,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Serialises the body as JSON. Fails if the value cannot be serialised.
+    /// Creates a response with the value as JSON. Fails if the value cannot be serialised.
     pub fn json(value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| Problem::internal(error.to_string()))?;
         Ok(Self::of_type("application/json", body))
     }
 
-    /// Sends bytes or a stream of this media type.
+    /// Creates a response with bytes or a stream of this media type.
     pub fn of_type(media_type: &'static str, body: impl Into<Body>) -> Self {
         let mut response = Response::new(body.into());
         let headers = response.headers_mut();
@@ -68,7 +66,7 @@ impl Reply {
         self
     }
 
-    /// Records the change for the audit log.
+    /// Sets the states before and after the change, for the audit log.
     #[must_use]
     pub fn changed(mut self, before: &impl Serialize, after: &impl Serialize) -> Self {
         self.change = (

@@ -1,4 +1,4 @@
-//! The newest turns in memory, on which new weights can be evaluated.
+//! Captures the newest turns in memory, so that other policies can be evaluated on them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use operator::recent::DEFAULT_BYTES;
 /// Bytes per piece of the streamed response.
 const PART_BYTES: usize = 64 * 1024;
 
-/// What is captured.
+/// State of the capture.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Status {
-    /// Whether turns are added.
+    /// Whether turns are being captured.
     running: bool,
-    /// Turns that are held.
+    /// Number of captured turns.
     turns: usize,
-    /// Bytes that they take.
+    /// Size of the captured turns in bytes.
     bytes: usize,
-    /// Most bytes that they may take; then the oldest go.
+    /// Largest size of the captured turns in bytes, beyond which the oldest are dropped.
     max_bytes: usize,
-    /// When it was started, in milliseconds since 1970.
+    /// Time at which the capture was started, in milliseconds since 1970; `null` if none was.
     since_unix_ms: Option<u64>,
-    /// Turns that were left out, because they are too long for so few bytes.
+    /// Number of turns left out because each exceeds half of `max_bytes`.
     left_out: u64,
 }
 
-/// The beginning of a capture.
+/// Body of a request to start a capture.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Start {
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
-    /// Most bytes that the turns may take; 16 MiB unless given.
+    /// Largest size of the captured turns in bytes; 16 MiB unless given.
     #[serde(default)]
     #[schemars(range(min = 65_536, max = 268_435_456))]
     max_bytes: Option<u32>,
@@ -158,7 +158,7 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
     }
 }
 
-/// Serialises turns on a blocking thread.
+/// Runs a function that serialises turns on a blocking thread. Fails if it panics.
 pub(super) async fn written<T: Send + 'static>(
     write: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {

@@ -1,4 +1,4 @@
-//! Recent decisions, by page or by request.
+//! Returns recent decisions, by page or by request.
 
 use policy::slo::Cause;
 use schemars::JsonSchema;
@@ -14,56 +14,56 @@ use telemetry::context::TraceId;
 
 /// Largest page.
 const MOST: usize = 200;
-/// Most request ids that are named where several begin as asked.
+/// Most request ids that are named where several begin with the requested text.
 const CANDIDATES: usize = 8;
 
-/// Which decisions are wanted.
+/// Conditions on decisions. Absent ones match all.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Wanted {
-    /// That chose this worker.
+    /// Name of the worker that was chosen.
     worker: Option<String>,
-    /// Whose objective is of this class.
+    /// Class of the turn's objective.
     class: Option<String>,
-    /// Of this trace: 32 hexadecimal digits.
+    /// Trace of the request, as 32 hexadecimal digits.
     trace: Option<String>,
-    /// With the number that the answer carried in `x-tailroute-decision`.
+    /// Number of the decision, as in the response header `x-tailroute-decision`.
     decision: Option<u64>,
-    /// That missed their objective (true), or have not by now (false).
+    /// Whether the turn missed its objective. Turns without a first token so far have not missed it.
     late: Option<bool>,
-    /// That have ended (true), or are running (false).
+    /// Whether the turn has ended.
     finished: Option<bool>,
-    /// That missed it for this reason.
+    /// Cause for which the turn missed its objective.
     #[schemars(with = "CauseName")]
     cause: Option<CauseName>,
-    /// With a first token at this time or later, in milliseconds since 1970. Turns without one count by their arrival.
+    /// Earliest time of the first token, in milliseconds since 1970. Turns without one count by their arrival.
     from_unix_ms: Option<f64>,
-    /// With a first token at this time or earlier, likewise.
+    /// Latest time of the first token, in milliseconds since 1970. Turns without one count by their arrival.
     until_unix_ms: Option<f64>,
-    /// Older ones: the `next` of the page before.
+    /// Position to continue at: the `next` of the previous page. The newest decisions if absent.
     before: Option<u64>,
-    /// Most decisions of the page.
+    /// Most decisions to return; 50 unless given.
     #[schemars(range(min = 1, max = 200))]
     limit: usize,
 }
 
-/// Why a turn was late.
+/// Cause for which a turn missed its objective.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum CauseName {
-    /// It waited.
+    /// The turn waited in the router, or for other prefills.
     Queue,
-    /// Tokens that could have been cached were not.
+    /// Tokens that could have been cached had to be computed.
     Miss,
-    /// A worker has become slow.
+    /// A worker that has become slow, or the load that it leaves to the others, delayed the turn.
     SlowWorker,
-    /// The engine was slower than its fitted cost.
+    /// The engine took longer than its fitted cost.
     Engine,
-    /// Time passed that the engine knows nothing of.
+    /// Time passed that the engine does not account for.
     Network,
-    /// Its own new tokens take longer than the objective.
+    /// The turn's new tokens alone take longer than the objective.
     Prompt,
-    /// Its answer came in one piece.
+    /// The response was not streamed, so the first token came with the last.
     Whole,
 }
 

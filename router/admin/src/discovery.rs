@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 
-/// How it is with discovery.
+/// State of discovery.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Sources {
-    /// What finds workers, those before that are believed more; empty if nothing does.
+    /// Sources of workers, in order of precedence; empty if none is configured.
     sources: Vec<SourceState>,
-    /// Most workers that are taken of all of them.
+    /// Most workers taken from all sources together.
     max_workers: usize,
 }
 

@@ -83,8 +83,8 @@ fn admit(
     Ok(who)
 }
 
-/// Without tokens, any local process may call the API, but no page that a browser loaded from elsewhere. Such a
-/// request names another host or is marked as cross-site.
+/// Fails for requests of pages that a browser loaded from elsewhere: these name another host or are marked as
+/// cross-site. Without tokens, any local process may call the API, but no such page.
 pub(super) fn local_only(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).unwrap_or_default();
@@ -207,7 +207,7 @@ fn subject(operation: &Operation) -> String {
     subject.unwrap_or_default().to_owned()
 }
 
-/// Returns the reason in the body, even if the rest of the body is invalid. Control characters are escaped.
+/// Returns the reason in the body, even if other fields are invalid. Control characters are escaped.
 fn reason(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(shorten(body.get("reason")?.as_str()?.to_owned()))

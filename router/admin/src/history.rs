@@ -41,13 +41,13 @@ const MOST_WORKERS: usize = 64;
 #[derive(Debug, Default)]
 pub struct History(Mutex<Kept>);
 
-/// Samples and marks, the oldest first.
+/// Samples and changes of the last day, the oldest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Past {
     /// Cumulative counters and loads: every ten seconds of the last quarter of an hour, every minute of the last three
     /// hours, every five minutes before that.
     pub samples: Vec<Sample>,
-    /// Changes in that time.
+    /// Changes of the last day, at most 1,000.
     pub marks: Vec<Mark>,
 }
 
@@ -58,39 +58,39 @@ pub struct Sample {
     pub at_unix_ms: u64,
     /// Turns by the upper bound of their time to first token in seconds, cumulative over the bounds.
     pub ttft: BTreeMap<String, u64>,
-    /// Turns by `MET CLASS`, such as `true default`.
+    /// Turns by whether they were within their objective, and by class: `true default`, `false default`.
     pub turns: BTreeMap<String, u64>,
     /// Late turns by cause.
     pub causes: BTreeMap<String, u64>,
-    /// Requests by outcome.
+    /// Finished requests by outcome.
     pub requests: BTreeMap<String, u64>,
-    /// Prompt tokens by kind: cached, uncached.
+    /// Prompt tokens by kind: all, predicted_cached, reported_cached.
     pub prompt: BTreeMap<String, u64>,
     /// Prompt tokens of turns whose worker reports cached tokens, by stage: prompt, available, captured, delivered.
     #[serde(default)]
     pub hits: BTreeMap<String, u64>,
     /// Requests waiting at the admission gate.
     pub waiting: u64,
-    /// Revision of the policy.
+    /// Number of the policy revision in force.
     pub policy_revision: u64,
-    /// Load of the first 64 workers by name.
+    /// Load of the first 64 workers, by name.
     pub workers: BTreeMap<String, Load>,
 }
 
 /// Load of a worker at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Load {
-    /// Whether it receives turns.
+    /// Whether the worker is ready to receive turns.
     pub ready: bool,
-    /// Requests in flight.
+    /// Requests sent to the worker and not finished.
     pub in_flight: u32,
-    /// Predicted wait.
+    /// Predicted time before a request sent now would start its prefill, in milliseconds.
     pub wait_ms: f64,
-    /// ρ.
+    /// ρ: prefill work routed to the worker, as a share of its time.
     pub utilisation: f64,
 }
 
-/// The parts of the history to return.
+/// Parts of the history to return.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Asked {
@@ -98,12 +98,12 @@ struct Asked {
     samples: Option<bool>,
 }
 
-/// A change.
+/// A change of the policy, a worker or the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mark {
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Kind of the change: `policy`, `worker`, `breaker`, `slow` or `reload`.
+    /// Kind of the change: `policy`, `worker`, `breaker`, `slow`, `overload` or `reload`.
     pub kind: String,
     /// Subject of the change, such as a worker's name.
     pub subject: String,
@@ -113,7 +113,7 @@ pub struct Mark {
 }
 
 impl History {
-    /// Returns what is kept.
+    /// Returns the samples and marks that are kept.
     #[must_use]
     pub fn past(&self) -> Past {
         self.0.lock().past()
@@ -203,7 +203,7 @@ fn describe(event: &Event) -> String {
     }
 }
 
-/// Starts a thread that samples while the router lives; no request waits for it. Fails if the thread cannot start.
+/// Starts a thread that samples as long as `admin` lives; no request waits for it. Fails if the thread cannot start.
 pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
     let (of, runtime) = (Arc::downgrade(admin), Handle::current());
     let mut events = admin.state.operator.events.listen();
@@ -231,7 +231,7 @@ pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the changes since the last step, and a sample.
+/// Records the changes since the last step, and a sample.
 fn step(admin: &Admin, events: &mut Receiver<Arc<Event>>) {
     loop {
         match events.try_recv() {

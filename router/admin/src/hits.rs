@@ -6,17 +6,17 @@ use serde::Serialize;
 
 use super::Admin;
 
-/// The window: an hour, or the time since the start.
+/// Longest window of an account in milliseconds: an hour.
 const WINDOW_MS: f64 = 3_600_000.0;
-/// Share of the prompt tokens below which a loss is not worth a name.
+/// Share of the prompt tokens below which a loss is not reported.
 const LITTLE: f64 = 0.05;
 
-/// Prompt tokens of the turns whose worker reports cached tokens, and what became of them.
+/// Account of the prompt tokens of turns whose worker reports cached tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hits {
-    /// Seconds counted: the last hour, or the time since the router's start.
+    /// Length of the window in seconds: the last hour, or the time since the router's start.
     pub window_s: f64,
-    /// All prompt tokens.
+    /// Prompt tokens of those turns.
     pub prompt_tokens: u64,
     /// Tokens that the best ready worker was believed to hold at the choice.
     pub available_tokens: u64,
@@ -30,15 +30,15 @@ pub struct Hits {
     pub verdict: String,
 }
 
-/// What costs hits.
+/// Cause of lost cache hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// No ready worker held the tokens.
     Workload,
-    /// A ready worker held them that was not chosen.
+    /// A ready worker that was not chosen held the tokens.
     Routing,
-    /// The chosen worker was believed to hold them and did not.
+    /// The chosen worker was believed to hold the tokens and did not report them as cached.
     Eviction,
 }
 

@@ -18,15 +18,15 @@ const LOOKED_AT: usize = 2_000;
 const COPIES: usize = 16;
 const MOST: usize = 200;
 
-/// Which prefixes are wanted.
+/// Selection of prefixes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Wanted {
-    /// Of which this worker holds something.
+    /// Name of a worker: only prefixes of which it holds a part. All prefixes if absent.
     worker: Option<String>,
-    /// Which come first.
+    /// Order of the prefixes; `largest` unless given.
     order: Order,
-    /// Most prefixes of the answer.
+    /// Most prefixes to return; 50 unless given.
     #[schemars(range(min = 1, max = 200))]
     limit: usize,
 }
@@ -41,56 +41,56 @@ impl Default for Wanted {
     }
 }
 
-/// An order of prefixes.
+/// Order of prefixes, and whether ends or branch points are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Order {
-    /// Whole conversations, the longest copy first.
+    /// Ends of prefixes, those with the longest copy first.
     Largest,
-    /// Whole conversations, the last used first.
+    /// Ends of prefixes, the most recently used first.
     Newest,
-    /// Beginnings that go on in several ways, those in the most ways first.
+    /// Branch points, those with the most continuations first.
     Shared,
 }
 
-/// Prefixes.
+/// Size of the index, and some of its prefixes.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Shown {
-    /// Distinct keys (pieces of prompts of 256 bytes to 4 KB, or an engine's blocks) that any worker holds.
+    /// Number of distinct keys that workers hold: pieces of prompts of 256 bytes to 4 KB, or an engine's blocks.
     keys: u64,
-    /// The same, counted once for each worker.
+    /// Number of keys that workers hold, each counted once per worker.
     entries: u64,
-    /// Bytes that the index takes.
+    /// Size of the index in bytes.
     bytes: u64,
-    /// Whether all prefixes were looked at, and not only the 2,000 used last.
+    /// Whether all prefixes were examined, and not only the 2,000 most recently used.
     complete: bool,
-    /// As many of them as were asked for.
+    /// The selected prefixes, at most `limit`.
     prefixes: Vec<ShownPrefix>,
 }
 
-/// Where a prefix ends, or parts.
+/// A point where prefixes end or branch.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ShownPrefix {
-    /// The hash that names it: 16 hexadecimal digits.
+    /// Hash that identifies the prefix, as 16 hexadecimal digits.
     prefix: String,
-    /// Its keys.
+    /// Number of keys in the prefix.
     keys: u32,
-    /// In how many ways known prefixes go on from it.
+    /// Number of known continuations; 0 at an end.
     forks: u32,
-    /// Workers that hold any of its last part.
+    /// Number of workers that hold any of the prefix's last part.
     holders: u32,
-    /// Who holds how much of it, the longest copy first: at most 16 of them, or the worker that was asked for.
+    /// Copies of the prefix, the longest first: at most 16, or only that of the selected worker.
     copies: Vec<ShownCopy>,
 }
 
-/// What one worker holds of a prefix.
+/// One worker's copy of a prefix.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ShownCopy {
-    /// The worker.
+    /// Name of the worker.
     worker: String,
-    /// Leading keys that it holds.
+    /// Number of leading keys that the worker holds.
     keys: u32,
-    /// Tokens in them, as far as they can be told.
+    /// Number of tokens in those keys; `null` if unknown.
     tokens: Option<u64>,
 }
 

@@ -11,32 +11,32 @@ use super::problem::Problem;
 use super::reason::Because;
 use proxy::admission::limits::Left;
 
-/// Keys.
+/// API keys.
 #[derive(Debug, Serialize, JsonSchema)]
 struct List {
-    /// All of them, by name.
+    /// All API keys, by name.
     keys: Vec<Shown>,
 }
 
-/// A key, and what it may still use.
+/// An API key and the remainders of its limits.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Shown {
-    /// Its name.
+    /// Name of the key.
     name: String,
-    /// Requests, if they are bounded.
+    /// Remaining requests; `null` if they are not limited.
     requests: Option<Allowance>,
-    /// Tokens of prompts and answers, if they are bounded.
+    /// Remaining tokens of prompts and responses; `null` if they are not limited.
     tokens: Option<Allowance>,
 }
 
-/// What is left of a bound.
+/// Remainder of a limit.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Allowance {
-    /// So much; below zero: overdrawn, and paid for by the key's next requests.
+    /// Remaining units; negative if the key is overdrawn. Requests are refused until enough units have accrued.
     left: f64,
-    /// The most that it can be.
+    /// Largest remainder.
     burst: f64,
-    /// In so many seconds it is all there again.
+    /// Seconds until the remainder is the largest again, without further use.
     full_in_s: f64,
 }
 

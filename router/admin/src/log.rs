@@ -1,4 +1,4 @@
-//! The log level, by module.
+//! Returns and sets the level of the router's log, by module.
 
 use axum::http::Method;
 use config::Role;
@@ -11,20 +11,22 @@ use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::Reason;
 
-/// What is logged.
+/// Level of the router's log.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Level {
-    /// As `log.level`: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
+    /// Level as in `log.level`: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as
+    /// `info,tailroute=debug`.
     level: String,
 }
 
-/// What is to be logged.
+/// Body of a change of the log's level.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PutLevel {
-    /// As `log.level`.
+    /// Level as in `log.level`: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as
+    /// `info,tailroute=debug`.
     level: String,
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
 }

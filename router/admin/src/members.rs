@@ -13,19 +13,19 @@ use super::reason::{Forced, Reason};
 use super::workers::{NAME, Shown, named, shown};
 use fleet::JoinError;
 
-/// A worker that is to join.
+/// Body of a request to add a worker.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Join {
-    /// The worker, with the keys of `[[workers]]` but those that name files, and `ranks`.
+    /// Keys of `[[workers]]`, except for `ranks` and those that name files.
     worker: WorkerDocument,
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
 }
 
-/// What the audit log records of a worker that was added: what was asked for, without what is only assumed until the
-/// worker reports it.
+/// Record in the audit log of a worker that was added: the requested values, without those that are assumed until the
+/// worker reports them.
 #[derive(Serialize)]
 struct Added {
     url: String,

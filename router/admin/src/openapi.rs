@@ -20,7 +20,7 @@ pub(super) fn operations() -> Vec<Operation> {
     )]
 }
 
-/// Returns the document of these operations.
+/// Returns the OpenAPI document of these operations.
 pub fn document(operations: &[Operation]) -> Value {
     let mut generator = SchemaSettings::draft2020_12()
         .with(|settings| settings.definitions_path = "/components/schemas".into())

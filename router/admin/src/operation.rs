@@ -16,27 +16,24 @@ pub type Shape = fn(&mut SchemaGenerator) -> Schema;
 type Answering = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + Send>>;
 type Handler = Box<dyn Fn(Call) -> Answering + Send + Sync>;
 
-/// One operation.
+/// An operation of the admin port.
 pub struct Operation {
-    /// The id: `operationId` in the document, `operation` in metrics, `action` in the audit log.
+    /// `operationId` in the OpenAPI document, `operation` in metrics, `action` in the audit log.
     pub id: &'static str,
-    /// The method.
     pub method: Method,
-    /// The path, with parameters in braces.
+    /// Path, with parameters in braces.
     pub path: &'static str,
-    /// The required role.
     pub role: Role,
-    /// A one-line summary.
+    /// Summary in one line.
     pub summary: &'static str,
     /// Name and description of each path parameter.
     pub parameters: Vec<(&'static str, &'static str)>,
-    /// Schema of the query.
+    /// Schema of the query: an object with one property per parameter.
     pub query: Option<Shape>,
-    /// Schema of the body.
+    /// Schema of the request's body.
     pub body: Option<Shape>,
     /// Name and description of each request header field, and whether it is required.
     pub headers: Vec<(&'static str, &'static str, bool)>,
-    /// The successful response.
     pub answer: Answer,
     /// Whether calls are recorded in the audit log.
     pub audited: bool,
@@ -47,11 +44,9 @@ pub struct Operation {
 
 /// The successful response of an operation.
 pub struct Answer {
-    /// The status.
     pub status: u16,
-    /// The media type.
     pub media_type: &'static str,
-    /// The schema of a JSON body.
+    /// Schema of the body; `None` if it is not JSON.
     pub shape: Option<Shape>,
     /// Name and description of each response header field.
     pub headers: Vec<(&'static str, &'static str)>,
@@ -148,7 +143,7 @@ impl Operation {
         self
     }
 
-    /// Sets a media type other than JSON.
+    /// Sets a media type other than JSON, and removes the schema.
     #[must_use]
     pub fn of_type(mut self, media_type: &'static str) -> Self {
         self.answer.media_type = media_type;
@@ -156,7 +151,7 @@ impl Operation {
         self
     }
 
-    /// Adds statuses of problems.
+    /// Adds statuses of problems to those that every operation has.
     #[must_use]
     pub fn fails(mut self, statuses: &[u16]) -> Self {
         self.problems.extend(statuses);

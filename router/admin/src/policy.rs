@@ -1,4 +1,4 @@
-//! The policy in force: read, change and rollback.
+//! Returns, changes and rolls back the policy in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,21 +27,21 @@ use replicas::live_policy::ChangeError;
 struct Shown {
     #[serde(flatten)]
     now: Arc<Revision>,
-    /// Its entity tag, for If-Match.
+    /// Entity tag of the revision, for If-Match.
     etag: String,
-    /// Whether this is what `[routing]` of the configuration says, which a restart begins with.
+    /// Whether the settings are those of `[routing]` in the configuration as it was last read.
     as_configured: bool,
-    /// What `[routing]` of the configuration says, if that differs.
+    /// Settings of `[routing]` in the configuration as it was last read; absent if they are in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PolicyDocument>")]
     configured: Option<Settings>,
-    /// The revision whose settings a rollback has restored.
+    /// Revision whose settings this request has restored; absent unless it is a rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     restored_revision: Option<u64>,
-    /// The classes whose turns may have settings of their own (`classes`); `header` is of turns that bring their objective
-    /// along.
+    /// Classes whose turns may have settings of their own (`classes`); `header` is that of turns that carry their
+    /// objective in a header.
     turn_classes: Vec<String>,
-    /// Temporary values, and when they end, if there are any.
+    /// Temporary values in force, and when they end; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     reverts: Option<Reverts>,
 }
@@ -51,14 +51,14 @@ struct Shown {
 struct Reverts {
     /// Seconds until the first of them ends.
     in_s: f64,
-    /// Each temporary value, by its key: a JSON pointer into `settings`.
+    /// End of each temporary value, by its key: a JSON pointer into `settings`.
     keys: BTreeMap<String, Ending>,
 }
 
 /// The end of a temporary value.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Ending {
-    /// Seconds until it ends.
+    /// Seconds until the value ends.
     in_s: f64,
     /// The value that returns; `null` if the key is absent then.
     to: Option<serde_json::Value>,
@@ -66,35 +66,37 @@ struct Ending {
     since_revision: u64,
 }
 
-/// A new policy.
+/// Body of a change of the policy.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Put {
-    /// All of it.
+    /// The new policy, with all of its weights.
     settings: PolicyDocument,
-    /// Why, for the audit log.
+    /// Reason for the change, recorded in the audit log.
     reason: Reason,
-    /// Seconds after which the values that this changes return to the lasting ones. Other changes do not affect that.
+    /// Seconds after which the values that this request changes return to the lasting ones; if absent, the change is
+    /// lasting. Later changes of other values do not affect this.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
     revert_after_s: Option<f64>,
 }
 
-/// The way back.
+/// Body of a rollback.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Rollback {
-    /// To the settings of this revision; left out, to the last one before that was not temporary, without the temporary values that it had.
+    /// Revision whose settings are restored. If absent, it is the last one before the current that was not temporary,
+    /// and its temporary values are left out.
     #[serde(default)]
     to_revision: Option<u64>,
-    /// Why, for the audit log.
+    /// Reason for the change, recorded in the audit log.
     reason: Reason,
 }
 
-/// Revisions.
+/// Revisions of the policy.
 #[derive(Debug, Serialize, JsonSchema)]
 struct History {
-    /// Newest first; the first is in force.
+    /// Revisions, newest first; the first is in force.
     revisions: Vec<Arc<Revision>>,
 }
 

@@ -21,50 +21,50 @@ use operator::shadow::{Shadow, Tally};
 use replay::{self, PreviewError};
 
 const DEFAULT_TURNS: usize = 5_000;
-/// Most scores that a preview computes: turns × workers.
+/// Bound on turns × workers, and so on the scores that a preview computes.
 const MAX_SCORES: usize = 10_000_000;
 const LIMIT: Duration = Duration::from_secs(20);
 const NICE: i32 = 10;
 const FEWEST_TURNS: usize = 20;
 
-/// A policy to be tried.
+/// Body of a request for a preview.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Try {
-    /// All of it.
+    /// Policy to evaluate, with all of its weights.
     settings: PolicyDocument,
-    /// Play so many of the newest turns; 5,000 unless given.
+    /// Number of the newest captured turns to replay; 5,000 unless given, and fewer with many workers.
     #[serde(default)]
     #[schemars(range(min = 20, max = 50_000))]
     turns: Option<u32>,
-    /// Report even if the simulation does not reproduce the measured times within a factor of 1.5.
+    /// Whether to report even if the simulation does not reproduce the measured times within a factor of 1.5.
     #[serde(default)]
     anyway: bool,
 }
 
-/// A policy that follows the live traffic.
+/// Body of a request to evaluate a policy on live traffic.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Follow {
-    /// All of it.
+    /// Policy to evaluate, with all of its weights.
     settings: PolicyDocument,
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
 }
 
-/// What a shadow policy has seen.
+/// The shadow policy and its results.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Shadowed {
-    /// Whether one follows the traffic.
+    /// Whether a shadow policy is evaluated.
     running: bool,
-    /// It.
+    /// Settings of the shadow policy; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PolicyDocument>")]
     settings: Option<policy::route::Settings>,
-    /// Since when, in milliseconds since 1970.
+    /// Time at which the shadow policy was started, in milliseconds since 1970; `null` without one.
     since_unix_ms: Option<u64>,
-    /// What it would have done.
+    /// Differences between the shadow policy's decisions and those made; all zero without one.
     tally: Tally,
 }
 

@@ -9,31 +9,31 @@ use serde::Serialize;
 /// The media type of problem details.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// Something that went wrong.
+/// Problem details (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Problem {
-    /// What kind of problem, as a URI: `urn:tailroute:problem:` and its code.
+    /// Kind of the problem, as a URI: `urn:tailroute:problem:` and a code.
     #[serde(rename = "type")]
     kind: String,
-    /// The kind in words, the same for each problem of the kind.
+    /// Kind of the problem in words, the same for all problems of a kind.
     title: &'static str,
-    /// The HTTP status.
+    /// HTTP status of the response.
     status: u16,
-    /// What is wrong this time, and what to do about it.
+    /// Explanation of this problem and of its remedy.
     pub detail: String,
-    /// The fields that are wrong, where some are. Nothing of what was asked was done.
+    /// Invalid fields; absent if there are none. Nothing of the request was carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
 }
 
-/// A field that is wrong.
+/// An invalid field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FieldError {
-    /// Which, such as `settings.weights.locality`; empty for the document as a whole.
+    /// Path of the field, such as `settings.weights.locality`; empty for the document as a whole.
     pub field: String,
-    /// What is wrong with it.
+    /// Explanation of what is wrong with the field.
     pub detail: String,
-    /// The likely remedy, where there is one.
+    /// Likely remedy; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -82,7 +82,7 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail)
     }
 
-    /// 404: not found.
+    /// 404: there is no such object or path.
     pub fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
     }
@@ -228,7 +228,6 @@ impl Problem {
         )
     }
 
-    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

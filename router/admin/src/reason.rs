@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// Longest reason in characters.
 pub const MOST: usize = 500;
 
-/// The reason for a change.
+/// Reason for a change, recorded in the audit log.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Reason(pub String);
@@ -40,23 +40,23 @@ pub(crate) fn wrong(reason: &str) -> Option<&'static str> {
     }
 }
 
-/// A change that takes nothing else.
+/// Body of a change that takes only a reason.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Because {
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
 }
 
-/// A change that takes a worker out of service.
+/// Body of a change that takes a worker out of service.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Forced {
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
-    /// Also if it is the last ready worker; clients then get 503.
+    /// Whether to proceed even if this is the last ready worker; clients then get 503.
     #[serde(default)]
     pub force: bool,
 }

@@ -1,4 +1,4 @@
-//! The caller and its role, so that pages hide what it may not do.
+//! Returns the caller and its role, so that the console hides operations that the caller may not use.
 
 use config::Role;
 use schemars::JsonSchema;
@@ -7,16 +7,16 @@ use serde::Serialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 
-/// Who asks.
+/// The caller, and how it was authenticated.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Session {
-    /// The token's name; `loopback` where there are none.
+    /// Name of the caller's token; `loopback` if the router has no tokens.
     name: String,
-    /// What it may do.
+    /// Role of the caller.
     role: Role,
-    /// Whether a token has to be shown.
+    /// Whether the admin port requires a token.
     tokens: bool,
-    /// The router's version.
+    /// Version of the router.
     version: &'static str,
 }
 

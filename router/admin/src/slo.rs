@@ -14,29 +14,29 @@ use state::overload::OverloadReport;
 /// State of the objectives and of what follows from them: `GET /state/v1/slo`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SloState {
-    /// Objective, and the share of turns that has to meet it.
+    /// Objectives, and how they are met.
     pub objective: ObjectiveState,
     /// Overload of the fleet, while it lasts.
     pub overload: Option<OverloadReport>,
-    /// Value of the ends of silent conversations.
+    /// Terms of the value of a conversation's end that are common to all conversations.
     pub tail: TailState,
     /// Most recent trims, the newest first.
     pub given_up: Vec<Trimmed>,
-    /// State of each worker.
+    /// State of each worker in the fleet.
     pub workers: Vec<WorkerState>,
     /// Expected behaviour of conversations over all traffic.
     pub habits: ClassState,
-    /// The same by class, for the classes without an API key.
+    /// Expected behaviour of conversations by class, for the classes without an API key.
     pub classes: Vec<ClassState>,
-    /// Conversations remembered.
+    /// Number of conversations remembered.
     pub conversations: usize,
     /// Observations dropped because the queue was full.
     pub lessons_dropped: u64,
-    /// What became of prompt tokens that could have been cached.
+    /// Account of the prompt tokens that could have been cached.
     pub hits: Hits,
 }
 
-/// The objective, and how it is met.
+/// Objectives, and how they are met.
 #[derive(Clone, Debug, Serialize)]
 pub struct ObjectiveState {
     /// Share of turns that has to meet the objective.
@@ -45,16 +45,16 @@ pub struct ObjectiveState {
     pub classes: Vec<ObjectiveClass>,
 }
 
-/// One source of objectives.
+/// A source of objectives, and how its objective is met.
 #[derive(Clone, Debug, Serialize)]
 pub struct ObjectiveClass {
     /// `default`, `header`, or a configured name.
     pub class: String,
-    /// Time to first token to be met, if the class has a fixed one.
+    /// Time to first token that is the objective, in milliseconds; `null` for `header`, whose turns carry their own.
     pub ttft_ms: Option<f64>,
-    /// Turns since start within it.
+    /// Turns within the objective since the router's start.
     pub met: u64,
-    /// Turns since start that missed it.
+    /// Turns that missed the objective since the router's start.
     pub missed: u64,
 }
 
@@ -63,20 +63,20 @@ pub struct ObjectiveClass {
 pub struct WorkerState {
     /// Name of the worker.
     pub name: String,
-    /// Hint dialect found so far; `none` if the worker takes no hints.
+    /// Dialect in which hints are sent to the worker; `none` if it takes none.
     pub dialect: &'static str,
     /// Learned prefill cost.
     #[serde(flatten)]
     pub cost: Option<CostState>,
-    /// ρ: utilisation.
+    /// ρ: prefill work routed to the worker, as a share of its time.
     pub utilisation: f64,
-    /// Predicted wait.
+    /// Predicted time before a request sent now would start its prefill, in milliseconds.
     pub wait_ms: f64,
-    /// ξ_w: uncached tokens that fit in the configured objective.
+    /// ξ_w: uncached tokens of a prompt that the worker, when idle, computes within the configured objective.
     pub xi_tokens: f64,
-    /// Silent conversations on the worker.
+    /// Number of silent conversations on the worker.
     pub silent: usize,
-    /// Hints sent to the worker, if it takes any.
+    /// Objective last sent to the worker; `null` if none was.
     pub told: Option<SentObjective>,
 }
 

@@ -22,7 +22,7 @@ use operator::reloads::ReloadState;
 use policy::units::Millis;
 use replicas::BusState;
 
-/// Adds the routes of probes and scrapers, which have no token or one for metrics only.
+/// Adds the routes of probes, which need no token, and of metrics, which need one unless `admin.open_metrics` is set.
 pub(super) fn health(router: Router, admin: &Arc<Admin>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
@@ -37,10 +37,10 @@ pub(super) fn probes(admin: &Arc<Admin>) -> Router {
         .with_state(Arc::clone(admin))
 }
 
-/// Other replicas.
+/// State of the exchange with other replicas.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Replicas {
-    /// Whether `[fleet]` names a NATS server. Without one this router knows of no other.
+    /// Whether `[fleet]` names a NATS server. Without one, this router knows of no other replica.
     configured: bool,
     #[serde(flatten)]
     bus: Option<BusState>,
@@ -51,7 +51,7 @@ struct Replicas {
 struct Configuration {
     #[serde(flatten)]
     reloads: ReloadState,
-    /// When the router started, in milliseconds since 1970.
+    /// Time at which the router started, in milliseconds since 1970.
     started_unix_ms: f64,
     /// Address of the data port.
     listen: String,
@@ -124,7 +124,7 @@ fn may_scrape(admin: &Admin, headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Ready when a worker is ready, the state of other replicas is loaded, and the router is not draining.
+/// Responds with 200 if a worker is ready, the state of other replicas is loaded, and the router is not draining.
 async fn readyz(State(admin): State<Arc<Admin>>) -> (StatusCode, String) {
     if admin.state.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
@@ -140,7 +140,7 @@ async fn readyz(State(admin): State<Arc<Admin>>) -> (StatusCode, String) {
     }
 }
 
-/// Explains why no worker can get work, for example because all of them are cordoned or draining.
+/// Explains why no worker is ready, for example because all of them are cordoned or draining.
 fn why_none(admin: &Admin) -> String {
     if admin.state.config.discovery.is_on() && admin.state.fleet.present().is_empty() {
         return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();

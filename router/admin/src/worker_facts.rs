@@ -1,4 +1,4 @@
-//! What the router knows of a worker's engine, with sources and ages.
+//! The router's facts about a worker's engine, with sources and ages.
 
 use fleet::Worker;
 use fleet::facts::{Fact, FactSource};
@@ -6,30 +6,30 @@ use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Longest value that is shown.
+/// Longest value that is shown, in characters.
 const SHOWN_CHARS: usize = 256;
 
 /// A fact about a worker's engine.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct FactView {
-    /// The fact.
+    /// Name of the fact.
     fact: Fact,
-    /// Its value as text; absent if it is unknown.
+    /// Value as text, cut at 256 characters; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<String>,
-    /// Its source.
+    /// Source of the value; absent if the value is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<FactSource>,
-    /// Seconds since it was last confirmed.
+    /// Seconds since the value was last confirmed; absent if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     age_s: Option<f64>,
-    /// Seconds until it is asked again.
+    /// Seconds until the engine is next queried for the fact; absent if no query is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_in_s: Option<f64>,
-    /// Why it cannot be read at present; the value is the last one that was read.
+    /// Reason why the fact cannot be read at present; `value` is the last one that was read. Absent if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Seconds since it was first not read.
+    /// Seconds for which the fact could not be read; absent if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     failing_for_s: Option<f64>,
 }

@@ -1,4 +1,4 @@
-//! Where the router's figures about a worker come from. `tailroute doctor` judges a fleet by them.
+//! Sources of the router's figures about a worker. `tailroute doctor` judges a fleet by them.
 
 use config::KvEvents;
 use policy::fleet_record::{CapacitySource, CostSource};
@@ -9,43 +9,43 @@ use serde::Serialize;
 use crate::Admin;
 use fleet::Worker;
 
-/// The sources of a worker's figures.
+/// Sources of a worker's figures.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(super) struct Sources {
-    /// The data-parallel rank that its requests are pinned to, if its address has several.
+    /// Data-parallel rank that the worker's requests are pinned to; absent if its address has only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<u32>,
     /// Source of `capacity_tokens`.
     capacity_source: CapacitySource,
     /// Source of `cost`.
     cost_source: CostSource,
-    /// Observations that the cost was learned from.
+    /// Number of responses that the cost was learned from.
     cost_answers: u64,
     /// Whether a response has reported cached tokens since the worker became ready.
     cached_tokens_reported: bool,
-    /// Whether its cache events are to be followed.
+    /// Setting for following the worker's cache events.
     events_source: EventsSource,
-    /// Stored blocks that its events have announced, while they are followed.
+    /// Number of store events received from the worker; absent while its events are not followed.
     #[serde(skip_serializing_if = "Option::is_none")]
     events_stored: Option<u64>,
-    /// When it became ready, in milliseconds since 1970.
+    /// Time at which the worker last became ready, in milliseconds since 1970; absent if it never did.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready_since_unix_ms: Option<f64>,
-    /// Requests at the engine, waiting or running by its last queue figure, beyond those that this router and its
-    /// replicas have sent.
+    /// Requests that wait or run at the engine, by its last queue figure, beyond those that this router and its
+    /// replicas have sent; absent without a recent figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     foreign_requests: Option<u32>,
 }
 
-/// Source of cache events.
+/// Setting for following a worker's cache events.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum EventsSource {
-    /// The publisher that the worker names, if any.
+    /// The publisher that the worker names is followed, if there is one.
     Auto,
-    /// The configured publisher.
+    /// The configured publisher is followed.
     Configured,
-    /// None: `kv_events = "off"`.
+    /// No events are followed: `kv_events = "off"`.
     Off,
 }
 

@@ -22,14 +22,14 @@ use fleet::source::Source;
 
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
 
-/// Which part of the list is wanted.
+/// Part of the list of workers to return.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Part {
-    /// Most workers of the answer.
+    /// Most workers to return; 200 unless given.
     #[schemars(range(min = 1, max = 1000))]
     limit: usize,
-    /// Workers to pass over.
+    /// Number of workers to skip; 0 unless given.
     #[schemars(range(max = 1_000_000))]
     offset: usize,
 }
@@ -43,36 +43,36 @@ impl Default for Part {
     }
 }
 
-/// Workers.
+/// Part of the fleet's workers.
 #[derive(Debug, Serialize, JsonSchema)]
 struct List {
-    /// As many as were asked for, in the order of the configuration.
+    /// The requested part of the workers.
     workers: Vec<Shown>,
-    /// All that there are.
+    /// Number of all workers.
     total: usize,
 }
 
-/// What is done with a worker.
+/// Whether a worker receives turns, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// It is given work.
+    /// The worker receives turns.
     Ready,
-    /// It was not probed long enough to be given work.
+    /// The worker has not been probed yet, or too few probes have succeeded since it was unwell.
     Starting,
-    /// Its engine sleeps: it is given work only if no other worker can take it.
+    /// The worker's engine sleeps: it receives turns only if no other worker can take them.
     Asleep,
-    /// Its probes fail.
+    /// The worker's probes fail.
     Unwell,
-    /// The source that named it says that it is not ready.
+    /// The discovery source of the worker reports that it is not ready.
     NotReady,
-    /// An operator has cordoned it.
+    /// An operator has cordoned the worker: it receives only turns that no other worker can serve.
     Cordoned,
-    /// An operator drains it, and some of its requests have not ended.
+    /// An operator drains the worker, and some of its requests have not ended.
     Draining,
-    /// It was drained, and all of its requests have ended.
+    /// An operator has drained the worker, and all of its requests have ended.
     Drained,
-    /// It is to leave the fleet when it has ended what it had.
+    /// The worker leaves the fleet when all of its requests have ended.
     Leaving,
 }
 
@@ -92,153 +92,155 @@ impl State {
     }
 }
 
-/// A worker.
+/// State of a worker.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Shown {
-    /// Its name.
+    /// Name of the worker.
     name: String,
-    /// Its address.
+    /// Base URL of the worker.
     url: String,
-    /// The source that registered it.
+    /// Source that registered the worker.
     source: Source,
-    /// Its state.
+    /// Whether the worker receives turns, and if not, why.
     state: State,
-    /// Whether its probes find it well.
+    /// Whether probes find the worker healthy.
     well: bool,
-    /// The error of its last probe, if that failed.
+    /// Error of the last probe; absent if it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
-    /// Since when its probes have failed, in milliseconds since 1970.
+    /// Time since which probes have failed, in milliseconds since 1970; absent if the last one succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     since_unix_ms: Option<f64>,
-    /// What its breaker lets through: `closed` (everything), `half_open` (one request), `open` (nothing).
+    /// State of the worker's breaker: `closed` (all requests pass), `half_open` (one trial request passes) or `open`
+    /// (none passes).
     breaker: &'static str,
-    /// Requests sent and not finished.
+    /// Requests sent to the worker and not finished.
     in_flight: u32,
-    /// Predicted time before a request sent now would start its prefill.
+    /// Predicted time before a request sent now would start its prefill, in milliseconds.
     wait_ms: f64,
-    /// ρ: prefill work routed to it, as a share of its time.
+    /// ρ: prefill work routed to the worker, as a share of its time.
     utilisation: f64,
-    /// What its prefill is taken to cost.
+    /// Cost of a prefill by which turns are routed.
     cost: Cost,
-    /// How slow it is, if it has become slow.
+    /// Slowdown of the worker; absent unless it has become slow.
     #[serde(skip_serializing_if = "Option::is_none")]
     slow: Option<SlowState>,
-    /// The override of α by an operator, and what was learned.
+    /// Override of α by an operator; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     alpha_set: Option<AlphaSet>,
-    /// The calibration that was sent to the running router.
+    /// Last calibration sent to the running router; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibrated: Option<Calibrated>,
-    /// ξ: uncached tokens that fit in the configured objective.
+    /// ξ: uncached tokens of a prompt that the worker, when idle, computes within the configured objective.
     xi_tokens: f64,
-    /// Conversations that are silent on it.
+    /// Number of silent conversations on the worker.
     silent: u64,
-    /// Its cache, in tokens.
+    /// Size of the worker's cache in tokens.
     capacity_tokens: u64,
-    /// Tokens believed to be in it.
+    /// Tokens believed to be in the worker's cache.
     held_tokens: u64,
-    /// Whether its cache events are followed.
+    /// Whether the worker's cache events are being followed.
     events_live: bool,
-    /// How it is told things.
+    /// Dialect in which hints are sent to the worker; `none` if it takes none.
     dialect: &'static str,
-    /// Whether it takes hints beside its requests.
+    /// Whether the worker takes hints outside of requests.
     hears_hints: bool,
-    /// Hints that wait for it.
+    /// Number of hints queued for the worker.
     hints_waiting: usize,
-    /// The budget that it was told last, if any.
+    /// Objective last sent to the worker; `null` if none was.
     told: Option<Budget>,
-    /// Models that it serves, as far as that is known; the first 32.
+    /// Models that the worker serves, at most 32; empty if unknown.
     models: Vec<String>,
-    /// What is known of its engine, with sources and ages.
+    /// Facts about the worker's engine, with sources and ages.
     facts: Vec<FactView>,
     #[serde(flatten)]
     sources: Sources,
 }
 
-/// What a first token costs: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, u uncached and h cached tokens.
+/// Cost of a first token: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, with u uncached and h cached tokens.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 struct Cost {
-    /// α.
+    /// α: milliseconds per uncached token.
     alpha_ms_per_token: f64,
-    /// β.
+    /// β: milliseconds that every prompt takes.
     beta_ms: f64,
-    /// γ.
+    /// γ: milliseconds per (uncached token × context token).
     gamma_ms_per_token2: f64,
-    /// What a prefill takes at the least; 0 where no floor is known.
+    /// Least time of a prefill in milliseconds; 0 if no floor is known.
     floor_ms: f64,
-    /// What first tokens take beside queue and prefill, where the engine tells those; else it is in β.
+    /// Time of a first token beyond queue and prefill in milliseconds, for engines that report those; otherwise 0, and
+    /// part of β.
     overhead_ms: f64,
-    /// Mean absolute error of predicting a prefill with it.
+    /// Error of the predicted time of a typical prefill, in milliseconds.
     error_ms: f64,
 }
 
-/// How slow a worker is.
+/// Slowdown of a worker.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SlowState {
-    /// Time of a typical prefill, as a multiple of that at the baseline.
+    /// Time of a typical prefill, as a multiple of that at the baseline cost.
     factor: f64,
     /// The baseline: `own past` (the measured or configured cost, else the learned cost of the last hour in use) or
     /// `fleet` (the median worker).
     against: &'static str,
-    /// Seconds since it became slow.
+    /// Seconds since the worker became slow.
     since_s: f64,
-    /// Time of a typical prefill at the learned cost.
+    /// Time of a typical prefill at the learned cost, in milliseconds.
     typical_prompt_ms: f64,
-    /// Time of a typical prefill at the baseline.
+    /// Time of a typical prefill at the baseline cost, in milliseconds.
     baseline_typical_prompt_ms: f64,
-    /// The learned α.
+    /// Learned α, in milliseconds per uncached token.
     alpha_ms_per_token: f64,
-    /// α at the baseline.
+    /// α of the baseline cost, in milliseconds per uncached token.
     baseline_alpha_ms_per_token: f64,
 }
 
-/// An α that an operator has set.
+/// Override of a worker's α by an operator.
 #[derive(Debug, Serialize, JsonSchema)]
 struct AlphaSet {
-    /// The α that was learned, and will be taken again.
+    /// Learned α in milliseconds per uncached token, which applies again when the override ends.
     learned_alpha_ms_per_token: f64,
-    /// In so many seconds, if it ends by itself.
+    /// Seconds until the override ends; `null` if it is permanent.
     reverts_in_s: Option<f64>,
 }
 
-/// A measurement that learning has begun with.
+/// Calibration from which learning was restarted.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Calibrated {
-    /// α, as it was measured.
+    /// Measured α, in milliseconds per uncached token.
     alpha_ms_per_token: f64,
-    /// β.
+    /// β: milliseconds that every prompt takes.
     beta_ms: f64,
-    /// γ.
+    /// γ: milliseconds per (uncached token × context token).
     gamma_ms_per_token2: f64,
-    /// What a prefill takes at the least; 0 where no floor was found.
+    /// Least time of a prefill in milliseconds; 0 if no floor was found.
     floor_ms: f64,
-    /// When, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     measured_at_unix_s: u64,
-    /// Share of the variance that these numbers explain.
+    /// Share of the measured variance that these coefficients explain.
     r_squared: f64,
 }
 
-/// A budget for requests that carry none.
+/// Objective sent to a worker, for requests without a hint of their own.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Budget {
-    /// ξ.
+    /// ξ: uncached tokens that fit in the objective.
     xi_tokens: f64,
-    /// Q̂.
+    /// Q̂: tokens that the next prompt is expected to add.
     next_prompt_tokens: u64,
 }
 
-/// Another α.
+/// Body of an override of a worker's α.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SetAlpha {
-    /// Milliseconds per uncached token.
+    /// α in milliseconds per uncached token.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
     alpha_ms_per_token: f64,
-    /// Why, for the audit log, which reads it from the body.
+    /// Reason for the change, recorded in the audit log.
     #[serde(rename = "reason")]
     _reason: Reason,
-    /// For so many seconds only; then what was learned is taken again.
+    /// Seconds after which the learned α applies again; if absent, the override is permanent.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = LONGEST_S))]
     revert_after_s: Option<f64>,

@@ -47,7 +47,7 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Administration. Labels come from the table of operations and from fixed lists.
+/// Metrics of administration. Labels are ids of operations, HTTP statuses and kinds of policy changes.
 #[derive(Debug)]
 pub(super) struct Admin {
     requests: Labelled<Counter>,

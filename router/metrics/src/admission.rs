@@ -87,7 +87,8 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// The label `key` is a configured name, `anonymous` without keys, or empty for a request without a valid key.
+/// Metrics of admission. The label `key` is a configured name, `anonymous` without keys, or empty for a request without
+/// a valid key.
 #[derive(Debug)]
 pub(super) struct Admission {
     requests: Labelled<Counter>,
@@ -122,7 +123,7 @@ impl Admission {
 }
 
 impl Metrics {
-    /// Counts a refused request.
+    /// Counts an admitted turn or a refused request.
     pub fn admission(&self, key: &str, outcome: &str) {
         self.admission.requests.with_label_values(&[key, outcome]).inc();
     }
@@ -132,7 +133,7 @@ impl Metrics {
         self.admission.refused.with_label_values(&[reason]).inc();
     }
 
-    /// Returns the requests that were refused for lack of room.
+    /// Returns the number of requests refused for lack of room since the start.
     #[must_use]
     pub fn all_refused(&self) -> u64 {
         let count = |reason| self.admission.refused.with_label_values(&[reason]).get();
@@ -148,7 +149,7 @@ impl Metrics {
             .observe(waited_s);
     }
 
-    /// The configuration was reloaded.
+    /// Counts a reload of the configuration, applied or refused.
     pub fn reloaded(&self, applied: bool) {
         let outcome = if applied { "applied" } else { "refused" };
         self.admission.reloads.with_label_values(&[outcome]).inc();

@@ -87,7 +87,7 @@ pub(super) const TABLE: &[Spec] = &[
     },
 ];
 
-/// Counters of the bus.
+/// Counters of messages and events between replicas.
 #[derive(Clone, Debug)]
 pub struct BusCounters {
     messages: Labelled<Counter>,
@@ -104,9 +104,9 @@ pub struct BusGauges {
     pub connected: bool,
     /// Whether this replica is the leader.
     pub leads: bool,
-    /// Other replicas that sent a message recently.
+    /// Number of other replicas that sent a message recently.
     pub peers: usize,
-    /// Turns in flight at other replicas.
+    /// Number of turns in flight at other replicas.
     pub in_flight: usize,
 }
 
@@ -166,7 +166,7 @@ impl BusCounters {
         self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
     }
 
-    /// Counts events of this or another replica.
+    /// Counts events of turns that were sent or received.
     pub fn events(&self, direction: &str, count: u64) {
         self.events.with_label_values(&[direction]).inc_by(count);
     }
@@ -183,7 +183,6 @@ impl BusCounters {
 }
 
 impl Metrics {
-    /// Returns the counters of the bus.
     #[must_use]
     pub fn bus(&self) -> BusCounters {
         self.replicas.counters.clone()

@@ -13,7 +13,7 @@ use super::spec::{Kind, Label, Spec, TOKENS, WORKER, of};
 use super::{Metrics, clamp};
 
 const EVIDENCE: Label = of("evidence", &["events", "mirror"]);
-/// Stages at which a prompt token can miss its cache.
+/// Stages in the account of prompt tokens, from all of them to those that the worker reported as cached.
 pub const HIT_STAGES: [&str; 4] = ["prompt", "available", "captured", "delivered"];
 
 pub(super) const TABLE: &[Spec] = &[
@@ -241,7 +241,7 @@ impl Caches {
 }
 
 impl Metrics {
-    /// Counts the prompt tokens that a worker reported.
+    /// Counts the prompt tokens of a response: all, those predicted to be cached and those reported as cached.
     pub fn tokens(&self, worker: &str, prompt: u64, predicted_cached: u64, reported_cached: Option<u64>) {
         let add = |kind, tokens| {
             self.caches
@@ -269,7 +269,7 @@ impl Metrics {
         HIT_STAGES.map(|stage| self.caches.hits.with_label_values(&[stage]).get())
     }
 
-    /// Compares the cached tokens that a worker reported with the prediction.
+    /// Counts how well the cached tokens that a worker reported agree with the prediction.
     pub fn agreement(&self, worker: &str, evidence: &str, predicted: u64, reported: u64, block: u64) {
         let error = predicted.abs_diff(reported);
         let agreement = match error {
@@ -288,7 +288,7 @@ impl Metrics {
             .observe(error as f64);
     }
 
-    /// Counts a response that showed part of the believed cache contents to be missing, or all of them.
+    /// Counts a response that showed part of the believed cache contents to be missing, or all of them (`is_cleared`).
     pub fn mirror_corrected(&self, worker: &str, is_cleared: bool) {
         self.caches.corrected.with_label_values(&[worker]).inc();
         if is_cleared {

@@ -1,11 +1,11 @@
-//! What became of captured turns.
+//! Implements the counters of the crate `telemetry` for captures.
 
 use telemetry::capture::Counters;
 
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
 
-/// The counters of a capture in a file.
+/// Counters of a capture in a file.
 #[derive(Clone, Debug)]
 pub struct CaptureCounters {
     turns: Labelled<Counter>,
@@ -23,7 +23,7 @@ impl Counters for CaptureCounters {
 }
 
 impl Metrics {
-    /// The counters of a capture in a file.
+    /// Returns the counters of a capture in a file.
     pub fn capture(&self) -> CaptureCounters {
         CaptureCounters {
             turns: self.captured(),

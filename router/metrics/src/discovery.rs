@@ -91,7 +91,7 @@ impl Observer for Failures {
 }
 
 impl Metrics {
-    /// Returns the counter of failed reads, for the sources.
+    /// Returns an observer that counts the failures of discovery sources.
     pub fn discovery_observer(&self) -> impl Observer + use<> {
         Failures(self.discovery.failures.clone())
     }

@@ -16,7 +16,7 @@ carry the trace id of their last request; where requests are [traced](observabil
 traces are kept.
 ";
 
-/// Returns the page.
+/// Returns docs/metrics.md.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = HEAD.to_owned();

@@ -1,11 +1,11 @@
-//! Formats of the page: OpenMetrics with exemplars, or Prometheus's older text format without.
+//! Formats of the metrics page: OpenMetrics with exemplars, or Prometheus's older text format without.
 
 use std::fmt;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-/// Format of the page.
+/// Format of the metrics page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `text/plain; version=0.0.4`.
@@ -27,7 +27,6 @@ impl Format {
         }
     }
 
-    /// Returns the `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4",

@@ -108,7 +108,7 @@ impl Failures {
 }
 
 impl Metrics {
-    /// Counts a retry on another worker.
+    /// Counts a failed attempt on this worker that is retried on another one.
     pub fn retry(&self, worker: &str) {
         self.failures.retries.with_label_values(&[worker]).inc();
     }
@@ -123,7 +123,7 @@ impl Metrics {
         self.failures.opened.with_label_values(&[worker]).inc();
     }
 
-    /// Counts open breakers that were overridden.
+    /// Counts open breakers that were ignored in a choice.
     pub fn breakers_passed_over(&self, count: usize) {
         if count > 0 {
             self.failures.passed_over.inc_by(count as u64);
@@ -145,17 +145,17 @@ impl Metrics {
         }
     }
 
-    /// Counts a turn that was, or would have been, sent to a second worker.
+    /// Counts a hedged turn: `sent` to a second worker, `won` by it, or `refused` by the budget.
     pub fn hedge(&self, what: &str) {
         self.failures.hedges.with_label_values(&[what]).inc();
     }
 
-    /// Counts an implausible claim of a worker.
+    /// Counts a response with an implausible count, which was clamped.
     pub fn clamped(&self, worker: &str, what: &str) {
         self.failures.clamped.with_label_values(&[worker, what]).inc();
     }
 
-    /// Counts a lasting difference between a worker's count of requests and the higher one here.
+    /// Counts a poll that showed a lasting difference between a worker's count of requests and the router's higher one.
     pub fn in_flight_drift(&self, worker: &str) {
         self.failures.drift.with_label_values(&[worker]).inc();
     }

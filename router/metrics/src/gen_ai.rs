@@ -139,7 +139,6 @@ impl GenAi {
 pub struct Answered<'a> {
     /// Operation: `chat` or `text_completion`.
     pub operation: &'static str,
-    /// Requested model.
     pub model: &'a str,
     /// Time from the request's last byte to the first token.
     pub ttft: Millis,
@@ -149,7 +148,7 @@ pub struct Answered<'a> {
     pub streamed: bool,
     /// Tokens of prompt and response, if the worker counted them.
     pub counted: Option<[u64; 2]>,
-    /// Trace of the request.
+    /// Trace for the exemplar.
     pub trace: Option<TraceId>,
 }
 

@@ -20,7 +20,6 @@ use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
 
-/// A counter.
 pub type Counter = counter::Counter;
 pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
 pub(super) type IntGauge = gauge::Gauge;
@@ -47,7 +46,7 @@ pub(super) struct Workers(Arc<Known>);
 #[derive(Debug, Default)]
 struct Known {
     names: Mutex<HashSet<String>>,
-    /// Metrics with a label for the worker.
+    /// Metrics that have a label for workers.
     metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
 }
 
@@ -78,7 +77,7 @@ impl Workers {
 pub trait Made: Clone + fmt::Debug + Send + Sync + EncodeMetric + 'static {
     /// Creates a metric at zero.
     fn made(spec: &Spec) -> Self;
-    /// Type on the page.
+    /// Type on the metrics page.
     const TYPE: MetricType;
 }
 
@@ -212,11 +211,11 @@ struct Series<M> {
     names: Vec<HashSet<String>>,
 }
 
-/// How requested label values map to a series.
+/// Mapping of requested label values to a series.
 enum Folded {
-    /// They have a series of their own.
+    /// The values have a series of their own.
     Not,
-    /// Some map to `other`. `is_bounded` says whether the mapping may be remembered.
+    /// Some values map to `other`. `is_bounded` says whether the mapping may be remembered.
     Into { is_bounded: bool },
 }
 
@@ -297,7 +296,7 @@ impl<M: Made> ByWorker for Shared<M> {
     }
 }
 
-/// Returns the values of the series in which these are counted.
+/// Returns the values of the series in which these values are counted, and how they map to it.
 fn own(
     spec: &Spec,
     workers: &Workers,

@@ -61,7 +61,7 @@ use self::tail::Tail;
 pub use self::traces::TraceCounters;
 use self::workers::Fleet;
 
-/// All metrics, registered.
+/// All metrics of the router, in one registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -132,7 +132,7 @@ impl Metrics {
         }
     }
 
-    /// Names the commit that the router is built from; empty if it is unknown.
+    /// Sets the commit that the router is built from; empty if it is unknown.
     pub fn name_build(&self, commit: &str) {
         self.process.name_build(commit);
     }

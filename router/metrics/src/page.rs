@@ -1,4 +1,4 @@
-//! What is true at the moment when the page is asked for. Each file of metrics sets its gauges from it.
+//! Values at the moment when the metrics page is requested. Each file of metrics sets its gauges from them.
 
 use discovery::SourceState;
 use policy::cost::PrefillCost;
@@ -16,44 +16,39 @@ use telemetry::logs::writer::Dropped;
 /// Values of the gauges at one moment.
 #[derive(Debug)]
 pub struct Gauges {
-    /// Gauges of each worker.
     pub workers: Vec<WorkerGauges>,
-    /// Statistics of the index.
     pub index: IndexStats,
     /// Prefixes refused by the index, and incomplete lookups.
     pub losses: (Refused, u64),
     /// Share of turns that has to meet its objective.
     pub slo_share: f64,
-    /// Whether the fleet is overloaded.
     pub is_overloaded: bool,
-    /// Value of the ends of silent conversations.
+    /// Terms of the value of conversations' ends.
     pub tail: TailState,
     /// Habits of conversations, by class.
     pub habits: Vec<ClassState>,
-    /// Live tasks of the runtime.
+    /// Number of live tasks of the runtime.
     pub tasks: u64,
-    /// Observations dropped because the queue was full.
+    /// Number of observations dropped because the queue was full.
     pub lessons_dropped: u64,
-    /// Revision of the policy.
     pub policy_revision: u64,
-    /// Entries of the audit log that could not be written.
+    /// Number of audit log entries that could not be written.
     pub audit_failures: u64,
-    /// State of each discovery source.
     pub discovery: Vec<SourceState>,
     /// Requests at the admission gate.
     pub admission: AdmissionGauges,
     /// Other replicas, if configured.
     pub bus: Option<BusGauges>,
-    /// Dropped lines of the log.
+    /// Lines of the log that were dropped since the start.
     pub log_dropped: Dropped,
 }
 
 /// Gauges of the admission gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionGauges {
-    /// Waiting requests.
+    /// Number of requests that wait for admission.
     pub waiting: usize,
-    /// Admitted requests.
+    /// Number of admitted requests that have not ended.
     pub admitted: usize,
 }
 

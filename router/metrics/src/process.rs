@@ -157,7 +157,8 @@ impl Process {
         self.build.with_label_values(&[VERSION, commit]).set(1.0);
     }
 
-    /// Sets what the system says of the process, and the total of dropped lines. What the system does not say keeps its value.
+    /// Sets the gauges that the system reports, and the total of dropped lines. A gauge that cannot be read keeps its
+    /// value.
     pub(super) fn set(&self, dropped: Dropped) {
         raise(&self.lost.with_label_values(&["full"]), dropped.full);
         raise(&self.lost.with_label_values(&["failed"]), dropped.failed);

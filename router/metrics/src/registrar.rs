@@ -43,7 +43,7 @@ impl Registrar {
         (self.registry.into_inner(), self.made.into_inner(), self.workers)
     }
 
-    /// Makes a metric. Fails unless the table has it with this type, or if it exists already.
+    /// Creates and registers a metric. Fails unless the table has it with this type, or if it exists already.
     pub(super) fn labelled<M: Made>(&self, name: &'static str) -> Result<Labelled<M>, MetricError> {
         let mut specs = self.table.iter().flat_map(|(_, specs)| *specs);
         let spec: &'static Spec = specs
@@ -73,7 +73,7 @@ impl Registrar {
         Ok(metric)
     }
 
-    /// Makes a metric without labels.
+    /// Creates and registers a metric without labels. Fails like [`Registrar::labelled`].
     pub(super) fn single<M: Made>(&self, name: &'static str) -> Result<M, MetricError> {
         Ok(self.labelled(name)?.with_label_values(&[]))
     }

@@ -208,7 +208,7 @@ impl Requests {
         })
     }
 
-    /// Sets the gauges, and shows what has not happened yet as zero.
+    /// Sets the gauges, and exposes counters that are still zero.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         for why in ["elsewhere", "mistaken"] {
             self.avoidable.with_label_values(&[why]);
@@ -237,7 +237,7 @@ impl Metrics {
         self.request_of(endpoint, outcome, seconds, None);
     }
 
-    /// Counts a completed request with its trace.
+    /// Counts a completed request, with its trace as an exemplar.
     pub fn request_of(&self, endpoint: &str, outcome: &str, seconds: f64, trace: Option<TraceId>) {
         self.requests
             .requests
@@ -291,13 +291,13 @@ impl Metrics {
         (count("true"), count("false"))
     }
 
-    /// Counts a routing decision.
+    /// Counts a routing decision, and a turn of the chosen worker.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
         self.requests.decisions.with_label_values(&[policy, reason]).inc();
         self.turn_of(worker);
     }
 
-    /// Returns the capture's counter.
+    /// Returns the counter of captured turns, by outcome.
     #[must_use]
     pub fn captured(&self) -> Labelled<Counter> {
         self.requests.captured.clone()

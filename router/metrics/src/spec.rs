@@ -1,11 +1,11 @@
-//! A row of the table of metrics: name, type, unit, labels, and how many series that can be.
+//! Rows of the table of metrics: name, type, unit, labels, and the largest number of series.
 
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A value that only increases.
     Counter,
-    /// A value that goes up and down; set when the page is rendered.
+    /// A value that goes up and down.
     Gauge,
     /// A distribution over these buckets.
     Histogram(&'static Buckets),
@@ -27,33 +27,26 @@ impl Eq for Buckets {}
 pub enum Values {
     /// Names of workers: [`MAX_WORKERS`] of them, and `other` for the rest.
     Worker,
-    /// One of a fixed set.
+    /// A fixed set.
     Of(&'static [&'static str]),
-    /// Names from outside: their meaning and largest number; any others are `other`.
+    /// Names from outside: their meaning and largest number. Further ones are counted under `other`.
     Named(&'static str, usize),
 }
 
-/// A label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Name of the label.
     pub name: &'static str,
-    /// Possible values.
     pub values: Values,
 }
 
-/// A metric.
+/// A row of the table: a metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Name in Prometheus's spelling.
     pub name: &'static str,
-    /// Type.
     pub kind: Kind,
-    /// Unit.
     pub unit: &'static str,
-    /// Labels.
     pub labels: &'static [Label],
-    /// Help text.
     pub help: &'static str,
     /// Name in OpenTelemetry's semantic conventions for generative AI, or the nearest one there.
     pub gen_ai: Option<&'static str>,
@@ -63,7 +56,7 @@ pub struct Spec {
 pub const MAX_WORKERS: usize = 64;
 /// Largest number of series of one router, whatever its fleet.
 pub const MAX_SERIES: usize = 20_000;
-/// Label value for everything without a series of its own.
+/// Label value of the series for all values without a series of their own.
 pub const OTHER: &str = protocol::names::OTHER;
 
 /// Buckets of times to first token, from a cached short prompt to a minute in a queue.
@@ -73,7 +66,7 @@ pub const SECONDS: Buckets = Buckets {
     ],
     exemplars: false,
 };
-/// The same buckets with exemplars.
+/// Buckets of [`SECONDS`] with exemplars.
 pub const TRACED_SECONDS: Buckets = Buckets {
     exemplars: true,
     ..SECONDS

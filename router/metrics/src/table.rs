@@ -1,5 +1,5 @@
-//! Lists the rows of every file of metrics. A metric that is not in a table cannot be made, and a label's value that is
-//! not is a mistake that tests find ([`super::labelled`]).
+//! The rows of all files of metrics. A metric that is not in the table cannot be created. A value of a fixed label that
+//! is not in it fails a debug assertion, and is otherwise counted under `other` ([`super::labelled`]).
 
 use super::spec::Table;
 use super::{

@@ -9,7 +9,7 @@ use learning::feedback::ClassState;
 
 const STAGE: Label = of("stage", &["all", "first", "second", "middle", "late"]);
 const TOOLS: Label = of("tools", &["any", "true", "false"]);
-/// The class of turns that a habit is of.
+/// Labels of the class of turns that a habit describes.
 const BY_CLASS: &[Label] = &[STAGE, TOOLS];
 pub(super) const TABLE: &[Spec] = &[
     Spec {
@@ -164,7 +164,7 @@ pub(super) struct Tail {
     habits: Habits,
 }
 
-/// What turns of a class are expected to be followed by: each value with its error.
+/// Gauges of habits by class: the value, and its error.
 #[derive(Debug)]
 struct Habits {
     next_prompt: [Labelled<Gauge>; 2],

@@ -84,7 +84,6 @@ impl Counters for TraceCounters {
 }
 
 impl Metrics {
-    /// Returns the counters of traces.
     pub fn traces(&self) -> TraceCounters {
         self.traces.clone()
     }

@@ -265,7 +265,7 @@ impl Metrics {
         self.fleet.failures.with_label_values(&[worker]).inc();
     }
 
-    /// Records how many times as long as at its baseline a worker takes, or 1 once it has recovered.
+    /// Sets the time of a slow worker's typical prefill as a multiple of that at its baseline; 1 once it has recovered.
     pub fn worker_slow(&self, worker: &str, times: f64) {
         self.fleet.slow.with_label_values(&[worker]).set(times);
     }

@@ -50,19 +50,20 @@ pub struct Entry {
     /// Operation: its name in the OpenAPI document, `config.reload`, `policy.revert`, or `policy.adopt` for a policy
     /// change made by another replica.
     pub action: String,
-    /// Target of the operation: a worker's name, or `policy`.
+    /// Target of the operation: the name of a worker or key; otherwise its subject, such as `policy` or `config`.
     pub target: String,
-    /// Outcome of the request.
+    /// Whether the change was applied or refused.
     pub outcome: Outcome,
-    /// Reason given by the caller.
+    /// Reason given by the caller; `null` without one.
     pub why: Option<String>,
-    /// State before the change.
+    /// State before the change; `null` if the change was refused or there was none.
     pub before: Option<Value>,
-    /// State after the change.
+    /// State after the change; `null` if the change was refused.
     pub after: Option<Value>,
-    /// Reason of the refusal.
+    /// Reason of the refusal; `null` if the change was applied.
     pub refused: Option<String>,
-    /// Refused requests of the same name before this one that were omitted because there were too many.
+    /// Number of earlier refused requests of the same caller that were omitted because there were too many; absent if
+    /// 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(default)]
     pub left_out: u64,
@@ -77,9 +78,9 @@ fn is_zero(number: &u64) -> bool {
 pub struct Author {
     /// Name of the token; `loopback` where there are no tokens; `router` for actions of the router itself.
     pub name: String,
-    /// Role of the token.
+    /// Role of the token; `null` for the router itself.
     pub role: Option<config::Role>,
-    /// Address of the client.
+    /// Address of the client; `null` if there is none.
     pub address: Option<String>,
 }
 
@@ -107,13 +108,10 @@ pub enum Outcome {
 /// A change or refusal before it has a number and a time.
 #[derive(Clone, Debug)]
 pub struct AuditRecord {
-    /// Caller.
     pub who: Author,
-    /// Operation.
     pub action: String,
-    /// Target.
     pub target: String,
-    /// Reason given by the caller.
+    /// Reason given by the caller; `null` without one.
     pub why: Option<String>,
     /// State before and after the change, or the reason of the refusal.
     pub outcome: Result<(Option<Value>, Option<Value>), String>,
@@ -135,7 +133,7 @@ impl AuditRecord {
     }
 }
 
-/// The audit log.
+/// Audit log: the newest entries in memory and, if configured, all in files.
 #[derive(Debug)]
 pub struct Audit {
     recent: Mutex<Recent>,
@@ -214,7 +212,7 @@ impl Newest {
     }
 }
 
-/// An entry in memory, and its line on the way to its file, if there is one.
+/// An entry in memory, and its queued line if there is a file.
 type Kept = (Arc<Entry>, Option<(File, Queued)>);
 
 impl Audit {
@@ -322,7 +320,7 @@ impl Audit {
         Some((entry, queued))
     }
 
-    /// Returns the newest entries, newest first.
+    /// Returns the newest `count` changes and refusals in memory, newest first.
     pub fn newest(&self, count: usize) -> Vec<Arc<Entry>> {
         let recent = self.recent.lock();
         let both = [&recent.applied, &recent.refused];

@@ -1,6 +1,7 @@
-//! Publishes changes of the policy, workers, breakers and the configuration as they happen.
+//! Publishes changes of the router's state as they happen.
 //!
-//! All events share one bounded channel. A slow subscriber misses events and gets their number; publishing never waits.
+//! All events share one bounded channel. A slow subscriber misses events and gets the number of missed ones; publishing
+//! never waits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,16 +13,16 @@ use tokio::sync::{Notify, broadcast};
 /// Events buffered for a subscriber.
 const WAITING: usize = 256;
 
-/// A change.
+/// A change of the router's state.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Event {
-    /// Number of the event since the router's start.
+    /// Number of the event since the router's start, from 0.
     pub number: u64,
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Kind of the change.
     pub kind: Kind,
-    /// Subject of the change: a worker's name, `policy`, `config`, a kind of task.
+    /// Subject of the change: a worker's name, `policy`, `fleet`, `config`, the replica's name, or a kind of task.
     pub subject: String,
     /// State after the change.
     pub now: Value,
@@ -33,7 +34,7 @@ pub struct Event {
 pub enum Kind {
     /// Another policy is in force; carries its revision.
     Policy,
-    /// A worker became eligible for turns, or ceased to be.
+    /// A worker joined or left the fleet, or its readiness, health or administrative state changed.
     Worker,
     /// A worker's breaker opened or closed.
     Breaker,
@@ -41,7 +42,7 @@ pub enum Kind {
     Slow,
     /// The fleet became overloaded, or overload ended.
     Overload,
-    /// The configuration was reloaded.
+    /// The configuration was reloaded, or a new one was refused.
     Reload,
     /// The connection to NATS, which links the replicas, was established or lost.
     Replicas,
@@ -69,7 +70,7 @@ impl Kind {
     }
 }
 
-/// Channel of events.
+/// Channel of events, shared by all subscribers.
 #[derive(Debug)]
 pub struct Events {
     sender: broadcast::Sender<Arc<Event>>,
@@ -102,7 +103,7 @@ impl Events {
         self.happened.notify_one();
     }
 
-    /// Waits until an event was published since the last call, for the one task that follows up all kinds.
+    /// Waits until an event was published since the last call. Only one task may wait.
     pub async fn happened(&self) {
         self.happened.notified().await;
     }

@@ -27,14 +27,13 @@ use self::reloads::ReloadState;
 use self::shadow::Shadow;
 use self::tokens::Tokens;
 
-/// State of the admin API, beside the policy.
+/// State of the administration, except for the policy.
 #[derive(Debug)]
 pub struct Operator {
     /// Admin tokens and their roles. Replaced as a whole when the token file changes.
     pub tokens: ArcSwap<Tokens>,
-    /// Audit log.
     pub audit: Audit,
-    /// Events for subscribers.
+    /// Events for subscribers of the admin API.
     pub events: Events,
     /// The most recent turns, if they are captured.
     pub recent: Recent,
@@ -54,9 +53,7 @@ pub struct Operator {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the audit log to {} (admin.audit_file)", path.display())]
 pub struct AuditError {
-    /// Path of the file.
     pub path: PathBuf,
-    /// Cause.
     #[source]
     pub source: io::Error,
 }

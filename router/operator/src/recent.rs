@@ -1,4 +1,4 @@
-//! The capture in memory for previews, started and stopped while the router serves.
+//! Captures turns in memory for previews. Captures are started and stopped while the router serves.
 
 use std::sync::Arc;
 
@@ -16,11 +16,10 @@ pub const DEFAULT_BYTES: usize = 16 << 20;
 /// A capture that is running or was stopped.
 #[derive(Debug)]
 pub struct Running {
-    /// Captured turns.
     pub memory: Memory,
     /// Largest size in bytes.
     pub max_bytes: usize,
-    /// When it was started, in milliseconds since 1970.
+    /// Time at which the capture was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     is_running: bool,
     turns: Outcomes,
@@ -38,7 +37,7 @@ impl Running {
         self.is_running
     }
 
-    /// Adds a completed turn.
+    /// Adds a completed turn and counts it, or counts it as dropped if it is too large.
     pub fn write(&self, arrived: Millis, record: &Record<'_>) {
         let has_room = self.memory.write(arrived, record);
         let outcome = if has_room {
@@ -91,7 +90,7 @@ impl Recent {
         true
     }
 
-    /// Returns the capture.
+    /// Returns the capture, running or stopped.
     pub fn now(&self) -> Option<Arc<Running>> {
         self.held.load_full()
     }

@@ -1,4 +1,4 @@
-//! The outcome of the configuration's reloads.
+//! Outcome of the configuration's last reload.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,9 +8,9 @@ use serde::Serialize;
 pub struct ReloadState {
     /// Number of configurations applied, including the first.
     pub generation: u64,
-    /// Why the last one read was refused; `null` if it was applied.
+    /// Reason why the last configuration read was refused; `null` if it was applied.
     pub refused: Option<String>,
-    /// Changed sections that need a restart.
+    /// Changed sections that take effect only after a restart.
     pub needs_restart: Vec<&'static str>,
 }
 

@@ -30,7 +30,7 @@ use policy::route::Settings;
 use policy::units::Millis;
 use tokio::sync::Notify;
 
-/// Revisions that are remembered.
+/// Largest number of revisions kept, with the one in force.
 pub const HISTORY: usize = 200;
 
 /// The policy in force and its history.
@@ -64,7 +64,7 @@ impl State {
 }
 
 impl Revisions {
-    /// Begins with the configured settings.
+    /// Creates a history whose only revision has the configured settings.
     pub fn new(settings: Settings) -> Self {
         let since_unix_ms = super::unix_ms();
         let first = Revision {
@@ -175,7 +175,8 @@ impl Revisions {
         })
     }
 
-    /// Applies the keys of `[routing]` that differ from what was last read. Returns the previous and the new revision.
+    /// Applies the keys of `[routing]` that differ from what was last read. Returns the previous and the new revision,
+    /// if any key differs.
     pub fn configure(&self, now: Millis, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         let changed = keys::differing(&state.configured, &settings);
@@ -187,7 +188,7 @@ impl Revisions {
         Some(self.push(&mut state, now, change))
     }
 
-    /// Ends the temporary values that are due. Returns the previous and the new revision.
+    /// Ends the temporary values that are due. Returns the previous and the new revision, if any value is due.
     pub fn revert(&self, now: Millis) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         let change = timers::revert(&state.timers, now, &state.newest)?;

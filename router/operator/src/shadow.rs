@@ -1,6 +1,7 @@
 //! Evaluates a policy on live traffic without affecting it.
 //!
-//! The result shows where the policies disagree, not how the fleet would behave under the other one; the preview does.
+//! The result shows where the policies disagree, not how the fleet would behave under the shadow policy, which a
+//! preview shows.
 
 use parking_lot::Mutex;
 use policy::route::{self, Decision, Settings, Snapshot, Turn};
@@ -10,9 +11,8 @@ use serde::Serialize;
 /// A shadow policy, and its results.
 #[derive(Debug)]
 pub struct Shadow {
-    /// Policy and weights.
     pub settings: Settings,
-    /// When it was started, in milliseconds since 1970.
+    /// Time at which the shadow policy was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     tally: Mutex<Tally>,
 }
@@ -20,13 +20,14 @@ pub struct Shadow {
 /// Results of a shadow policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Tally {
-    /// Turns evaluated.
+    /// Number of turns evaluated.
     pub turns: u64,
-    /// Turns that it would have sent to another worker.
+    /// Number of turns that the shadow policy would have sent to another worker.
     pub elsewhere: u64,
-    /// Of those, turns for which it predicted a shorter TTFT there.
+    /// Number of those turns for which it predicted a shorter time to first token there.
     pub faster: u64,
-    /// Sum over all turns of the predicted TTFT there less that of the policy in force, in ms.
+    /// Sum over those turns of the difference in predicted time to first token, in milliseconds; negative if the shadow
+    /// policy's workers are faster.
     pub predicted_change_ms: f64,
 }
 
@@ -45,7 +46,7 @@ impl Shadow {
         Self::continued(settings, super::unix_ms())
     }
 
-    /// Evaluates the policy on a decision.
+    /// Compares the policy's decision about a turn with the one that was made, and counts it.
     pub fn see(&self, snapshot: &Snapshot<'_>, turn: &Turn<'_>, made: &Decision) {
         let snapshot = Snapshot {
             settings: &self.settings,
@@ -64,7 +65,6 @@ impl Shadow {
         }
     }
 
-    /// Returns the results.
     pub fn tally(&self) -> Tally {
         *self.tally.lock()
     }

@@ -13,14 +13,13 @@ use crate::secret::{Sealed, bearer, hash};
 pub struct Principal {
     /// Name of the token; `loopback` where there are no tokens.
     pub name: Arc<str>,
-    /// Role.
     pub role: Role,
 }
 
 /// Hash and role of each token or key, by name.
 pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
-/// Tokens in force.
+/// Tokens in force, and the rules for callers without one.
 #[derive(Debug, Default)]
 pub struct Tokens {
     required: bool,
@@ -29,7 +28,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Reads the tokens of a configuration.
+    /// Returns the tokens of a configuration.
     pub fn new(admin: &config::Admin) -> Self {
         let token = |token: &config::Token| {
             let principal = Principal {

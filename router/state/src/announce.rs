@@ -64,7 +64,8 @@ impl State {
         self.operator.events.tell(Kind::Evidence, worker.name(), now);
     }
 
-    /// Logs a failed request: the first of a worker in a minute as a warning, with the number of those since the last one.
+    /// Logs a failed request: the first of a worker in a minute as a warning, with the number of failures held back
+    /// since the last one; the others at `debug`.
     pub fn log_failure(&self, worker: &Worker, error: &dyn Display, what: &'static str) {
         let name = worker.name();
         match worker.failures.count(self.clock.now()) {
@@ -74,7 +75,7 @@ impl State {
         }
     }
 
-    /// Logs how many requests of each worker failed that were not logged, once a minute.
+    /// Logs the number of each worker's failed requests that were held back, at most once a minute.
     pub fn flush_failures(&self) {
         let now = self.clock.now();
         for worker in self.fleet.workers().iter() {

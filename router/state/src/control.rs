@@ -19,16 +19,16 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// A control call that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No response in time.
+    /// The worker did not respond in time.
     #[error("timed out waiting for a response")]
     Timeout,
-    /// The request came back to a router that it had passed.
+    /// The request came back to a router that it had already passed.
     #[error("this address leads back to the router; give the address of an engine")]
     Loop,
-    /// A response that is not a success.
+    /// The response was not a success.
     #[error("answered {0}")]
     Status(StatusCode),
-    /// No connection, or it broke.
+    /// The connection could not be opened, or broke.
     #[error("{0}")]
     Transport(String),
 }
@@ -62,9 +62,9 @@ pub async fn call(
     exchange(state, worker, method, path, json, false).await
 }
 
-/// Probes a worker, and closes the connection that the probe took. So control calls soon follow a host name that moves
-/// to another address, as new connections of requests do.
-/// Fails if there is no successful response within the health timeout.
+/// Probes a worker, and closes the connection that the probe used, so that control calls soon follow a host name that
+/// moves to another address, as new connections of requests do. Fails if there is no successful response within the
+/// health timeout.
 pub async fn probe(state: &State, worker: &Worker, path: &str) -> Result<Bytes, CallError> {
     exchange(state, worker, Method::GET, path, None, true).await
 }

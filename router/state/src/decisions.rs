@@ -1,8 +1,8 @@
-//! What people decided, as it outlives a process (docs/operating.md, "What survives a restart").
+//! Decisions of operators, as they outlive a process (docs/operating.md, "What survives a restart").
 //!
-//! A [snapshot](crate::snapshot) has it as one JSON document, in a file or handed over to the next process. Each member
-//! is checked as the admin API checks it, and one that cannot be used is left out and logged. Members of workers that
-//! discovery has not found yet wait for them ([`Pending`]).
+//! A [snapshot](crate::snapshot) has them as one JSON document, in a file or handed over to the next process. Each
+//! member is checked as the admin API checks it, and one that cannot be used is left out and logged. Members of workers
+//! that discovery has not found yet are kept until they join ([`Pending`]).
 
 mod workers;
 
@@ -22,10 +22,10 @@ pub(crate) use self::workers::KeptWorker;
 use crate::State;
 use crate::learned::KeptLearning;
 
-/// Workers named in a line of the log.
+/// Most workers named in a line of the log, and most decisions described by [`State::decided`].
 const NAMED: usize = 20;
 
-/// The document.
+/// Decisions of operators, as one JSON document.
 #[derive(Debug, Default, Serialize)]
 struct Decisions {
     policy: Value,
@@ -33,7 +33,8 @@ struct Decisions {
     shadow: Option<Shadowed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_level: Option<LogLevel>,
-    /// Digests of the workers in the configuration, by name: a changed one has been decided anew by its author.
+    /// Digests of the configured workers, by name. An entry that has changed since takes precedence over decisions
+    /// about it.
     configured: BTreeMap<String, String>,
     /// Workers added by hand, as the admin API accepts them.
     added: Vec<Value>,
@@ -64,7 +65,7 @@ pub(crate) struct Pending {
     pub(crate) taken_ms: u64,
 }
 
-/// Returns the document with everything that was decided.
+/// Encodes the decisions as JSON.
 pub(crate) fn taken(state: &State) -> Vec<u8> {
     let policy = state.policy.kept(state.clock.now(), unix_ms());
     let shadow = state.operator.shadow.load();
@@ -83,7 +84,8 @@ pub(crate) fn taken(state: &State) -> Vec<u8> {
     serde_json::to_vec(&decisions).unwrap_or_default()
 }
 
-/// Restores a document before requests are served. Nothing of it is fatal. Returns what it changed, for the audit log.
+/// Restores decisions before requests are served. Invalid ones are logged and left out. Returns the change of the
+/// policy by the configuration, for the audit log.
 pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
     let Ok(Value::Object(mut members)) = serde_json::from_slice(document) else {
         warn!("decisions of the earlier process are not restored: they are no document");
@@ -106,7 +108,7 @@ pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
     changed
 }
 
-/// Reads a member; `None`, with a line in the log, if it has another form.
+/// Reads a member of the document. Returns the default if it is absent; logs and returns `None` if it is invalid.
 fn read<T: DeserializeOwned + Default>(name: &str, member: Value) -> Option<T> {
     if member.is_null() {
         return Some(T::default());
@@ -169,7 +171,7 @@ fn restore_level(state: &State, kept: &LogLevel) {
 }
 
 impl State {
-    /// Gives a worker that has just joined what was kept of it.
+    /// Applies what was kept of a worker that has just joined.
     pub(crate) fn claim_pending(&self, worker: &fleet::Worker) {
         let (decided, learned, taken_ms) = {
             let mut pending = self.pending.lock();
@@ -186,7 +188,7 @@ impl State {
         }
     }
 
-    /// Drops what was kept of workers that no source has.
+    /// Drops what was kept of workers that have not joined.
     pub(crate) fn drop_pending(&self) {
         let (decided, learned) = {
             let mut pending = self.pending.lock();
@@ -217,7 +219,7 @@ impl State {
         }
     }
 
-    /// Returns what was decided and would be lost with this process, in words.
+    /// Describes the decisions that would be lost with this process, at most 20.
     #[must_use]
     pub fn decided(&self) -> Vec<String> {
         let (now, timers) = self.policy.now();

@@ -60,13 +60,12 @@ impl State {
         }
     }
 
-    /// Returns the tokens that fit into a worker's cache: configured, reported or learned.
+    /// Returns the tokens that fit into a worker's cache: configured, reported, learned or assumed.
     #[must_use]
     pub fn capacity_of(&self, worker: &Worker) -> Tokens {
         self.knowledge.capacity(worker.id) + Tokens(worker.spec.block_size.into())
     }
 
-    /// Returns the source of a worker's capacity.
     #[must_use]
     pub fn capacity_source(&self, worker: &Worker) -> CapacitySource {
         if worker.spec.capacity_is_known {
@@ -82,7 +81,6 @@ impl State {
         }
     }
 
-    /// Returns the source of a worker's cost.
     #[must_use]
     pub fn cost_source(&self, worker: &Worker) -> CostSource {
         let answers = self

@@ -9,7 +9,7 @@ use policy::units::{Millis, Tokens};
 use crate::State;
 
 impl State {
-    /// Returns the gauges of the metrics page. The parts that own admission and the bus give theirs.
+    /// Returns the gauges of the metrics page, with those of the parts that own admission and the bus.
     #[must_use]
     pub fn gauges(&self, admission: AdmissionGauges, bus: Option<BusGauges>) -> Gauges {
         let habits = {
@@ -44,7 +44,6 @@ impl State {
         }
     }
 
-    /// Returns the gauges of a worker.
     #[must_use]
     pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
         let now = self.clock.now();

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use crate::State;
 
 impl State {
-    /// Records a probe's result, and acts on the change that it makes.
+    /// Records a probe's result, and acts on a change of the worker's health.
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
         let now = self.clock.now();
         let stood = worker.condition(now).breaker;
@@ -42,7 +42,8 @@ impl State {
         }
     }
 
-    /// Acts on the restart of a worker's engine that no probe has noticed: its facts are asked for again.
+    /// Acts on the restart of a worker's engine that no probe has noticed: forgets its cache, and queries its facts
+    /// again.
     pub fn note_restart(&self, worker: &Worker) {
         warn!(
             worker = worker.name(),
@@ -58,8 +59,8 @@ impl State {
         self.knowledge.evidence(worker.id, WorkerEvidence::forget);
     }
 
-    /// Returns whether a worker has made progress since it had sent `bytes_before` of its responses, and is not silent
-    /// since.
+    /// Returns whether a worker has made progress since it had sent `bytes_before` bytes of responses, and is not
+    /// silent.
     pub fn is_answering(&self, worker: &Worker, bytes_before: u64) -> bool {
         worker.bytes_seen() != bytes_before && !self.is_silent(worker)
     }

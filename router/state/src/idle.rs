@@ -1,4 +1,4 @@
-//! Whether the router is idle. Background tasks wake the CPU less often while it is.
+//! Detects whether the router is idle. Background tasks wake the CPU less often while it is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,6 @@ impl Default for Idle {
 }
 
 impl Idle {
-    /// Returns whether the router is idle.
     pub fn is_idle(&self) -> bool {
         *self.is_idle.borrow()
     }

@@ -1,4 +1,4 @@
-//! Costs and habits, as they outlive a process (docs/learning.md, "Over a restart").
+//! Learned costs and habits, as they outlive a process (docs/learning.md, "Over a restart").
 //!
 //! A [snapshot](crate::snapshot) has them as one JSON document. Each part is checked, and one that no observations can
 //! have led to is left out and logged. The time between two processes counts as time without a response.
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::State;
 
-/// Most workers that are restored.
+/// Largest number of workers whose costs are restored.
 const MOST: usize = 10_000;
 
 #[derive(Serialize)]
@@ -30,11 +30,11 @@ struct Learned {
     tail: KeptTail,
 }
 
-/// What was learned of a worker.
+/// Learned cost and capacity of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct KeptLearning {
     url: String,
-    /// The configured cost, if any: learning begins again with another one.
+    /// Configured cost, if any. The learned cost is dropped if it has changed.
     configured: Option<PrefillCost>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cost: Option<KeptCost>,
@@ -56,7 +56,7 @@ impl KeptLearning {
         })
     }
 
-    /// Continues learning of this worker from it.
+    /// Restores the learned values of a worker, unless its address has changed.
     pub(crate) fn apply(&self, state: &State, worker: &Worker, taken_ms: u64) {
         if self.url != worker.spec.url.to_string() {
             info!(
@@ -91,7 +91,7 @@ fn age(taken_ms: u64) -> Millis {
     Millis(unix_ms().saturating_sub(taken_ms) as f64)
 }
 
-/// Returns the document with everything that was learned in numbers of a fixed count.
+/// Encodes costs, capacities, habits and the terms of the value of conversations' ends as JSON.
 pub(crate) fn taken(state: &State) -> Vec<u8> {
     let mut workers = state.pending.lock().learned.clone();
     for worker in state.fleet.present() {
@@ -108,7 +108,7 @@ pub(crate) fn taken(state: &State) -> Vec<u8> {
     serde_json::to_vec(&learned).unwrap_or_default()
 }
 
-/// Restores a document. Returns the number of workers and classes restored.
+/// Restores a document. Returns the number of restored parts: workers, classes of habits, and the terms of ends.
 pub(crate) fn restore(state: &State, document: &[u8], taken_ms: u64) -> usize {
     let Ok(Value::Object(mut members)) = serde_json::from_slice(document) else {
         warn!("costs and habits of the earlier process are not restored: they are no document");
@@ -151,7 +151,7 @@ fn read<T: serde::de::DeserializeOwned>(name: &str, member: Value) -> Option<T> 
 }
 
 impl State {
-    /// Puts the learned costs in force.
+    /// Puts the learned costs and overheads in force, if costs are learned.
     pub fn publish_costs(&self) {
         if self.config.learning.costs {
             let mut costs = self.feedback.costs.lock();

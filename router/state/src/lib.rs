@@ -50,44 +50,41 @@ use self::idle::Idle;
 pub use self::live::Live;
 use self::pool_timer::PoolTimer;
 
-/// Bytes that may be held of all responses while they pass, beside the first part of each.
+/// Most bytes of all responses that are held while they pass, besides the first part of each.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
 
 /// The state that every part of the router shares.
 #[derive(Debug)]
 pub struct State {
-    /// Configuration at the start. [`State::live`], `policy` and `operator` have what a reload replaces.
+    /// Configuration at the start. Values that a reload replaces are in [`State::live`], `policy`, `operator` and
+    /// `tls`.
     pub config: Config,
     live: ArcSwap<Live>,
-    /// Certificates.
     pub tls: Tls,
-    /// Policy and weights in force.
+    /// Policy in force, and its history.
     pub policy: Revisions,
     /// Admin tokens, audit log and events.
     pub operator: Operator,
-    /// Workers.
     pub fleet: Fleet,
     /// Discovery sources and what they found.
     pub discovery: Arc<DiscoveryState>,
-    /// Where prefixes live.
+    /// Prefixes cached by each worker, and token counts of prompts.
     pub knowledge: Knowledge,
     /// Costs, conversations and the value of their ends.
     pub feedback: Feedback,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Connections to the workers for everything but turns.
+    /// HTTP client for requests to workers, except those that go through the router's own HTTP/1.1 client.
     pub client: Client,
     /// Marks requests to workers as forwarded by this router.
     pub via: Via,
-    /// Clock.
     pub clock: Clock,
-    /// Whether the router is idle.
     pub idle: Arc<Idle>,
     overload: parking_lot::Mutex<overload::OverloadWatch>,
     /// Locked while a snapshot is read or written.
     pub snapshot: parking_lot::Mutex<()>,
     pending: parking_lot::Mutex<Pending>,
-    /// Whether another process has this one's state: decisions and files are its own from then on.
+    /// Whether another process has taken over this one's state. Only that process then changes decisions and writes
+    /// files.
     handed_over: AtomicBool,
     /// Bytes of request heads that are being read, and of bodies until their response begins.
     unread: Arc<AtomicUsize>,
@@ -96,7 +93,7 @@ pub struct State {
     draining: AtomicBool,
 }
 
-/// Why the state cannot be created.
+/// Reason why the state cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A metric is missing from the table of metrics.
@@ -190,7 +187,7 @@ impl State {
         }
     }
 
-    /// Reserves memory for what is read of clients' requests.
+    /// Returns an empty reservation of memory for a request that is being read, within `limits.max_unread_bytes`.
     #[must_use]
     pub fn unread(&self) -> Unread {
         Unread::new(
@@ -199,7 +196,8 @@ impl State {
         )
     }
 
-    /// Reserves memory for what is held of a worker's response while it passes.
+    /// Returns an empty reservation of memory for the part of a response that is held while it passes, within
+    /// [`MAX_COPIED_BYTES`].
     #[must_use]
     pub fn copied(&self) -> Unread {
         Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
@@ -210,31 +208,32 @@ impl State {
         self.draining.store(true, Ordering::Release);
     }
 
-    /// Returns whether the router is draining.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Records whether another process has this one's state. It then changes no decision and writes no snapshot.
+    /// Records whether another process has taken over this one's state. If so, this one changes no decision and writes
+    /// no snapshot.
     pub fn set_handed_over(&self, handed_over: bool) {
         self.handed_over.store(handed_over, Ordering::Release);
     }
 
-    /// Returns whether another process has this one's state.
+    /// Returns whether another process has taken over this one's state.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
         self.handed_over.load(Ordering::Acquire)
     }
 
-    /// Returns whether a worker takes hints between requests, so that ends are evicted when it needs room.
+    /// Returns whether a worker is sent hints between requests, so that ends of conversations are evicted when it needs
+    /// room.
     #[must_use]
     pub fn makes_room_on(&self, worker: &Worker) -> bool {
         self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
     }
 
-    /// Returns the budget for requests that carry none: the free tail of a second turn. A worker that takes hints
-    /// between requests has no free tail.
+    /// Returns the objective for requests without a hint of their own: the free tail of a second turn. A worker that
+    /// takes hints between requests has no free tail.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> SentObjective {
         let next_prompt = self.next_prompt();
@@ -250,7 +249,7 @@ impl State {
         }
     }
 
-    /// Returns Q̂ of all traffic.
+    /// Returns Q̂ of all traffic: as learned, or as configured if habits are not learned.
     #[must_use]
     pub fn next_prompt(&self) -> Tokens {
         if self.config.learning.habits {

@@ -4,21 +4,19 @@ use std::path::PathBuf;
 
 use config::Config;
 
-/// Settings that can change while the router serves and are not kept elsewhere.
+/// Settings that a reload can change and that no other part of the router keeps.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Objectives.
     pub objective: config::Objective,
-    /// Overrides that requests may ask for.
+    /// Overrides of the policy that requests may ask for.
     pub requests: config::Requests,
-    /// Limits.
     pub limits: config::Limits,
     /// Files named by the configuration, which are read again with it.
     pub files: Vec<PathBuf>,
 }
 
 impl Live {
-    /// Reads the settings of a configuration.
+    /// Returns these settings of a configuration.
     pub fn of(config: &Config) -> Self {
         let admission = &config.admission;
         let keys = admission.keys_file.iter().chain(&admission.salt_secret_file);

@@ -18,21 +18,22 @@ impl State {
         Ok(made)
     }
 
-    /// Restores an earlier policy if that is due. Returns the policy before and after.
+    /// Ends the temporary values that are due. Returns the policy before and after, if that changes it.
     pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let changed = self.policy.revert(self.clock.now())?;
         self.policy_changed(&changed.1);
         Some(changed)
     }
 
-    /// Puts a configured policy in force here. Returns the policy before and after, if that changes it.
+    /// Applies the keys of `[routing]` that differ from what was last read. Returns the policy before and after, if any
+    /// key differs.
     pub fn configure_policy(&self, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let changed = self.policy.configure(self.clock.now(), settings)?;
         self.policy_changed(&changed.1);
         Some(changed)
     }
 
-    /// Activates the revision shared by all replicas, if it is new. Returns the policy before and after.
+    /// Activates the revision shared by all replicas. Returns the policy before and after, if the revision is new.
     pub fn adopt_policy(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let (before, after) = self.policy.adopt(adopted)?;
         info!(

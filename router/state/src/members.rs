@@ -14,14 +14,14 @@ use fleet::{JoinError, Worker};
 use operator::events::Kind;
 
 impl State {
-    /// Adds a worker to the fleet. It is probed at once, and gets work when it is healthy.
-    /// Fails if its name is taken, or the fleet is full.
+    /// Adds a worker to the fleet, which is probed at once and gets turns when it is healthy. Fails if a worker of its
+    /// name is in the fleet or still leaving it, or if the fleet is full.
     pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
         self.join_named(spec, Source::Operator, true)
     }
 
-    /// Adds a worker found by this source, which also says whether the worker may get work (`offered`).
-    /// Fails if its name is taken, or the fleet is full.
+    /// Adds a worker found by this source, which also says whether the worker may get turns (`offered`). Fails if a
+    /// worker of its name is in the fleet or still leaving it, or if the fleet is full.
     pub fn join_named(
         &self,
         spec: config::Worker,

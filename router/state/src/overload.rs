@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::State;
 
-/// The state of overload.
+/// Detector of overload, and the counters since overload began.
 #[derive(Debug, Default)]
 pub struct OverloadWatch {
     overload: Overload,
@@ -27,34 +27,34 @@ struct Counts {
 /// Predicted waits on the ready workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Waits {
-    /// Ready workers.
+    /// Number of ready workers.
     pub workers_ready: usize,
-    /// Ready workers on which the wait alone exceeds the objective.
+    /// Number of ready workers on which the wait alone exceeds the objective.
     pub workers_over: usize,
-    /// Median wait in milliseconds.
+    /// Median of the predicted waits in milliseconds.
     pub wait_ms: f64,
-    /// The objective in milliseconds.
+    /// Configured objective in milliseconds.
     pub objective_ms: f64,
 }
 
-/// Overload as reported.
+/// Overload of the fleet, as reported by the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OverloadReport {
-    /// Unix time in milliseconds at which it began.
+    /// Time at which overload began, in milliseconds since 1970.
     pub since_unix_ms: u64,
     /// Predicted waits at the last look.
     #[serde(flatten)]
     pub waits: Waits,
-    /// Late turns since it began.
+    /// Number of late turns since overload began.
     pub late: u64,
-    /// Turns since it began whose first token was within their objective.
+    /// Number of turns since overload began whose first token was within their objective.
     pub within: u64,
-    /// Requests that were refused for lack of room since it began.
+    /// Number of requests refused for lack of room since overload began.
     pub refused: u64,
 }
 
 impl State {
-    /// Looks at the fleet, and returns the change of the state of overload, if it changes.
+    /// Observes the waits, and the outcomes since the last call. Returns whether overload began or ended, if it did.
     pub fn look_for_overload(&self) -> Option<Change> {
         let now = self.clock.now();
         let live = self.live();
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// Returns the state of overload, while it lasts.
+    /// Returns the current overload; `None` if the fleet is not overloaded.
     #[must_use]
     pub fn overload(&self) -> Option<OverloadReport> {
         let inner = self.overload.lock();

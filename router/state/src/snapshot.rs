@@ -1,9 +1,9 @@
-//! What outlives the process, in a file or handed over to the next process (docs/operating.md, "What survives a
-//! restart"): what people decided, and what was learned.
+//! Keeps decisions of operators and learned state in a file, or hands them over to the next process
+//! (docs/operating.md, "What survives a restart").
 //!
 //! Without a snapshot, a restarted router sends the next turn of every conversation to any worker, which computes the
-//! whole history again. One is written on a timer, after each decision, and at the end of a drain. Decisions, costs and
-//! habits are restored before requests are served. The rest is restored once discovery has found its workers, while
+//! whole history again. A snapshot is written on a timer, after decisions, and at the end of a drain. Decisions, costs
+//! and habits are restored before requests are served. The rest is restored once discovery has found its workers, while
 //! requests are served already. Reports and events correct what changed meanwhile.
 //!
 //! The file is replaced by renaming, so a complete one always exists.
@@ -59,15 +59,15 @@ pub enum SnapshotError {
     Long(u64),
 }
 
-/// What an earlier process has left.
+/// State left by an earlier process.
 #[derive(Debug)]
 pub struct Kept {
     early: Decoded,
-    /// All of it, if another process has handed it over; else it is in the file.
+    /// The whole snapshot, if another process has handed it over; otherwise it is in the file.
     handed: Option<Vec<u8>>,
 }
 
-/// Returns what an earlier process has left: `handed` over, else in the file, if one is configured.
+/// Returns the state left by an earlier process: `handed` over, or else in the configured file, if there is one.
 pub async fn find(settings: Option<Snapshot>, handed: Option<Vec<u8>>) -> Option<Kept> {
     let found = tokio::task::spawn_blocking(move || match (handed, settings) {
         (Some(bytes), _) => ("the predecessor process".to_owned(), early(bytes, true)),
@@ -107,7 +107,7 @@ fn early(bytes: Vec<u8>, is_whole: bool) -> Result<Kept, SnapshotError> {
     })
 }
 
-/// Restores what requests are served by from the first one on: decisions, the audit log, costs and habits.
+/// Restores what the first request needs: decisions, the audit log, costs and habits.
 pub async fn restore_early(state: &State, kept: &Kept) {
     let Decoded { contents, left_out } = &kept.early;
     for part in left_out {
@@ -130,8 +130,7 @@ pub async fn restore_early(state: &State, kept: &Kept) {
     }
 }
 
-/// Restores the rest of what an earlier process has left, then writes snapshots if they are configured, for as long as
-/// the task lives.
+/// Restores the rest of an earlier process's state, then writes snapshots if they are configured. Does not return.
 pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Kept>) {
     if let Some(kept) = kept {
         restore_rest(&state, settings.as_ref(), kept).await;
@@ -195,12 +194,14 @@ pub async fn save(state: &Arc<State>, settings: &Snapshot) {
     }
 }
 
-/// Encodes what another replica can use in at most `most` bytes: caches and models, and no decisions.
+/// Encodes what another replica can use: caches and models, and no decisions. Leaves out workers' cached prefixes to
+/// fit into `most` bytes; the rest may be longer.
 pub fn take(state: &State, most: usize) -> Vec<u8> {
     fitting(caches(state), most)
 }
 
-/// Encodes everything that the next process can use in at most `most` bytes.
+/// Encodes everything that the next process can use. Leaves out workers' cached prefixes to fit into `most` bytes; the
+/// rest may be longer.
 pub fn take_all(state: &State, most: usize) -> Vec<u8> {
     let document = |name: &'static str, document: Vec<u8>| {
         if document.len() > MAX_DOCUMENT_BYTES {
@@ -223,7 +224,7 @@ pub fn take_all(state: &State, most: usize) -> Vec<u8> {
     fitting(contents, most)
 }
 
-/// Encodes contents, leaving out residency that does not fit.
+/// Encodes contents without the cached prefixes of as many workers as it takes to fit into `most` bytes.
 fn fitting(mut contents: Contents, most: usize) -> Vec<u8> {
     let mut bytes = encode(&contents);
     let mut left_out = 0;
@@ -296,7 +297,7 @@ fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
     Ok(length)
 }
 
-/// Reads and restores the rest of what an earlier process has left. Returns the number of entries.
+/// Reads and restores the rest of an earlier process's state. Returns the number of entries.
 fn read(state: &State, settings: Option<&Snapshot>, kept: Kept) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
     let (bytes, is_file) = match (kept.handed, settings) {

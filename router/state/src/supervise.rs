@@ -17,16 +17,16 @@ use tracing::error;
 use crate::State;
 use operator::events::Kind;
 
-/// The pause before a restart: after the first panic, and at most.
+/// Pause before a restart: after the first failure, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// Run time after which the pause is reset.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// A supervised task's kind and worker.
+/// Kind of a supervised task, and the worker that it serves.
 #[derive(Clone, Debug)]
 pub struct Task {
     kind: &'static str,
-    /// Worker that it serves; empty for the only task of its kind.
+    /// Name of the worker; empty for the only task of its kind.
     worker: String,
 }
 
@@ -58,7 +58,7 @@ pub async fn until_done<F: Future<Output = ()>>(state: Arc<State>, task: Task, s
     run(&state, &task, start, |()| None).await;
 }
 
-/// Runs a task until it returns a value that `wrong` accepts.
+/// Runs a task, and restarts it after a panic or a value that `wrong` rejects with a reason.
 async fn run<F: Future>(
     state: &State,
     task: &Task,

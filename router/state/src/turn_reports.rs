@@ -1,4 +1,4 @@
-//! How the request path reports its turns to other replicas. `replicas` implements it.
+//! Interface through which the request path reports turns to other replicas. The crate `replicas` implements it.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,11 +16,10 @@ pub type TokensAt<'a> = &'a dyn Fn(u64) -> u64;
 /// A turn that was sent to a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct SentTurn<'a> {
-    /// The worker.
     pub worker: &'a Worker,
     /// Predicted prefill time.
     pub prefill: Millis,
-    /// The conversation.
+    /// Key of the conversation, if known.
     pub session: Option<u64>,
     /// Keys of the prompt.
     pub keys: &'a Chain,
@@ -43,7 +42,7 @@ pub trait TurnReports: Debug + Send + Sync {
     fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]);
 }
 
-/// A turn reported to the others. Dropping it reports its end, unless it was answered.
+/// A turn that was reported to other replicas. Dropping it reports its end, unless [`answered`](Self::answered) has.
 pub trait ReportedTurn: Debug + Send + Sync {
     /// Reports the first token.
     fn begun(&self);

@@ -49,18 +49,16 @@ const OPEN_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for writing the queue at shutdown.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
-/// A capture file cannot be written.
+/// Error that a capture to a file cannot be started.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write a capture to {} (capture.path)", path.display())]
 pub struct CaptureError {
-    /// Path of the file.
     pub path: PathBuf,
-    /// Cause.
     #[source]
     pub source: io::Error,
 }
 
-/// Counts turns by outcome.
+/// Counts captured turns by outcome.
 pub trait Counters: std::fmt::Debug + Send + Sync {
     /// Counts `turns` that were `written`, `dropped` (queue full), `late` (out of order) or `failed` (disk error).
     fn count(&self, outcome: &str, turns: u64);
@@ -78,7 +76,7 @@ enum Message {
 
 type Open = Mutex<BTreeSet<Arrival>>;
 
-/// The capture of turns.
+/// Capture of turns in a file.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<Shared>);
 

@@ -89,7 +89,6 @@ impl Ids {
 /// Trace context of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The trace.
     pub trace: u128,
     /// The client's span, if given.
     pub parent: Option<u64>,
@@ -102,7 +101,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of no trace.
+    /// Context without a trace.
     pub const NONE: Self = Self {
         trace: 0,
         parent: None,
@@ -130,7 +129,7 @@ impl Context {
 }
 
 impl NewContext {
-    /// Returns 32 hexadecimal digits.
+    /// Returns the trace as 32 hexadecimal digits.
     pub fn hex(self) -> HeaderValue {
         value(&hex(self.trace))
     }
@@ -156,7 +155,8 @@ fn hex(number: u128) -> [u8; 32] {
     text
 }
 
-/// Formats a number as 16 hexadecimal digits, all at once: one half byte per byte, then digits.
+/// Formats a number as 16 hexadecimal digits without a loop over them: spreads its half bytes over 16 bytes, then
+/// converts all of these at once.
 pub fn hex_of_half(number: u64) -> [u8; 16] {
     const EACH: u128 = u128::MAX / 0xff;
     let mut halves = u128::from(number);

@@ -77,7 +77,8 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Creates an exporter, in a Tokio runtime for gRPC. Fails if the collector uses TLS and no roots can verify it.
+    /// Creates the sampler and the exporter. gRPC requires a Tokio runtime. Fails if the collector uses TLS and no
+    /// roots can verify it, or if the exporter rejects its settings.
     pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
@@ -110,7 +111,7 @@ impl Traces {
         }
     }
 
-    /// Returns whether a trace is kept regardless of its outcome. Workers are told so.
+    /// Returns whether a trace is selected by its id, and so kept regardless of its outcome.
     pub fn is_drawn(&self, trace: u128) -> bool {
         self.sampler.is_drawn(trace)
     }

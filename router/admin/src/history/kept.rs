@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Mark, Past, Sample};
 
 const MINUTE_MS: u64 = 60_000;
-/// Age up to which samples have this distance at least; older ones are dropped.
+/// Pairs of an age and the least distance of samples up to that age, both in milliseconds. Older samples are dropped.
 const RETENTION: [(u64, u64); 3] = [
     (15 * MINUTE_MS, 0),
     (180 * MINUTE_MS, MINUTE_MS),

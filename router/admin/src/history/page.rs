@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Sample;
 
-/// Sums the counters of the history over all other labels.
+/// Returns the counters of a metrics page that the history keeps, each summed over its other labels.
 pub(super) fn counters(page: &str) -> Sample {
     let mut sample = Sample::default();
     for line in page.lines() {
@@ -37,7 +37,7 @@ fn add(counters: &mut BTreeMap<String, u64>, key: String, value: &str) {
     }
 }
 
-/// Returns a label's value, without its escapes.
+/// Returns the unescaped value of a label.
 fn value_of(labels: &str, wanted: &str) -> Option<String> {
     let mut rest = labels;
     while let Some((name, after)) = rest.split_once("=\"") {

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The file, checked for each line: another router may write to it or move it, and so may log rotation.
+/// A file of lines, checked before each write: another router or log rotation may have written to it or moved it.
 #[derive(Debug)]
 pub(super) struct Lines {
     path: PathBuf,

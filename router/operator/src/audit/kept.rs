@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Audit, Entry, Newest, Outcome};
 
-/// Highest number that is continued.
+/// Highest number from which numbering continues.
 const HIGHEST_NUMBER: u64 = 1 << 53;
 
 #[derive(Serialize)]
@@ -44,8 +44,8 @@ impl Audit {
         serde_json::to_vec(&Written { next, entries }).unwrap_or_default()
     }
 
-    /// Restores the entries of another process before those of this one, which are numbered after them. Returns how
-    /// many. Fails and changes nothing if `bytes` are no audit log.
+    /// Restores the entries of another process before those of this one, which are numbered after them. Returns the
+    /// number of restored entries. Fails and changes nothing if `bytes` are no audit log.
     pub fn restore(&self, bytes: &[u8]) -> Result<usize, String> {
         let read: Read = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let newest = read.entries.iter().map(|entry| entry.number).max();

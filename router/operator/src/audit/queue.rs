@@ -12,7 +12,7 @@ type Outcome = Arc<OnceLock<Result<(), io::Error>>>;
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<VecDeque<(Vec<u8>, Outcome)>>);
 
-/// A line in the queue, or out of it.
+/// Handle of a line that was queued, which has its outcome once the line is written.
 #[derive(Clone, Debug)]
 pub(super) struct Queued(Outcome);
 
@@ -42,7 +42,7 @@ impl Queue {
 }
 
 impl Queued {
-    /// Returns how the line was written. Fails as the write did, or if there was none.
+    /// Fails if the line was not written, or its write failed.
     pub(super) fn outcome(&self) -> io::Result<()> {
         match self.0.get() {
             Some(Ok(())) => Ok(()),

@@ -73,14 +73,14 @@ impl KeptRevision {
     }
 }
 
-/// What was restored of a kept policy.
+/// Result of restoring a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// Number of the revision in force.
     pub revision: u64,
     /// Earlier revisions that are invalid and were left out.
     pub left_out: usize,
-    /// Whether `[routing]` as it was last read is known, so that a changed file can be told.
+    /// Whether `[routing]` as it was last read is known, so that its changes since can be detected.
     pub knows_configured: bool,
 }
 

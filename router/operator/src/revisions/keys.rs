@@ -1,4 +1,4 @@
-//! The settings as single keys, so that a change, a timer or a file can act on some of them.
+//! Settings as single keys, so that a change, a timer or a file can act on some of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// may have dots.
 pub type Values = BTreeMap<String, Option<Value>>;
 
-/// Returns the value of each key.
+/// Returns the values of all keys.
 fn leaves(settings: &Settings) -> BTreeMap<String, Value> {
     let mut leaves = BTreeMap::new();
     collect(
@@ -58,7 +58,7 @@ pub(super) fn values_of<'a>(settings: &Settings, keys: impl IntoIterator<Item = 
         .collect()
 }
 
-/// Returns the settings with these values. Fails if they make no settings.
+/// Returns the settings with these values replaced. Fails if the result is not valid settings.
 pub fn with(settings: &Settings, values: &Values) -> Result<Settings, String> {
     if values.is_empty() {
         return Ok(settings.clone());

@@ -14,37 +14,36 @@ use super::keys::{self, Values};
 /// The part of a revision that a routing decision reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
-    /// Number of the revision.
     pub revision: u64,
-    /// Policy and weights.
     pub settings: Settings,
 }
 
 /// A policy that is or was in force.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Revision {
-    /// Number; the first is 1. A restart with a snapshot, a hand-over and replicas that share a bucket continue it.
+    /// Number of the revision, from 1. A restart with a snapshot, a hand-over and replicas that share a bucket continue
+    /// it.
     pub revision: u64,
     /// Policy and all of its weights.
     #[schemars(with = "config::PolicyDocument")]
     pub settings: Settings,
-    /// Time at which it came into force, in milliseconds since 1970.
+    /// Time at which the revision came into force, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Caller that applied it: a token's name, or `router`.
+    /// Caller that applied the revision: a token's name, or `router`.
     pub by: String,
-    /// Reason given by the caller.
+    /// Reason given by the caller; `null` without one.
     pub reason: Option<String>,
-    /// Kind of the change.
+    /// Kind of change that created the revision.
     pub source: Source,
-    /// Replica that applied it, where several share their policy.
+    /// Replica that applied the revision; absent unless replicas share their policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
-    /// Whether it was made for a limited time.
+    /// Whether the change was made for a limited time; absent if not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(default)]
     pub temporary: bool,
-    /// Keys whose values are temporary in this revision, as JSON pointers into `settings`, with the values that return;
-    /// `null` for a key that is absent then.
+    /// Keys whose values are temporary in this revision, as JSON pointers into `settings`, with the values that return
+    /// (`null` for a key that is absent then); absent if there are none.
     #[serde(skip_serializing_if = "Values::is_empty")]
     #[schemars(default)]
     pub temporary_keys: Values,
@@ -90,17 +89,15 @@ impl Source {
 /// A change to be applied.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// New settings.
     pub settings: Settings,
-    /// Caller.
     pub by: String,
-    /// Reason given by the caller.
+    /// Reason given by the caller; `null` without one.
     pub reason: Option<String>,
-    /// Kind of the change.
+    /// Kind of change that created the revision.
     pub source: Source,
-    /// Time after which it reverts, for a temporary change.
+    /// Time after which the changed values return; `None` for a lasting change.
     pub revert_after: Option<Millis>,
-    /// Keys that it sets even where their values stay as they are.
+    /// Keys that the change sets even where their values stay as they are.
     pub sets: BTreeSet<String>,
 }
 
@@ -125,15 +122,13 @@ impl Change {
 /// A change that was applied, with the state at that time; others may have followed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedChange {
-    /// Revision in force before.
     pub before: Arc<Revision>,
-    /// Revision in force after.
     pub after: Arc<Revision>,
-    /// Temporary values after it.
+    /// Temporary values in force after the change.
     pub timers: Timers,
 }
 
-/// The revision to be changed is not the one in force.
+/// Error that another revision than the expected one is in force, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("revision {0} is now in force")]
 pub struct Stale(pub u64);

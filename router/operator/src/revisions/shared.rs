@@ -17,7 +17,7 @@ pub struct Adopted {
     pub earlier: Vec<Revision>,
     /// The revision in force.
     pub revision: Revision,
-    /// Its temporary values.
+    /// Temporary values in force.
     pub timers: Timers,
 }
 
@@ -32,7 +32,7 @@ impl Revisions {
         self.is_shared() && self.lineage() == lineage
     }
 
-    /// Applies a revision of a bucket unless it is already in force. Returns the previous and the new revision.
+    /// Applies a revision of a bucket. Returns the previous and the new revision; `None` if it is already in force.
     pub fn adopt(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
         let mut state = self.state.lock();
         let before = Arc::clone(&state.newest);
@@ -59,7 +59,7 @@ impl Revisions {
         Some((before, after))
     }
 
-    /// Returns the change that ends the temporary values that are due.
+    /// Returns the change that ends the temporary values that are due; `None` if none is.
     pub fn due(&self, now: Millis) -> Option<Change> {
         let state = self.state.lock();
         timers::revert(&state.timers, now, &state.newest)
@@ -82,7 +82,7 @@ impl Revisions {
         self.reconfigured.notified().await;
     }
 
-    /// Returns the configured keys that are yet to be applied to all replicas, as a change.
+    /// Returns the configured keys that are yet to be applied to all replicas, as a change; `None` if there are none.
     pub fn to_configure(&self) -> Option<Change> {
         let state = self.state.lock();
         let is_any = !state.to_configure.is_empty();

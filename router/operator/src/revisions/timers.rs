@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::keys::{Values, differing, in_words, values_of, with};
 use super::{Change, Revision, Source};
 
-/// Longest time for which a change can be made, in seconds: a week.
+/// Longest duration of a temporary change, in seconds: a week.
 pub const LONGEST_S: f64 = 604_800.0;
 
 /// The end of a temporary value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timer {
-    /// Time at which it is due, by the router's clock.
+    /// Time at which the value ends, by the router's clock.
     pub due: Millis,
     /// Value that returns; `None` if the key is absent then.
     pub back_to: Option<Value>,
@@ -66,10 +66,10 @@ pub fn read(written: &[WrittenTimer], now: Millis, unix_ms: u64) -> Timers {
 
 /// Returns the timers after a change.
 ///
-/// A lasting change ends the timers of the keys that it changes, and a temporary one gives them its own; both leave the
-/// others alone. A temporary value that is changed for a time again returns to the lasting value. A change that leaves
-/// all values as they are is about the temporary ones: it makes them last, or gives them its time. A rollback makes all
-/// values last.
+/// A lasting change ends the timers of the keys that it changes, and a temporary one gives these keys timers of its
+/// own; neither affects other timers. A temporary value that is changed for a limited time again returns to the lasting
+/// value. A change that leaves all values as they are applies to the temporary ones: it makes them lasting, or restarts
+/// their time. A rollback makes all values lasting.
 #[must_use]
 pub fn after(timers: &Timers, now: Millis, before: &Revision, change: &Change) -> Timers {
     let mut after = timers.clone();

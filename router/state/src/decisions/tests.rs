@@ -47,7 +47,7 @@ fn locality(of: &State, value: f64, seconds: Option<f64>) {
     of.change_policy(change, None).unwrap();
 }
 
-/// A router in which everything has been decided that can be.
+/// Returns the state of a router with a decision of every kind.
 fn decided() -> Arc<State> {
     let state = state(&config());
     locality(&state, 3.0, Some(600.0));

@@ -1,4 +1,4 @@
-//! Workers that people have added, removed, taken out of service or measured.
+//! Workers that operators have added, removed, taken out of service or measured.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::read;
 use crate::State;
 
-/// Most workers of each kind that are restored.
+/// Most added workers that are restored, and most workers with holds, overrides or calibrations.
 const MOST: usize = 10_000;
 
 /// Hold, override of α and calibration of a worker.
@@ -78,7 +78,8 @@ impl KeptWorker {
         })
     }
 
-    /// Puts it in force. α and calibration are those of the machine, so they are dropped at another address.
+    /// Applies the hold, α and calibration to the worker. α and calibration are those of the machine, so they are
+    /// dropped if the worker has another address.
     pub(super) fn apply(&self, state: &State, worker: &Worker) {
         if let Some(hold) = self.hold {
             worker.set_admin_state(match hold {
@@ -135,7 +136,7 @@ impl KeptWorker {
         }
     }
 
-    /// Returns what it is in a few words, for the log.
+    /// Describes the decisions in a few words, for the log.
     pub(super) fn in_words(&self) -> String {
         let hold = self.hold.map(|hold| match hold {
             Hold::Cordoned => "cordoned",
@@ -147,7 +148,7 @@ impl KeptWorker {
     }
 }
 
-/// Returns a digest of a worker as the configuration has it.
+/// Returns a digest of a worker's configuration.
 fn digest(spec: &config::Worker) -> String {
     format!("{:016x}", xxh3_64(spec.document().to_string().as_bytes()))
 }
@@ -181,7 +182,7 @@ pub(super) fn removed(state: &State) -> Vec<String> {
     names.filter(|name| !is_there(name)).cloned().collect()
 }
 
-/// Returns what is kept of each worker, and of those that have not been found yet.
+/// Returns the decisions about each worker, including those that have not been found yet.
 pub(super) fn kept(state: &State) -> BTreeMap<String, KeptWorker> {
     let mut kept = state.pending.lock().decided.clone();
     for worker in state.fleet.present() {
@@ -192,7 +193,8 @@ pub(super) fn kept(state: &State) -> BTreeMap<String, KeptWorker> {
     kept
 }
 
-/// Restores workers. One that its author has added to the configuration or changed there since is the configuration's.
+/// Restores decisions about workers. An entry that was added to the configuration or changed there since takes
+/// precedence.
 pub(super) fn restore(state: &State, member: &mut impl FnMut(&str) -> Value) {
     let before: BTreeMap<String, String> = read("configured", member("configured")).unwrap_or_default();
     let is_decided_anew = |spec: &config::Worker| before.get(&spec.name) != Some(&digest(spec));

@@ -316,7 +316,7 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     keeping.abort();
 }
 
-/// Waits until the file has contents for which `holds`, looking every so many seconds.
+/// Waits until the file has contents for which `holds`, and checks it every `every_s` seconds.
 async fn written(path: &Path, holds: impl Fn(&Contents) -> bool, every_s: u64) {
     let written = async {
         loop {

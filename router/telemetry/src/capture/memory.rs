@@ -48,7 +48,7 @@ struct Chunk {
 }
 
 impl Memory {
-    /// Creates an empty capture of at most `max_bytes`.
+    /// Creates an empty capture of at most `max_bytes`, or 16 KiB if that is more.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         let [least, most] = CHUNK_BYTES;
@@ -98,7 +98,7 @@ impl Memory {
         self.0.lock().fleet = line;
     }
 
-    /// Returns the number of turns held, and their bytes.
+    /// Returns the number of turns held, and their size in bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         let held = self.0.lock();

@@ -46,7 +46,7 @@ pub struct Line {
     pub ts: f64,
     /// Number of the conversation.
     pub conv: u64,
-    /// Number of the turn in the conversation.
+    /// Number of the turn in the conversation, from 0.
     pub turn: u32,
     /// Tokens that the prompt adds to the history.
     pub prompt_tokens: u64,
@@ -61,7 +61,7 @@ pub struct Line {
     pub class: String,
     /// Objective for the time to first token.
     pub objective_ms: f64,
-    /// Requested model.
+    /// Requested model; `other` beyond the bounds on names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub model: String,
     /// Worker that served the turn.
@@ -83,7 +83,8 @@ pub struct Line {
     /// Whether the tokens of prompt and response are estimates.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// How the response ended: `ok`, `broken` (by the worker), `aborted` (by the client).
+    /// How the response ended: `ok`, `broken` (by the worker), `aborted` (by the client), `deadline` (the request's own
+    /// deadline passed) or `cut` (the router shut down).
     pub outcome: String,
 }
 
@@ -106,7 +107,7 @@ struct Conversation {
     total: u64,
 }
 
-/// Numbers assigned so far.
+/// The numbers of conversations and blocks that were assigned so far.
 #[derive(Debug)]
 pub struct Numbers {
     conversations: LruCache<u64, Conversation>,

@@ -15,7 +15,7 @@ const NUMBERS: usize = 12;
 pub(super) struct Arrival {
     /// Microseconds of the router's clock.
     pub(super) at_us: u64,
-    /// Orders equal times.
+    /// Orders turns that arrived in the same microsecond.
     pub(super) sequence: u64,
 }
 
@@ -30,7 +30,6 @@ pub struct Record<'a> {
     pub conversation: Option<u64>,
     /// Class of the objective; empty for the configured one.
     pub class: Cow<'a, str>,
-    /// Requested model.
     pub model: Cow<'a, str>,
     /// Objective for the time to first token.
     pub objective: Millis,
@@ -58,7 +57,7 @@ pub struct Record<'a> {
     pub predicted_cached: Tokens,
     /// Cached tokens, as the worker reported.
     pub reported_cached: Option<u64>,
-    /// How the response ended.
+    /// Outcome of the turn, as in the metrics.
     pub outcome: Cow<'a, str>,
 }
 

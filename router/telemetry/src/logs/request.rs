@@ -30,7 +30,6 @@ struct Ids {
 }
 
 impl RequestIdentity {
-    /// Creates the identity of a request.
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
         Self(Arc::new(Ids {
             trace,
@@ -38,7 +37,7 @@ impl RequestIdentity {
         }))
     }
 
-    /// Returns the request that this task is processing.
+    /// Returns the identity of the request that this task is processing; `None` outside of a request.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()
     }

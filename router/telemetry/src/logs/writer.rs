@@ -47,7 +47,7 @@ pub(super) fn start(is_json: bool) -> io::Result<Writer> {
     Ok(Writer { lines, is_json })
 }
 
-/// Returns the dropped lines.
+/// Returns the number of dropped lines.
 #[must_use]
 pub fn dropped() -> Dropped {
     LINES

@@ -57,12 +57,12 @@ pub trait DescribeChoice {
     fn stages(&self) -> impl Iterator<Item = (Stage, [Instant; 2])>;
 }
 
-/// The peer of an attempt.
+/// The worker of an attempt.
 pub trait Target: Debug + Send + Sync {
-    /// Returns its name in attributes.
+    /// Returns the name in attributes.
     fn name(&self) -> &str;
 
-    /// Returns its base URL.
+    /// Returns the base URL.
     fn url(&self) -> &Uri;
 }
 
@@ -71,7 +71,7 @@ pub trait Target: Debug + Send + Sync {
 pub struct TurnFacts {
     /// Requested model; empty if none.
     pub model: Arc<str>,
-    /// Name of the conversation.
+    /// Name of the conversation, if known.
     pub conversation: Option<Arc<str>>,
     /// Objective for the time to first token.
     pub objective: Millis,
@@ -84,15 +84,12 @@ pub struct TurnFacts {
 /// Reason of a choice, and predictions for the worker.
 #[derive(Debug)]
 pub struct ChoiceFacts {
-    /// The worker.
     pub worker: Arc<dyn Target>,
     /// Number of the decision.
     pub decision: u64,
-    /// The policy.
     pub policy: &'static str,
-    /// The policy's reason.
+    /// Rule of the policy that decided.
     pub reason: &'static str,
-    /// Tokens of the prompt.
     pub prompt: Tokens,
     /// Predicted cached tokens.
     pub cached: Tokens,

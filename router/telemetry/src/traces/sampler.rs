@@ -24,7 +24,7 @@ const MEMORY: f32 = 8192.0;
 const ENOUGH: f32 = 100.0;
 const LOOK_EVERY: u32 = 32;
 const BINS: usize = 256;
-/// Upper end of the first bin, in milliseconds.
+/// Lower end of the first bin, in milliseconds. Shorter times count in that bin.
 const LEAST_MS: f64 = 0.1;
 /// Width of a bin, as a natural logarithm.
 const STEP: f64 = 0.068;
@@ -32,15 +32,15 @@ const STEP: f64 = 0.068;
 /// Reason why a trace is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepReason {
-    /// It failed.
+    /// The request failed, and not by the client's fault.
     Error,
-    /// It missed its objective.
+    /// The first token came later than the objective.
     Objective,
-    /// It is among the slowest.
+    /// The time to first token is among the slowest share of recent turns.
     Slow,
-    /// The client sampled it.
+    /// The client sampled the trace.
     Asked,
-    /// It was selected by trace id.
+    /// The trace was selected by its id.
     Share,
 }
 

@@ -103,7 +103,7 @@ impl Trace {
         });
     }
 
-    /// Begins a stage.
+    /// Begins a stage, which ends when the returned value is dropped.
     #[must_use]
     pub fn begin(&self, stage: Stage) -> StageSpan {
         StageSpan {
@@ -128,7 +128,8 @@ impl Trace {
         self.write(|record| record.turn = Some(turn.facts()));
     }
 
-    /// Begins an attempt on the chosen worker, and sets its span as the parent in the request's headers.
+    /// Begins an attempt on the chosen worker, and sets its span as the parent in the request's headers. A request's
+    /// attempts beyond 16 are not recorded.
     pub fn attempt(&self, choice: &impl DescribeChoice, headers: &mut HeaderMap) -> AttemptSpan {
         let mut number = 0;
         self.write(|record| {
@@ -212,7 +213,6 @@ impl AttemptSpan {
         });
     }
 
-    /// Returns the trace of the attempt.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
@@ -226,7 +226,7 @@ impl AttemptSpan {
         }
     }
 
-    /// Records the first token.
+    /// Records the time of the first token. Later calls have no effect.
     pub fn first_token(&mut self) {
         if !std::mem::replace(&mut self.started, true) {
             self.write(|attempt| attempt.first_token = Some(Instant::now()));
