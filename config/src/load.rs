@@ -15,7 +15,7 @@ use crate::sections::{self, Config, File, Routing};
 use crate::tree::{self, Node};
 use crate::validate::validate;
 
-/// Longest configuration file; a longer one is a mistyped file name.
+/// Size in bytes of the longest configuration file; a longer one is a mistyped file name.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
 /// Sources of a configuration, in increasing precedence.

@@ -68,7 +68,7 @@ impl fmt::Display for Origin {
 /// A problem of a configuration or a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where the value was written.
+    /// Place where the value was written.
     pub origin: Origin,
     /// Key, such as `workers[1].url`; empty where a problem belongs to no key, such as invalid TOML.
     pub path: String,

@@ -86,8 +86,8 @@ use self::traces::{TracesSection, traces};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct File {
-    /// Data port: serves the inference APIs (OpenAI's, Anthropic's and the engines' own) and `/health`, and nothing
-    /// else.
+    /// Data port: serves the inference APIs (OpenAI's, Anthropic's and the engines' own), health checks and
+    /// `http.extra_paths`. It has no metrics and no administration.
     pub server: ServerSection,
     /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: AdminSection,

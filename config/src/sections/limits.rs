@@ -45,9 +45,9 @@ pub struct Limits {
     #[serde(rename = "connect_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub connect_timeout: Duration,
-    /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a response
-    /// without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and pings in a
-    /// stream do not extend it.
+    /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a
+    /// response without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and
+    /// pings in a stream do not extend it.
     #[serde(rename = "first_byte_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub first_byte_timeout: Duration,

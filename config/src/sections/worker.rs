@@ -42,12 +42,13 @@ pub(crate) struct WorkerSection {
     /// Least time of a prefill in milliseconds, however short the prompt: on a GPU, reading the weights once. 0: none.
     #[schemars(range(min = 0, max = 1e9))]
     pub floor_ms: f64,
-    /// File written by `gpu-bench worker URL`, with the measured α, β, γ and floor, in place of
-    /// `alpha_ms_per_token`, `beta_ms`, `gamma_ms_per_token2` and `floor_ms`. Relative to the router's working directory. Empty: none.
+    /// File written by `gpu-bench worker URL`, with the measured α, β, γ and floor, in place of `alpha_ms_per_token`,
+    /// `beta_ms`, `gamma_ms_per_token2` and `floor_ms`. Relative to the router's working directory. Empty: none.
     pub calibration: String,
     /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size. Without this key, the
-    /// router queries the worker (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); for a worker that does not report its size, it
-    /// starts with the default and learns the size from responses. A configured value is not corrected, and a wrong one costs cache hits.
+    /// router queries the worker (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); for a worker that does not
+    /// report its size, it starts with the default and learns the size from responses. A configured value is not
+    /// corrected, and a wrong one costs cache hits.
     #[schemars(range(min = 1))]
     pub capacity_tokens: u64,
     /// Tokens per block of the worker's cache.

@@ -1,7 +1,7 @@
 //! Error responses of the router to its clients.
 //!
 //! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, which their client libraries parse.
-//! It tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
+//! A message tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub enum ApiError {
     Unsalted {
         /// Kind of request that is cached.
         what: &'static str,
-        /// What the client can do instead.
+        /// Instruction what to do instead.
         instead: &'static str,
     },
     /// The field refers to state in an engine that may be another tenant's.

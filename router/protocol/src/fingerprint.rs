@@ -36,9 +36,9 @@ pub struct Fingerprint {
 /// Length of a prompt, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Canonical bytes.
+    /// Number of canonical bytes.
     Bytes(u64),
-    /// Tokens.
+    /// Number of tokens.
     Tokens(u64),
 }
 

@@ -55,7 +55,8 @@ impl Client {
     }
 
     /// Sends a request. Its connection is used again only if all of the request was written before the response began,
-    /// and the response was read to its end. Fails on a response with ambiguous framing, or one that switches protocols.
+    /// and the response was read to its end. Fails on a response with ambiguous framing, or one that switches
+    /// protocols.
     pub fn send(
         &self,
         request: Request<Body>,
