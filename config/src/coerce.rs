@@ -1,8 +1,8 @@
-//! Conversion of text from the environment and flags to the type of a key.
+//! Conversion of text from the environment, flags and queries to the type of a key.
 
 use crate::tree::Value;
 
-/// Parses `text` as the schema type `kind` (`integer`, `number`, `boolean`, `string`). `None` if it does not fit.
+/// Parses `text` as the schema type `kind` (`integer`, `number`, `boolean`, `string`); `None` if it does not fit.
 pub(crate) fn read_as(kind: &str, text: &str) -> Option<Value> {
     let text = text.trim();
     match kind {

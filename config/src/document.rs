@@ -17,12 +17,14 @@ use crate::sections::{self, Class, Routing};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
 
-/// Reads a JSON document, where `null` means an absent key. Fails with all problems and their positions, never none.
+/// Reads a JSON document, where `null` stands for an absent key. Fails with all problems and their keys, never with
+/// none.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
     read(node(document, &Origin::Nowhere))
 }
 
-/// Reads the parameters of a query, whose values are text. Fails with all problems and their names, never with none.
+/// Reads the parameters of a query, whose values are text. Fails with all problems and their parameters, never with
+/// none.
 pub fn read_query<T: DeserializeOwned + JsonSchema>(
     parameters: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, Problems> {
@@ -47,7 +49,7 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
     converted(&root, &mut problems).ok_or(problems)
 }
 
-/// Converts a JSON value with the given origin. `null` means that a key is absent.
+/// Converts a JSON value; all of its nodes get the given origin. Entries of objects that are `null` are left out.
 pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
     let value = match json {
         Json::Null => Value::Unusable("null"),
@@ -90,8 +92,8 @@ pub struct PolicyDocument {
 }
 
 impl PolicyDocument {
-    /// Converts it to settings, where turns are of these classes. `key` is the position of the document.
-    /// Fails with overrides that cannot apply to any turn.
+    /// Converts the document to settings, where turns are of these classes. `key` is where the document is in the
+    /// request. Fails with the overrides that cannot apply to any turn.
     pub fn settings(&self, key: &str, classes: &[Class]) -> Result<Settings, Problems> {
         let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
@@ -110,7 +112,7 @@ impl PolicyDocument {
         }
     }
 
-    /// Converts it to settings. Overrides for unknown classes are kept without effect.
+    /// Converts the document to settings. Overrides for unknown classes are kept without effect.
     pub fn settings_for_any_classes(&self) -> Settings {
         Settings {
             policy: self.policy,
@@ -156,7 +158,7 @@ impl JsonSchema for PolicyDocument {
     }
 }
 
-/// Makes a section required that may be empty.
+/// Removes the default of a section: the key is required, and may be empty.
 fn without_default(mut schema: Json) -> Json {
     if let Some(entries) = schema.as_object_mut() {
         entries.remove("default");
@@ -164,7 +166,7 @@ fn without_default(mut schema: Json) -> Json {
     schema
 }
 
-/// Makes all keys of a section required, and no others allowed.
+/// Makes all keys of a section required, and refuses others.
 fn whole(mut schema: Json) -> Json {
     if let Some(entries) = schema.as_object_mut() {
         entries.remove("default");

@@ -17,18 +17,20 @@ use parking_lot::Mutex;
 
 /// Time limit for reading a file of the configuration.
 pub const READ_LIMIT: Duration = Duration::from_secs(5);
-/// Paths that may be stuck at once. Each holds a thread.
+/// Largest number of stuck paths. Each holds a thread.
 const MOST_STUCK: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The idle thread, if any. It saves a thread per access: files of discovery are checked twice a second.
+/// Channel to the idle thread, if any. It saves starting a thread per access: files of discovery are checked twice a
+/// second.
 static SPARE: Mutex<Option<SyncSender<Job>>> = Mutex::new(None);
 
 /// Paths whose thread was abandoned and has not ended.
 static STUCK: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Reads a regular file. Fails for anything else, after [`READ_LIMIT`], and beyond `most` bytes (`FileTooLarge`).
+/// Reads a regular file. Fails for anything else, after [`READ_LIMIT`], and for more than `most` bytes
+/// (`FileTooLarge`).
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     read_within(path, most, READ_LIMIT)
 }
@@ -66,7 +68,8 @@ pub fn read_start(path: &Path, most: usize, limit: Duration) -> io::Result<Vec<u
     })
 }
 
-/// Replaces a file by renaming, so that a whole one always exists. Its owner alone can read it. Fails after `limit`.
+/// Replaces a file by renaming, so that the path always leads to a complete one. Only its owner can read it. Fails
+/// after `limit`.
 pub fn replace_private(path: &Path, bytes: Vec<u8>, limit: Duration) -> io::Result<()> {
     // Beside the file, so that renaming stays within one file system.
     let mut beside = path.as_os_str().to_owned();
@@ -86,10 +89,12 @@ pub fn replace_private(path: &Path, bytes: Vec<u8>, limit: Duration) -> io::Resu
     })
 }
 
-/// What tells one state of a file from another: device, inode, time of change in seconds and nanoseconds, and length.
+/// State of a file: device, inode, time of modification in seconds and nanoseconds, and length in bytes. It changes
+/// when the file is written or replaced.
 pub type Stamp = (u64, u64, i64, i64, u64);
 
-/// The state of the file at this path, links followed; `None` if there is none, or its file system does not answer.
+/// Returns the state of the file at this path, following links; `None` if there is none, or the file system does not
+/// respond within [`READ_LIMIT`].
 pub fn stamp(path: &Path) -> Option<Stamp> {
     let own = path.to_owned();
     within(path, READ_LIMIT, move || std::fs::metadata(own))
@@ -97,7 +102,7 @@ pub fn stamp(path: &Path) -> Option<Stamp> {
         .map(|found| stamp_of(&found))
 }
 
-/// Like [`stamp`], for as long as the file system takes: for threads that may block.
+/// Like [`stamp`], but waits for as long as the file system takes: for threads that may block.
 pub fn stamp_blocking(path: &Path) -> Option<Stamp> {
     std::fs::metadata(path).ok().map(|found| stamp_of(&found))
 }
@@ -112,7 +117,7 @@ fn stamp_of(found: &Metadata) -> Stamp {
     )
 }
 
-/// Fails if the path does not exist, or leads to a named pipe, a device, a socket or a folder.
+/// Fails if the path does not exist, or leads to a named pipe, a device, a socket or a directory.
 pub fn expect_regular(path: &Path) -> io::Result<()> {
     if std::fs::metadata(path)?.is_file() {
         Ok(())
@@ -130,9 +135,9 @@ pub fn expect_regular_or_none(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs blocking work with a file on another thread, and waits for it for at most `limit`.
-/// Fails with the error of the work; `TimedOut` if it takes longer, in which case it continues in the background;
-/// `ResourceBusy` if earlier work with the same path was abandoned and has not ended.
+/// Runs blocking work with a file on another thread, and waits for it for at most `limit`. Fails with the error of the
+/// work; with `TimedOut` if it takes longer, in which case it continues in the background; with `ResourceBusy` if
+/// earlier work with the same path was abandoned and has not ended, or too many other paths are stuck.
 pub fn within<T: Send + 'static>(
     path: &Path,
     limit: Duration,

@@ -15,7 +15,7 @@ use crate::sections::{self, Config, File, Routing};
 use crate::tree::{self, Node};
 use crate::validate::validate;
 
-/// Longest configuration file; a longer one is a mistyped file name.
+/// Size in bytes of the longest configuration file; a longer one is a mistyped file name.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
 /// Sources of a configuration, in increasing precedence.
@@ -23,7 +23,7 @@ const LONGEST_FILE_BYTES: u64 = 1 << 20;
 pub struct Sources<'a> {
     /// Name of the file, for messages, and its text.
     pub file: Option<(&'a str, &'a str)>,
-    /// Environment. Variables without the prefix are ignored.
+    /// Environment variables. Those without the prefix are ignored.
     pub environment: BTreeMap<String, String>,
     /// Command-line overrides.
     pub overrides: Overrides,
@@ -35,15 +35,15 @@ pub enum LoadError {
     /// The file could not be read.
     #[error("{}: cannot be read", path.display())]
     Unreadable {
-        /// The file could not be accessed.
+        /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system, or of the conversion from UTF-8.
         source: io::Error,
     },
     /// The file is too long to be a configuration.
     #[error("{}: longer than {LONGEST_FILE_BYTES} bytes, the limit for a configuration", path.display())]
     TooLong {
-        /// The file could not be accessed.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The contents are invalid.
@@ -97,8 +97,8 @@ pub(crate) fn converted<T: DeserializeOwned>(root: &Node, problems: &mut Problem
         .ok()
 }
 
-/// Reads the `[routing]` section of `path`, which may hold nothing else, to evaluate weights before they are used. It
-/// is checked like a configuration, but needs no workers. Fails if the file is unreadable or invalid.
+/// Reads the `[routing]` section of the file at `path`, to evaluate weights before they are used. The file is checked
+/// like a configuration, but needs no workers. Fails if it is unreadable or invalid.
 pub fn load_routing(path: &Path) -> Result<Routing, LoadError> {
     let text = read_text(path)?;
     let mut problems = Problems::default();

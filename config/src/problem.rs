@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Origin {
-    /// In the file, at a line and column.
+    /// A file, at a line and column.
     File {
         /// Name of the file as it was given.
         file: String,
@@ -17,22 +17,22 @@ pub enum Origin {
         /// Column in characters, from 1.
         column: usize,
     },
-    /// In an environment variable.
+    /// An environment variable.
     Environment {
         /// Name of the variable.
         name: String,
     },
-    /// In a flag of the command line.
+    /// A flag of the command line.
     Flag {
         /// Name of the flag, with its dashes.
         name: String,
     },
-    /// In the query of a request.
+    /// The query of a request, or an annotation.
     Query {
         /// Name of the parameter.
         name: String,
     },
-    /// None: a default, or a missing value.
+    /// No place: a default, a missing value, or a document of the admin API.
     Nowhere,
 }
 
@@ -65,16 +65,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One problem.
+/// A problem of a configuration or a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Where the value was written.
+    /// Place where the value was written.
     pub origin: Origin,
-    /// Key, such as `workers[1].url`; empty if the text is not valid TOML.
+    /// Key, such as `workers[1].url`; empty where a problem belongs to no key, such as invalid TOML.
     pub path: String,
     /// The problem, and the expected value.
     pub what: String,
-    /// Likely remedy, if there is one.
+    /// Likely remedy, if one is known.
     pub hint: Option<String>,
 }
 
@@ -92,12 +92,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Largest number of problems that are listed: a document may come from anywhere.
+/// Largest number of listed problems: a document may come from anywhere.
 const TOLD: usize = 32;
 /// Largest number of characters shown of an unknown key.
 const SHOWN: usize = 128;
 
-/// Problems in the order of their lines; never empty as an error. After the first 32, one more counts the others.
+/// Problems of a configuration; never empty as an error. After the first 32, one more counts the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Problems {
@@ -107,12 +107,12 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Returns the problems.
+    /// Returns an iterator over the listed problems.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.told.iter()
     }
 
-    /// Returns the number of listed problems.
+    /// Returns the number of listed problems, including the one that counts the others.
     #[must_use]
     pub fn len(&self) -> usize {
         self.told.len()
@@ -148,7 +148,7 @@ impl Problems {
         });
     }
 
-    /// Sorts by the line; problems of the environment and of flags come last.
+    /// Sorts by file, line and column; problems without a place in a file come last.
     pub(crate) fn sorted(mut self) -> Self {
         self.told
             .sort_by(|one, other| one.origin.place().cmp(&other.origin.place()));

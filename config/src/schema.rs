@@ -1,5 +1,5 @@
 //! The JSON schema of the file, derived from [`crate::sections`]. It is the only description of keys, types, ranges,
-//! defaults and meanings: the check, the reference and editors all read it.
+//! defaults and meanings: the check, the reference and editors use it.
 
 use serde_json::Value as Json;
 
@@ -55,7 +55,7 @@ impl<'a> Schema<'a> {
         target.unwrap_or(self.here)
     }
 
-    /// Returns a keyword, of the key itself or else of the target of its reference.
+    /// Returns a keyword of the key itself, or else of the target of its reference.
     pub(crate) fn keyword(self, name: &str) -> Option<&'a Json> {
         self.here.get(name).or_else(|| self.resolved().get(name))
     }
@@ -64,7 +64,8 @@ impl<'a> Schema<'a> {
         self.keyword(name).and_then(Json::as_str)
     }
 
-    /// Returns `object`, `array`, `string`, `integer`, `number` or `boolean`; for an optional key, its value's type.
+    /// Returns the type: `object`, `array`, `string`, `integer`, `number` or `boolean`. For an optional key it is that
+    /// of the value.
     pub(crate) fn kind(self) -> &'a str {
         match self.keyword("type") {
             Some(Json::String(kind)) => kind,

@@ -86,7 +86,8 @@ use self::traces::{TracesSection, traces};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct File {
-    /// Data port: serves the OpenAI API and nothing else.
+    /// Data port: serves the inference APIs (OpenAI's, Anthropic's and the engines' own), health checks and
+    /// `http.extra_paths`. It has no metrics and no administration.
     pub server: ServerSection,
     /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
     pub admin: AdminSection,
@@ -103,7 +104,7 @@ pub(crate) struct File {
     pub objective: Objective,
     /// Hints to workers about the cache that they may evict first.
     pub hints: Hints,
-    /// What the router learns from responses while it serves.
+    /// Learning of costs and habits from responses while the router serves.
     pub learning: Learning,
     /// Index of the prefixes that each worker holds.
     pub index: IndexSection,
@@ -134,14 +135,14 @@ pub(crate) struct File {
     pub log: Log,
 }
 
-/// A valid configuration. It has workers or a source that discovers them; names and urls are unique.
+/// A valid configuration. There are workers or a source that discovers them; their names and urls are unique.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Settings of the data port.
     pub server: Server,
-    /// Admin port; differs from the data port.
+    /// Settings of the admin port, which differs from the data port.
     pub admin: Admin,
-    /// Endpoint picker's port, if enabled.
+    /// Settings of the endpoint picker's port, if enabled.
     pub endpoint_picker: Option<EndpointPicker>,
     /// Configured workers, in the order of the file. Not empty unless discovery is enabled.
     pub workers: Vec<Worker>,
@@ -149,7 +150,7 @@ pub struct Config {
     pub discovery: Discovery,
     /// The routing policy, which selects the worker for a turn.
     pub routing: Routing,
-    /// Objectives.
+    /// Objective of all turns, and those of classes.
     pub objective: Objective,
     /// Hints to workers.
     pub hints: Hints,
@@ -163,23 +164,23 @@ pub struct Config {
     pub failure: Failure,
     /// Settings of HTTP between clients and workers.
     pub http: Http,
-    /// Limits.
+    /// Limits on sizes, times and numbers.
     pub limits: Limits,
     /// Settings of admission.
     pub admission: Admission,
-    /// API keys. Without any, every caller is admitted, unless `admission` names a file of keys, which then is empty.
+    /// API keys. Without any, every caller is admitted, unless `admission` names a file of keys: then none is.
     pub keys: Vec<Key>,
-    /// TLS.
+    /// TLS of the data port and towards the workers.
     pub tls: Tls,
     /// Capture of traffic, if enabled.
     pub capture: Option<Capture>,
-    /// Settings of the record of decisions.
+    /// Settings of the record of recent decisions.
     pub explain: Explain,
     /// Traces, if enabled.
     pub traces: Option<Traces>,
     /// Other replicas, if configured.
     pub fleet: Option<Fleet>,
-    /// The audit log.
+    /// Settings of the log, on standard error.
     pub log: Log,
 }
 

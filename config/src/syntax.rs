@@ -1,8 +1,8 @@
 //! Errors of the TOML parser, in an operator's words.
 
-/// What the parser calls a second key of the same name.
+/// The parser's message for a second key of the same name.
 const DUPLICATE: &str = "duplicate key";
-/// How the parser begins where a value is none of TOML's.
+/// Start of the parser's message for a value of no TOML type.
 const BARE: &str = "string values must be quoted";
 
 /// Returns a message of the parser, and the likely remedy if there is one. `line` contains the error.
@@ -20,7 +20,8 @@ pub(crate) fn explain(message: &str, line: &str) -> (String, Option<String>) {
     (message.to_owned(), hint)
 }
 
-/// Returns whether an error only repeats that the section was written already: the parser also reports each of its keys.
+/// Returns whether an error only repeats that a section occurs twice: the parser also reports each key of the second
+/// one.
 pub(crate) fn repeats(message: &str, before: &str, line: &str) -> bool {
     let section = before
         .lines()
@@ -30,7 +31,7 @@ pub(crate) fn repeats(message: &str, before: &str, line: &str) -> bool {
     message == DUPLICATE && header(line).is_none() && section.and_then(header).is_some_and(is_second)
 }
 
-/// Returns where the first line with content begins, if it is one of YAML.
+/// Returns the offset of the first line that is neither empty nor a comment, if it looks like YAML.
 pub(crate) fn yaml_line(text: &str) -> Option<usize> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {

@@ -99,7 +99,7 @@ pub(crate) fn join(section: &str, key: &str) -> String {
     }
 }
 
-/// Parses TOML. Every error is reported, and the rest is returned.
+/// Parses TOML. Reports every error, and returns what could be parsed.
 pub(crate) fn read(file: &str, text: &str, problems: &mut Problems) -> Node {
     let place = Place::new(file, text);
     let (table, errors) = DeTable::parse_recoverable(text);
@@ -152,7 +152,7 @@ impl<'a> Place<'a> {
         Self { file, text, lines }
     }
 
-    /// Returns the text up to the line of a byte offset, and that line.
+    /// Returns the text before the line that contains a byte offset, and that line.
     fn line(&self, offset: usize) -> (&'a str, &'a str) {
         let line = self.lines.partition_point(|start| *start <= offset);
         let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
@@ -160,7 +160,7 @@ impl<'a> Place<'a> {
         (before, rest.lines().next().unwrap_or_default())
     }
 
-    /// Returns the origin at a byte offset of the text; an offset past the end is the end.
+    /// Returns the origin at a byte offset of the text; one past the end stands for the end.
     fn at(&self, offset: usize) -> Origin {
         let offset = offset.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= offset);

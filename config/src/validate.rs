@@ -8,7 +8,7 @@ use crate::problem::{Problem, Problems, shortened};
 use crate::schema::Schema;
 use crate::tree::{Node, Value, join};
 
-/// Checks `node` and everything below it. Returns whether to keep it.
+/// Checks `node` and everything below it. Returns whether to keep the node.
 pub(crate) fn validate(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut Problems) -> bool {
     match (&mut node.value, schema.kind()) {
         (Value::Table(_), "object") => {
@@ -98,7 +98,7 @@ fn known_key(key: &str, schema: Schema<'_>, is_root: bool) -> String {
     }
 }
 
-/// Returns the path of a section of this name within the sections of the file.
+/// Returns the path of a subsection of this name, such as `discovery.dns` for `dns`.
 fn section_of(key: &str, root: Schema<'_>) -> Option<String> {
     let mut sections = root.properties();
     sections.find_map(|(name, section)| {
@@ -108,7 +108,7 @@ fn section_of(key: &str, root: Schema<'_>) -> Option<String> {
     })
 }
 
-/// Suggests a share for what was probably written in percent.
+/// Suggests a share where a percentage was probably meant.
 fn as_share(number: f64, schema: Schema<'_>) -> Option<String> {
     let most = bound(schema, "maximum").or_else(|| bound(schema, "exclusiveMaximum"));
     let is_share = schema.kind() == "number" && most.is_some_and(|most| most <= 1.0);
@@ -158,7 +158,8 @@ fn check_scalar(node: &mut Node, schema: Schema<'_>, path: &str, problems: &mut 
     false
 }
 
-/// Formats a value for messages: short ones as they are, long ones by their type.
+/// Formats a value for messages: a number, a boolean and a text of at most 60 characters as it is, others as their
+/// type.
 fn shown(value: &Value) -> String {
     match value {
         Value::Text(text) if text.chars().count() <= 60 => format!("{text:?}"),

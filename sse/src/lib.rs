@@ -3,40 +3,40 @@
 //! [`Lines`] yields each line as soon as it ends, without copying: a proxy must not wait for the empty line after a
 //! token's. [`Events`] follows the [standard](https://html.spec.whatwg.org/multipage/server-sent-events.html) as far as
 //! OpenAI's streams use it: `data` fields, joined by newlines, dispatched by an empty line; other fields are skipped.
-//! Both accept LF, CRLF and CR, and buffer no more than a given bound. Empty lines between events mean nothing, and are
-//! passed over many at a time: a stream of line ends costs no more than any other.
+//! Both accept LF, CRLF and CR, and buffer no more than a given bound. Empty lines between events have no meaning and
+//! are skipped many at a time, so a stream of line ends costs no more than any other.
 
 use memchr::memchr2;
 
 #[cfg(test)]
 mod tests;
 
-/// Default bound of a line in bytes: a token or a usage record, with room for log-probabilities.
+/// Default bound of a line in bytes, enough for a token or a usage record with log-probabilities.
 pub const LONGEST_LINE: usize = 1 << 20;
 /// Default bound of an event in bytes.
 pub const LONGEST_EVENT: usize = 4 << 20;
 
-/// Splits a byte stream into lines. Only a line that spans chunks is copied; one beyond the bound is skipped.
+/// Splitter of a byte stream into lines. Only a line that spans chunks is copied; one beyond the bound is skipped.
 #[derive(Debug)]
 pub struct Lines {
     carry: Vec<u8>,
     longest: usize,
     skipping: bool,
     skipped: u64,
-    /// The last line ended in CR: a following LF belongs to it.
+    /// Whether the last line ended in CR: a following LF belongs to it.
     after_cr: bool,
-    /// A line has come since the last empty one.
+    /// Whether a line has come since the last empty one.
     in_event: bool,
 }
 
-/// The position of a stream within its grammar.
+/// Position of a stream within its grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamPosition<'a> {
     /// Between two events.
     Between,
     /// Within an event, at the beginning of a line.
     InEvent {
-        /// The last line ended in CR: a following LF would belong to it.
+        /// Whether the last line ended in CR: a following LF would belong to it.
         after_cr: bool,
     },
     /// Within this line, which is incomplete.
@@ -52,7 +52,7 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// Returns a reader with a bound of `longest` bytes per line.
+    /// Returns a splitter with a bound of `longest` bytes per line.
     pub fn new(longest: usize) -> Self {
         Self {
             carry: Vec::new(),
@@ -111,7 +111,7 @@ impl Lines {
         }
     }
 
-    /// Returns the number of bytes buffered of an incomplete line.
+    /// Returns the number of buffered bytes of an incomplete line.
     pub fn held(&self) -> usize {
         self.carry.len()
     }
@@ -124,12 +124,13 @@ impl Lines {
         }
     }
 
-    /// Returns the number of lines skipped for their length.
+    /// Returns the number of skipped lines.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Returns the position of the stream: what has to be closed before something else can be written to it.
+    /// Returns the position of the stream, which determines what has to be closed before something else is written to
+    /// it.
     pub fn standing(&self) -> StreamPosition<'_> {
         if self.skipping {
             StreamPosition::InLongLine
@@ -145,7 +146,7 @@ impl Lines {
     }
 }
 
-/// Bytes of a line that are compared one by one, before a search whose start costs more than they do.
+/// Number of bytes of a line that are compared one by one, before a search whose start costs more.
 const SHORT_LINE: usize = 4;
 
 fn end_of_line(chunk: &[u8]) -> Option<usize> {
@@ -157,18 +158,18 @@ fn is_end(byte: u8) -> bool {
     byte == b'\n' || byte == b'\r'
 }
 
-/// Returns the payload of a `data:` line.
+/// Returns the payload of a `data:` line; `None` for any other line.
 pub fn data(line: &[u8]) -> Option<&[u8]> {
     let payload = line.strip_prefix(b"data:")?;
     Some(payload.strip_prefix(b" ").unwrap_or(payload))
 }
 
-/// The stream sent an event of more than this number of bytes.
+/// Error: the stream sent an event or a line of more than this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event of more than {0} bytes")]
 pub struct TooLong(pub usize);
 
-/// Splits a stream into the data of its events.
+/// Splitter of a stream into the data of its events.
 #[derive(Debug)]
 pub struct Events {
     lines: Lines,
@@ -185,7 +186,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Returns a reader with a bound of `longest` bytes per event.
+    /// Returns a splitter with a bound of `longest` bytes per event.
     pub fn new(longest: usize) -> Self {
         Self {
             lines: Lines::new(longest),

@@ -1,4 +1,4 @@
-//! A worker that is added while the router serves.
+//! A worker that the admin API adds while the router serves.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,8 @@ use crate::sections::{self, Checker, KvEvents, Worker, WorkerSection};
 /// each rank is a separate worker.
 const NOT_HERE: [&str; 3] = ["api_key_file", "calibration", "ranks"];
 
-/// A worker as the admin API accepts it: `[[workers]]` with its ranges and defaults, without the keys that name files.
+/// A worker as the admin API accepts it: `[[workers]]` with its ranges and defaults, without the keys that name files
+/// and without `ranks`.
 #[derive(Clone, Debug)]
 pub struct WorkerDocument {
     worker: WorkerSection,
@@ -23,7 +24,7 @@ pub struct WorkerDocument {
 }
 
 impl Worker {
-    /// Returns the document that makes the same worker. Without its API key, which is in a file, and its rank.
+    /// Returns the document that makes the same worker, without its API key, which is in a file, and its rank.
     #[must_use]
     pub fn document(&self) -> Json {
         let mut document = json!({

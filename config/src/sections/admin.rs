@@ -11,7 +11,7 @@ use super::checker::Checker;
 use super::keys::KeyDigest;
 use super::worker::check_name;
 
-/// The admin API.
+/// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Admin")]
@@ -26,7 +26,7 @@ pub(crate) struct AdminSection {
     /// File to which every change is appended as a line of JSON; refused requests go to `FILE.refused` beside it.
     /// Empty: entries are only kept in memory.
     pub audit_file: String,
-    /// Bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
+    /// Length in bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
     #[schemars(range(min = 65_536))]
     pub audit_max_bytes: u64,
 }
@@ -53,7 +53,7 @@ pub(crate) struct TokenSection {
     pub name: String,
     /// SHA-256 of the token, as 64 hexadecimal digits. Only for tokens of 128 random bits or more.
     pub sha256: String,
-    /// Role.
+    /// Role of the token. Each role includes the rights of the previous one.
     pub role: Role,
 }
 
@@ -71,16 +71,17 @@ impl Default for TokenSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read only.
+    /// Read everything.
     Read,
-    /// Cordon and drain workers, start and stop captures, preview weights on captured turns.
+    /// Cordon and drain workers, set their α, calibrate them, reset keys, capture turns, preview and shadow policies,
+    /// set the log level.
     Operate,
-    /// Change the policy and its weights.
+    /// Change the policy and its weights, add and remove workers.
     Admin,
 }
 
 impl Role {
-    /// Returns the name, as written in a file of tokens.
+    /// Returns the name as written in a file of tokens.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -100,18 +101,18 @@ impl std::fmt::Display for Role {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TokensFile {
-    /// The tokens.
+    /// Tokens of the admin port.
     pub tokens: Vec<TokenSection>,
 }
 
 /// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Address of metrics and administration. A loopback address unless there is a token file.
+    /// Address of the port: a loopback address unless there is a token file.
     pub listen: SocketAddr,
     /// Path of the token file, if there is one.
     pub tokens_file: Option<PathBuf>,
-    /// Tokens in that file.
+    /// Tokens of that file.
     pub tokens: Vec<Token>,
     /// Whether `/metrics` needs no token.
     pub open_metrics: bool,
@@ -122,7 +123,7 @@ pub struct Admin {
 /// A token of the admin API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Token {
-    /// Unique; 1 to 64 visible ASCII characters.
+    /// Name in the audit log: unique, 1 to 64 visible ASCII characters.
     pub name: String,
     /// Digest of the token.
     pub digest: KeyDigest,
@@ -133,9 +134,9 @@ pub struct Token {
 /// Settings of the audit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Path of the file.
+    /// Path of the file for changes; refused requests go to `FILE.refused` beside it.
     pub path: PathBuf,
-    /// Bytes at which the file is full.
+    /// Length in bytes at which either file is full.
     pub max_bytes: NonZeroUsize,
 }
 

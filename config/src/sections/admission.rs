@@ -16,8 +16,8 @@ use super::secret::{Secret, secret};
 pub(crate) struct AdmissionSection {
     /// File with further `[[keys]]`. Read again when it changes. Empty: none.
     pub keys_file: String,
-    /// Concurrent requests at the engines, per ready worker; more wait in the router's queue, which is fair between
-    /// keys. 0: no limit, and the engines queue all requests.
+    /// Largest number of concurrent requests at the engines, per ready worker; more wait in the router's queue, which
+    /// is fair between keys. 0: no limit, and the engines queue all requests.
     #[schemars(range(max = 1_000_000))]
     pub max_concurrent_per_worker: u32,
     /// Predicted wait on the least busy worker, in milliseconds, beyond which turns are queued in the router. 0: no
@@ -27,7 +27,7 @@ pub(crate) struct AdmissionSection {
     /// Largest number of queued requests; further ones are answered 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_queue: u32,
-    /// Seconds that a request may be queued; then 503. A client's own shorter timeout applies first.
+    /// Longest time in the queue in seconds; then 503. A client's own shorter timeout applies first.
     #[schemars(range(min = 0.01, max = 86_400))]
     pub queue_timeout_s: f64,
     /// Whether a turn that is predicted to miss its objective on every worker is answered 429 at once, instead of being
@@ -75,21 +75,21 @@ impl Default for AdmissionSection {
 pub struct Admission {
     /// Path of the file of keys, if there is one.
     pub keys_file: Option<PathBuf>,
-    /// Concurrent requests at the engines, per ready worker.
+    /// Largest number of concurrent requests at the engines, per ready worker, if limited.
     pub max_concurrent_per_worker: Option<NonZeroU32>,
-    /// Predicted wait on the least busy worker beyond which turns are queued; positive.
+    /// Predicted wait on the least busy worker beyond which turns are queued, if limited; positive.
     pub max_wait: Option<Millis>,
     /// Largest number of queued requests.
     pub max_queue: NonZeroUsize,
     /// Longest time in the queue; positive.
     pub queue_timeout: Duration,
-    /// Whether turns that cannot meet their objective are refused.
+    /// Whether turns that are predicted to miss their objective on every worker are refused.
     pub shed: bool,
     /// Whether requests carry their tenant's salt.
     pub salt_requests: bool,
-    /// Path of the secret's file, if there is one.
+    /// Path of the file with the secret, if there is one.
     pub salt_secret_file: Option<PathBuf>,
-    /// The secret: at least 32 visible ASCII characters.
+    /// Secret from which tenants' salts and names are derived, if configured: at least 32 visible ASCII characters.
     pub salt_secret: Option<Secret>,
     /// Whether keys may use Anthropic's messages, which carry no salt.
     pub unsalted_messages: bool,
@@ -101,7 +101,7 @@ pub struct Admission {
     pub unsalted_embeddings: bool,
 }
 
-/// Shortest secret; a shorter one can be guessed.
+/// Length of the shortest secret; a shorter one can be guessed.
 const SHORTEST_SECRET: usize = 32;
 
 fn salt_secret(file: &str, checker: &mut Checker<'_>) -> Option<Secret> {

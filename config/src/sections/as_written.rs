@@ -1,4 +1,4 @@
-//! How a key is written where the router works with another type: `#[serde(with = …)]` of a field.
+//! Conversions of keys that the router uses as another type than the file has: `#[serde(with = …)]` of a field.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) mod seconds {
     }
 }
 
-/// Seconds; 0 says never.
+/// Seconds; 0 is `None`.
 pub(super) mod seconds_or_never {
     use super::*;
 
@@ -48,7 +48,7 @@ pub(super) mod millis {
     }
 }
 
-/// Milliseconds; 0 says never.
+/// Milliseconds; 0 is `None`.
 pub(super) mod millis_or_never {
     use super::*;
 
@@ -67,7 +67,7 @@ pub(super) mod millis_or_never {
     }
 }
 
-/// Seconds, of a time that feeds the policies.
+/// Seconds of a time that feeds the policies.
 pub(super) mod seconds_of_policy {
     use super::*;
 
@@ -80,7 +80,7 @@ pub(super) mod seconds_of_policy {
     }
 }
 
-/// A count; 0 says never.
+/// A count; 0 is `None`.
 pub(super) mod count_or_never {
     use std::num::NonZeroU32;
 
@@ -100,7 +100,7 @@ pub(super) mod count_or_never {
     }
 }
 
-/// Bytes: a number of 64 bits that is cut to what the machine can count.
+/// Bytes: a number of 64 bits, reduced to the largest `usize`.
 pub(super) mod bytes {
     use super::*;
 

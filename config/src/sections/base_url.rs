@@ -1,10 +1,10 @@
-//! Syntax of a worker's url.
+//! Syntax of base urls: of workers, Kubernetes API servers and collectors.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
 
-/// The problem, and a remedy.
+/// Problem, and a remedy if one is known.
 type Refusal = (String, Option<&'static str>);
 
 /// Parses a base url and removes trailing slashes, so that a path can be appended.

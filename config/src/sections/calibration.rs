@@ -6,7 +6,7 @@ use policy::cost::PrefillCost;
 use serde::Deserialize;
 
 const VERSION: u32 = 1;
-/// Longest file that is read; a calibration is a kilobyte.
+/// Length of the longest file that is read; a calibration has about a kilobyte.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -18,7 +18,7 @@ struct Calibration {
 #[derive(Deserialize)]
 struct Fit {
     cost: PrefillCost,
-    /// Time that all short prompts take, if there is one.
+    /// Time that every prompt takes at least, if one was measured.
     floor: Option<Floor>,
 }
 

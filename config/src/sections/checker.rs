@@ -1,4 +1,4 @@
-//! Shared by the checks of all sections: origins of keys, and conversions that can still fail.
+//! Context of the checks of all sections: origins of keys, and conversions that can still fail.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +13,8 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Reports a problem with a key. One that was not written has the origin of its section, or the start of the file.
+    /// Reports a problem with a key. Its origin is that of the key, else of the nearest enclosing section, else of the
+    /// file.
     pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
         let mut place = path;
         let origin = loop {

@@ -20,7 +20,7 @@ use self::kubernetes::{KubernetesSection, kubernetes};
 pub use self::template::Template;
 use self::template::template;
 
-/// Longest name of a Kubernetes object or DNS record.
+/// Length of the longest name of a Kubernetes object or DNS record.
 const LONGEST_NAME: usize = 253;
 const MOST_NAMES: usize = 64;
 
@@ -30,8 +30,8 @@ const MOST_NAMES: usize = 64;
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Discovery")]
 pub(crate) struct DiscoverySection {
-    /// Most discovered workers from all sources together. Further ones are left out, and `GET /admin/v1/discovery`
-    /// lists them.
+    /// Largest number of discovered workers, from all sources together. Further ones are left out, and `GET
+    /// /admin/v1/discovery` lists them.
     #[schemars(range(min = 1, max = 5_000))]
     pub max_workers: u32,
     /// Settings of every worker that is discovered in Kubernetes or DNS.
@@ -78,27 +78,27 @@ pub enum Scheme {
     Https,
 }
 
-/// A file of workers.
+/// Contents of a file of workers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["workers"]))]
 pub(crate) struct WorkersFile {
-    /// The workers: `workers = []` for none.
+    /// Workers of the file; `workers = []` for none.
     pub workers: Vec<WorkerSection>,
 }
 
 /// Settings of discovery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Discovery {
-    /// Most discovered workers from all sources together; positive.
+    /// Largest number of discovered workers, from all sources together; positive.
     pub max_workers: usize,
-    /// Settings of workers that come without their own.
+    /// Settings of the workers from Kubernetes and DNS.
     pub template: Template,
     /// Kubernetes, if enabled.
     pub kubernetes: Option<Kubernetes>,
     /// DNS, if enabled.
     pub dns: Option<Dns>,
-    /// File, if enabled.
+    /// Path of the file of workers, if enabled.
     pub file: Option<PathBuf>,
 }
 

@@ -18,8 +18,8 @@ pub(crate) struct EndpointPickerSection {
     /// Whether the port uses TLS, with the certificate of `[tls]`; its clients need a certificate if
     /// `tls.client_ca_file` is set.
     pub tls: bool,
-    /// Endpoints named after the best one, for a gateway that retries. 0 for one that accepts a single endpoint, as an
-    /// `ORIGINAL_DST` cluster does.
+    /// Number of endpoints named after the best one, for a gateway that retries. 0 for one that accepts a single
+    /// endpoint, as an `ORIGINAL_DST` cluster does.
     #[schemars(range(max = 15))]
     pub fallbacks: u32,
     /// Largest number of connections from gateways; a further one replaces one without a request, or waits.
@@ -48,9 +48,9 @@ impl Default for EndpointPickerSection {
 pub struct EndpointPicker {
     /// Address of the port.
     pub listen: SocketAddr,
-    /// Whether it uses TLS, with the data port's certificate.
+    /// Whether the port uses TLS, with the data port's certificate.
     pub tls: bool,
-    /// Endpoints named after the best one.
+    /// Number of endpoints named after the best one.
     pub fallbacks: usize,
     /// Largest number of connections.
     pub max_connections: usize,

@@ -12,8 +12,7 @@ pub enum CachePolicy {
     Auto,
     /// Least recently used first, after the blocks marked by hints.
     Lru,
-    /// First the blocks that cannot help a turn meet its objective, with or without hints, then the least recently
-    /// used.
+    /// Blocks that cannot help a turn meet its objective first, with or without hints, then the least recently used.
     TLru,
     /// Least frequently used first.
     Lfu,
@@ -27,7 +26,7 @@ pub enum CachePolicy {
     Filo,
 }
 
-/// How hints are sent to a worker.
+/// Form in which hints are sent to a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
@@ -50,7 +49,7 @@ pub enum Dialect {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// None.
+    /// Requests carry no priority of the router.
     #[default]
     Off,
     /// The smallest number goes first: vLLM with `--scheduling-policy priority`, SGLang with

@@ -24,14 +24,16 @@ pub struct Failure {
     /// Retries per second that are allowed beside that share, so that a router with little traffic can retry.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub retry_floor_per_s: f64,
-    /// Recent failed requests from which on a worker's breaker opens: 5xx, lost connections, timeouts, streams that
-    /// break off. The count decays over ten seconds, and a request counts once.
+    /// Number of recent failed requests at which a worker's breaker opens: 5xx, lost connections, timeouts, streams
+    /// that break off. The count decays over ten seconds, and a request counts once.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub breaker_failures: u32,
-    /// Share of the worker's requests that must have failed as well, unless none succeeded since the first of these failures.
+    /// Share of the worker's recent requests that must have failed as well, unless none succeeded since the first of
+    /// these failures.
     #[schemars(range(min = 0.01, max = 1))]
     pub breaker_share: f64,
-    /// Seconds of a breaker's first pause, after which one request tries the worker. Doubled each time that it fails.
+    /// Length of a breaker's first pause in seconds, after which one request tries the worker. Doubled each time that
+    /// it fails.
     #[serde(rename = "breaker_pause_s", with = "seconds_of_policy")]
     #[schemars(with = "f64", range(min = 0.01, max = 3_600))]
     pub breaker_pause: Millis,

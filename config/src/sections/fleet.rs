@@ -52,10 +52,10 @@ impl Default for FleetSection {
     }
 }
 
-/// Longest file of credentials or certificates.
+/// Length of the longest file of credentials or certificates.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 const MOST_SERVERS: usize = 16;
-/// Longest name of a fleet, with which its subjects and its bucket begin.
+/// Length of the longest name of a fleet, which is the prefix of its subjects and names its bucket.
 const LONGEST_CLUSTER: usize = 32;
 const CREDENTIALS: [&str; 2] = ["-----BEGIN NATS USER JWT-----", "-----BEGIN USER NKEY SEED-----"];
 
@@ -142,7 +142,7 @@ fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
     servers
 }
 
-/// Parses one server's url, with its port.
+/// Parses the url of a server, and adds the default port.
 fn server(url: &str) -> Result<String, (&'static str, Option<&'static str>)> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err(("no scheme", Some("put nats:// in front")));

@@ -21,13 +21,13 @@ pub struct Health {
     #[serde(rename = "timeout_ms", with = "millis")]
     #[schemars(with = "f64", range(min = 1, max = 3_600_000))]
     pub timeout: Duration,
-    /// Failed probes in a row that take a worker out of rotation.
+    /// Number of consecutive failed probes after which a worker gets no more requests.
     #[schemars(with = "u32", range(min = 1))]
     pub unhealthy_after: NonZeroU32,
-    /// Successful probes in a row that bring it back.
+    /// Number of consecutive successful probes after which a worker that failed gets requests again.
     #[schemars(with = "u32", range(min = 1))]
     pub healthy_after: NonZeroU32,
-    /// Path of the probe, below the worker's url. Any 2xx response is a success.
+    /// Path of the probe, below the worker's url. Any 2xx response counts as success.
     pub path: String,
     /// Milliseconds between two readings of a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
     /// predicted wait. While the router has had no request for 5 minutes, a worker without requests is read every 15

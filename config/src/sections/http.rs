@@ -41,9 +41,9 @@ pub enum Forwarded {
     /// For trusted proxies, their information and address; for other clients, only what the router observes.
     #[default]
     Append,
-    /// Only what the router observes.
+    /// Only what the router observes; such headers of clients and proxies are removed.
     Replace,
-    /// No policy reported.
+    /// Nothing; such headers of clients and proxies are removed.
     Off,
 }
 
@@ -77,7 +77,7 @@ pub struct Http {
     pub tunnel_idle_timeout: Duration,
 }
 
-/// Allows the pages of all origins.
+/// Value of `cors_origins` that allows the pages of all origins.
 pub const ANY_ORIGIN: &str = "*";
 
 /// A network of IP addresses.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checker::Checker;
 
-/// Index of prefixes.
+/// Index of the prefixes that each worker holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Index")]
 #[serde(default, deny_unknown_fields)]
@@ -15,12 +15,15 @@ pub(crate) struct IndexSection {
     /// Memory limit in bytes. Beyond it the least recently used prefixes are evicted.
     #[schemars(range(min = 4_194_304))]
     pub max_bytes: u64,
-    /// File that keeps decisions and what was learned over a restart of the router. Empty: none.
+    /// File that keeps the cached prefixes, what was learned, and changes of the admin API over a restart of the
+    /// router. Empty: none.
     pub snapshot_path: String,
-    /// Seconds between two snapshots. Further ones are written after a decision and when the router shuts down.
+    /// Seconds between two snapshots. Further ones are written after a change through the admin API and when the router
+    /// shuts down.
     #[schemars(range(min = 0.1, max = 604_800))]
     pub snapshot_interval_s: f64,
-    /// Seconds after which cached prefixes of a snapshot are not restored, since workers' caches have changed.
+    /// Age in seconds beyond which the cached prefixes of a snapshot are not restored, since workers' caches have
+    /// changed.
     #[schemars(range(min = 0, max = 604_800))]
     pub snapshot_max_age_s: f64,
 }
@@ -36,7 +39,7 @@ impl Default for IndexSection {
     }
 }
 
-/// Index of prefixes.
+/// Settings of the index of prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexConfig {
     /// Memory limit in bytes.
@@ -48,7 +51,7 @@ pub struct IndexConfig {
 /// Settings of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// File.
+    /// Path of the file.
     pub path: PathBuf,
     /// Time between two snapshots; positive.
     pub interval: Duration,

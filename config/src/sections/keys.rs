@@ -29,13 +29,14 @@ pub(crate) struct KeySection {
     /// Priority. While requests of a higher priority are queued, those of a lower one are not admitted.
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: i32,
-    /// Requests per second. 0: no limit.
+    /// Limit on requests per second. 0: no limit.
     #[schemars(range(min = 0, max = 1e9))]
     pub requests_per_s: f64,
-    /// Requests that may come at once after a pause. 0: as many as the limit allows per second, and at least 1.
+    /// Number of requests that may come at once after a pause. 0: as many as the limit allows per second, and at least
+    /// 1.
     #[schemars(range(max = 1_000_000_000))]
     pub requests_burst: u32,
-    /// Tokens per minute, of prompts and responses; those of a minute may come at once. 0: no limit.
+    /// Limit on tokens per minute, of prompts and responses; those of a minute may come at once. 0: no limit.
     #[schemars(range(max = 1_000_000_000_000_u64))]
     pub tokens_per_min: u64,
     /// Whether `x-tailroute-explain: 1` adds the terms of the decision to responses.
@@ -46,7 +47,7 @@ pub(crate) struct KeySection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct KeysFile {
-    /// The keys.
+    /// API keys.
     pub keys: Vec<KeySection>,
 }
 
@@ -66,10 +67,10 @@ impl Default for KeySection {
     }
 }
 
-/// One API key.
+/// An API key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
-    /// Unique; 1 to 64 visible ASCII characters.
+    /// Name in metrics and logs: unique, 1 to 64 visible ASCII characters.
     pub name: String,
     /// Digest of the key.
     pub digest: KeyDigest,
@@ -77,11 +78,11 @@ pub struct Key {
     pub tenant: String,
     /// Weight in the fair queue; positive.
     pub weight: f64,
-    /// Priority; the largest is served first.
+    /// Priority; requests with the largest are served first.
     pub priority: i32,
-    /// Limit on requests.
+    /// Limit on requests, if there is one.
     pub requests: Option<Rate>,
-    /// Limit on tokens.
+    /// Limit on tokens, if there is one.
     pub tokens: Option<Rate>,
     /// Whether the caller may request the terms of decisions.
     pub explain: bool,
@@ -92,11 +93,11 @@ pub struct Key {
 pub struct Rate {
     /// Units per second; positive.
     pub per_s: f64,
-    /// Units at once; at least 1.
+    /// Number of units that may come at once; at least 1.
     pub burst: f64,
 }
 
-/// SHA-256 of a key. Its `Debug` output is shortened to keep it out of logs.
+/// SHA-256 of a key or token. Its `Debug` output is shortened to keep it out of logs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyDigest(pub [u8; 32]);
 

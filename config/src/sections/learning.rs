@@ -1,4 +1,4 @@
-//! What the router learns, and what it tells workers: `[learning]`, `[hints]`.
+//! Learning from responses, and hints to workers: `[learning]`, `[hints]`.
 
 use std::num::NonZeroU32;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::as_written::{count_or_never, seconds_of_policy};
 
-/// What the router learns while it serves.
+/// Learning of costs and habits from responses while the router serves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Learning {
     /// Whether each worker's α, β and γ are learned from its responses. Off: they stay as configured.
     pub costs: bool,
-    /// Seconds without a response after which a worker may have become twice as fast: its estimate stays, and the error
-    /// of that grows, so that a slow worker is tried again.
+    /// Time in seconds without a response over which the error of a worker's estimate grows until the worker may have
+    /// become twice as fast, so that a slow worker is tried again. The estimate itself stays.
     #[serde(rename = "fade_s", with = "seconds_of_policy")]
     #[schemars(with = "f64", range(min = 1, max = 604_800))]
     pub fade: Millis,

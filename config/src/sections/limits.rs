@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use super::as_written::seconds;
 use super::checker::Checker;
 
-/// Limits.
+/// Limits on sizes, times and numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Bytes of a request body; a longer one is answered 413.
+    /// Largest size of a request body in bytes; a longer one is answered 413.
     #[schemars(with = "u64", range(min = 1_024))]
     pub max_body_bytes: NonZeroUsize,
-    /// Bytes of all requests without a response so far, unfinished heads included; a request that would exceed it is
-    /// answered 503. One body of `max_body_bytes` always fits.
+    /// Largest size of all requests without a response so far, in bytes, unfinished heads included; a request that
+    /// would exceed it is answered 503. One body of `max_body_bytes` always fits.
     #[schemars(with = "u64", range(min = 1_024))]
     pub max_unread_bytes: NonZeroUsize,
-    /// Bytes of a request's head; a longer one is answered 431.
+    /// Largest size of a request's head in bytes; a longer one is answered 431.
     #[schemars(with = "u64", range(min = 8_192, max = 16_777_216))]
     pub max_header_bytes: NonZeroUsize,
-    /// Bytes of one message of a worker's cache events (`kv_events`); a longer one ends the stream, and the worker's
-    /// mirror is used until the stream is followed again.
+    /// Largest size of a message of a worker's cache events (`kv_events`), in bytes; a longer one ends the stream, and
+    /// the worker's mirror is used until the stream is followed again.
     #[schemars(with = "u64", range(min = 65_536, max = 1_073_741_824))]
     pub max_kv_message_bytes: NonZeroUsize,
     /// Seconds that a client may take to send a request's head, from its first byte; a slower one is answered 408. Also
@@ -41,26 +41,27 @@ pub struct Limits {
     #[serde(rename = "body_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub body_timeout: Duration,
-    /// Seconds to connect to a worker.
+    /// Time limit in seconds for connecting to a worker.
     #[serde(rename = "connect_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub connect_timeout: Duration,
-    /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a response
-    /// without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and pings in a
-    /// stream do not extend it.
+    /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a
+    /// response without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and
+    /// pings in a stream do not extend it.
     #[serde(rename = "first_byte_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub first_byte_timeout: Duration,
-    /// Seconds that a response may be silent after its first token, or its client not take available data, before it is
-    /// cut.
+    /// Seconds that a response may be silent after its first token, or that its client may take no available data,
+    /// before it is cut.
     #[serde(rename = "idle_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
     pub idle_timeout: Duration,
-    /// Client connections. A further one replaces an idle one, and is accepted later while none is idle. Lowered at the
-    /// start if the limit on open files requires it.
+    /// Largest number of client connections. A further one replaces an idle one, and is accepted later while none is
+    /// idle. Lowered at the start if the limit on open files requires it.
     #[schemars(with = "u32", range(min = 1, max = 1_000_000))]
     pub max_connections: NonZeroUsize,
-    /// Requests in flight; further ones are answered 503. Lowered at the start if the limit on open files requires it.
+    /// Largest number of requests in flight; further ones are answered 503. Lowered at the start if the limit on open
+    /// files requires it.
     #[schemars(with = "u32", range(min = 1, max = 1_000_000))]
     pub max_in_flight: NonZeroUsize,
     /// Seconds for which a router that is shutting down still accepts connections, so that load balancers learn that it
@@ -72,7 +73,7 @@ pub struct Limits {
     #[serde(rename = "drain_timeout_s", with = "seconds")]
     #[schemars(with = "f64", range(min = 0, max = 86_400))]
     pub drain_timeout: Duration,
-    /// Other workers to try when one fails before it can have started on the request.
+    /// Number of other workers to try when one fails before it can have started on the request.
     #[schemars(range(max = 16))]
     pub retries: u32,
 }

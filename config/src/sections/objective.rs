@@ -1,4 +1,4 @@
-//! The objective to be met, and by which turns: `[objective]`.
+//! The objective of turns, and of classes of turns: `[objective]`.
 
 use policy::units::{Millis, Tokens};
 use schemars::JsonSchema;
@@ -49,7 +49,7 @@ pub struct Class {
     #[serde(rename = "ttft_ms")]
     #[schemars(with = "f64", extend("exclusiveMinimum" = 0), range(max = 1e9))]
     pub ttft: Millis,
-    /// Models whose turns belong to this class unless they name one.
+    /// Models whose turns belong to this class unless they name a class.
     pub models: Vec<String>,
 }
 

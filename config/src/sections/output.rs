@@ -1,4 +1,4 @@
-//! What the router writes down: `[capture]`, `[explain]`, `[log]`.
+//! Records of the router: `[capture]`, `[explain]`, `[log]`.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::checker::Checker;
 pub(crate) struct CaptureSection {
     /// File to which turns are written; the previous one becomes `PATH.1`. Empty: nothing is captured.
     pub path: String,
-    /// Bytes at which the file is full and a new one begins. A capture takes at most two such files.
+    /// Length in bytes at which the file is full and a new one begins. A capture takes at most two such files.
     #[schemars(range(min = 65_536))]
     pub max_bytes: u64,
 }
@@ -33,9 +33,9 @@ impl Default for CaptureSection {
 /// Settings of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// The file could not be accessed.
+    /// Path of the file; the previous one becomes `PATH.1`.
     pub path: PathBuf,
-    /// Bytes at which the file is full.
+    /// Length in bytes at which the file is full.
     pub max_bytes: NonZeroUsize,
 }
 
@@ -47,12 +47,12 @@ pub(super) fn capture(written: CaptureSection, checker: &mut Checker<'_>) -> Opt
     })
 }
 
-/// Explanations of routing decisions.
+/// Record of recent decisions, and who may request the terms of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Explain {
-    /// Bytes for recent decisions, about 1 KiB each, allocated at the start: `GET /admin/v1/decisions`. The oldest are
-    /// replaced. 0: none are kept.
+    /// Memory in bytes for recent decisions, about 1 KiB each, allocated at the start: `GET /admin/v1/decisions`. The
+    /// oldest are replaced. 0: none are kept.
     #[serde(with = "bytes")]
     #[schemars(with = "u64", range(max = 17_179_869_184_u64))]
     pub max_bytes: usize,
@@ -70,13 +70,13 @@ impl Default for Explain {
     }
 }
 
-/// The audit log.
+/// Log, on standard error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// Format of a line.
     pub format: LogFormat,
-    /// Level: `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
+    /// Level: `off`, `error`, `warn`, `info`, `debug`, `trace`, or filters by module such as `info,tailroute=debug`.
     pub level: String,
 }
 
@@ -109,7 +109,7 @@ impl Log {
     }
 }
 
-/// Returns the problem with log filter directives, and a remedy.
+/// Returns the problem of a log filter, and a remedy if one is known; `None` if the filter is valid.
 pub fn level_problem(text: &str) -> Option<(String, Option<String>)> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     text.split(',').find_map(|directive| {

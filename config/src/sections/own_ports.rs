@@ -1,4 +1,4 @@
-//! Workers at one of the router's own ports: each of their requests would come back.
+//! Check that no worker is one of the router's own ports, to which each of its requests would return.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,8 +7,8 @@ use http::Uri;
 use super::base_url::base_url;
 use super::checker::Checker;
 
-/// Reports each worker whose url is the address of one of these ports. An address that only the network knows to be
-/// the router's is found by the first probe.
+/// Reports each worker whose url is the address of one of these ports. A url that leads to the router in another way is
+/// found by the first probe.
 pub(super) fn check(urls: &[String], ports: &[(&str, Option<SocketAddr>)], checker: &mut Checker<'_>) {
     for (at, written) in urls.iter().enumerate() {
         let Ok(url) = base_url(written) else { continue };

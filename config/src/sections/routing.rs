@@ -1,4 +1,4 @@
-//! How a worker is chosen: `[routing]`.
+//! The routing policy: `[routing]`.
 
 use policy::route::{CacheAware, Overrides, PolicyName, Settings, WeightName, Weights};
 use policy::units::Millis;
@@ -28,10 +28,10 @@ pub struct Routing {
     #[serde(rename = "utilisation_window_s", with = "seconds_of_policy")]
     #[schemars(with = "f64", range(min = 0.1, max = 86_400))]
     pub utilisation_window: Millis,
-    /// What happens to a request for a model that no worker lists, once the lists were read again: `refuse` answers 404,
+    /// Treatment of a request for a model that no worker lists, once the lists were read again: `refuse` answers 404,
     /// `pass` sends it to any worker, for engines that accept names which they do not list.
     pub unlisted_models: UnlistedModels,
-    /// Initial tokens per byte of text, until a model's responses show the actual ratio.
+    /// Initial number of tokens per byte of text, until a model's responses show the actual ratio.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 4))]
     pub tokens_per_byte: f64,
     /// Weights of the `tail` policy. The defaults give the plain formula.
@@ -75,20 +75,20 @@ impl Default for Routing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnlistedModels {
-    /// They are answered 404.
+    /// Such a request is answered 404.
     #[default]
     Refuse,
-    /// They are sent to any worker.
+    /// Such a request is sent to any worker.
     Pass,
 }
 
-/// Overrides that requests may ask for.
+/// Overrides that turns may request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Requests {
-    /// Whether they may request a name of `[routing.named]`.
+    /// Whether turns may request a name of `[routing.named]`.
     pub named: bool,
-    /// Weights that they may set, as in `x-tailroute-policy: slo=2,locality=0.5`.
+    /// Weights that turns may set, as in `x-tailroute-policy: slo=2,locality=0.5`.
     pub weights: Vec<WeightName>,
 }
 
@@ -121,10 +121,10 @@ pub(super) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mu
     }
 }
 
-/// A key, the problem, and a remedy.
+/// Key, problem, and a remedy if one is known.
 pub(crate) type Misnamed = (String, String, Option<String>);
 
-/// Returns overrides whose names are not of a class, or do not fit a header.
+/// Returns overrides whose names are not of a class, or are not valid in a header.
 pub(crate) fn misnamed(of_classes: &Overrides, named: &Overrides, classes: &[Class]) -> Vec<Misnamed> {
     let known = || classes.iter().map(|class| &*class.name).chain([OF_HEADER]);
     let no_class = |name: &&String| !known().any(|known| known == *name);

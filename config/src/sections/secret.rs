@@ -3,7 +3,7 @@ use std::path::Path;
 use super::checker::Checker;
 
 const LONGEST_KEY: usize = 4_096;
-/// Longest file with a secret, including white space.
+/// Size in bytes of the longest file with a secret, including white space.
 const LONGEST_KEY_FILE: u64 = 64 << 10;
 
 /// A value that must not appear in a log.
@@ -11,7 +11,7 @@ const LONGEST_KEY_FILE: u64 = 64 << 10;
 pub struct Secret(std::sync::Arc<str>);
 
 impl Secret {
-    /// Type.
+    /// Returns the secret text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -33,9 +33,9 @@ impl Default for ServerSection {
 /// Settings of the data port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Address that clients connect to.
+    /// Address and port for clients.
     pub listen: SocketAddr,
-    /// Local socket on which the ports are handed over to another process.
+    /// Path of the local socket through which the ports are handed over to the next process, if enabled.
     pub handover: Option<PathBuf>,
 }
 

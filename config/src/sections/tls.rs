@@ -1,4 +1,4 @@
-//! Certificate files on both sides. The router reads their contents, again when they change.
+//! Certificate files of the data port and towards the workers. The router reads them again when they change.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ pub struct Tls {
 pub struct ServerTls {
     /// Certificate of the router.
     pub identity: Identity,
-    /// Roots for clients' certificates, if those are required.
+    /// Roots for clients' certificates, which are then required.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -58,21 +58,21 @@ pub struct ServerTls {
 pub struct WorkersTls {
     /// Roots in place of the system's.
     pub ca: Option<PathBuf>,
-    /// Client certificate of the router.
+    /// Client certificate of the router, if there is one.
     pub identity: Option<Identity>,
 }
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Certificate chain, PEM.
+    /// Path of the certificate chain (PEM).
     pub cert: PathBuf,
-    /// Private key, PEM.
+    /// Path of the private key (PEM).
     pub key: PathBuf,
 }
 
 impl Tls {
-    /// Returns every file that is named.
+    /// Returns the paths of all files of certificates and keys.
     pub fn files(&self) -> Vec<&PathBuf> {
         let server = self.server.iter().flat_map(|server| {
             [&server.identity.cert, &server.identity.key]

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::base_url::base_url;
 use super::checker::Checker;
 
-/// Traces of requests, with a span for each stage, sent by OTLP. Whether one is kept is decided when it has ended.
+/// Traces of requests, with a span for each stage, sent by OTLP. The router decides whether to keep a trace when its
+/// request has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Traces")]
@@ -23,20 +24,20 @@ pub(crate) struct TracesSection {
     /// File with headers for the collector, one per line, as in `authorization: Bearer …`. Read again when it changes.
     /// Empty: none.
     pub headers_file: String,
-    /// `service.name` of the traces.
+    /// Value of `service.name` in the traces.
     pub service_name: String,
     /// Whether to keep a trace that its client marked by the sampled flag of `traceparent`.
     pub keep_sampled: bool,
-    /// Share of turns to keep for having the longest recent times to first token.
+    /// Share of turns whose traces are kept because their times to first token are the longest of recent turns.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub slowest_share: f64,
-    /// Share to keep of all other traces: no error, no missed objective, not among the slowest.
+    /// Share that is kept of all other traces: no error, no missed objective, not among the slowest.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
-    /// Traces queued for sending; further ones are dropped, and counted.
+    /// Largest number of traces queued for sending; further ones are dropped, and counted.
     #[schemars(range(min = 1, max = 100_000))]
     pub queue: u32,
-    /// Seconds for the collector to accept a batch.
+    /// Time limit in seconds for the collector to accept a batch.
     #[schemars(range(min = 0.1, max = 300))]
     pub timeout_s: f64,
 }
@@ -58,7 +59,7 @@ impl Default for TracesSection {
     }
 }
 
-/// OTLP protocol.
+/// Protocol of an OTLP collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtlpProtocol {
@@ -90,13 +91,13 @@ pub struct Traces {
     pub endpoint: Uri,
     /// OTLP protocol of the collector.
     pub protocol: OtlpProtocol,
-    /// Roots in place of the system's.
+    /// File with roots in place of the system's, if there is one.
     pub ca: Option<PathBuf>,
-    /// Headers for the collector; secret.
+    /// Headers for the collector, with values marked as sensitive.
     pub headers: HeaderMap,
-    /// File of these headers.
+    /// File of these headers, if there is one.
     pub headers_file: Option<PathBuf>,
-    /// Service name of the router.
+    /// Value of `service.name` in the traces.
     pub service_name: String,
     /// Whether a client's sampled flag keeps a trace.
     pub keep_sampled: bool,
@@ -104,7 +105,7 @@ pub struct Traces {
     pub slowest_share: f64,
     /// Share of all other turns that is kept.
     pub share: f64,
-    /// Traces that may be queued.
+    /// Largest number of queued traces.
     pub queue: usize,
     /// Time limit for the collector to accept a batch.
     pub timeout: Duration,

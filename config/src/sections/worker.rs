@@ -39,15 +39,16 @@ pub(crate) struct WorkerSection {
     /// γ: milliseconds per uncached token and token of context: the share of attention, which grows with history.
     #[schemars(range(min = 0, max = 1e6))]
     pub gamma_ms_per_token2: f64,
-    /// Least milliseconds of a prompt, however short: on a GPU, reading the weights once. 0: none.
+    /// Least time of a prefill in milliseconds, however short the prompt: on a GPU, reading the weights once. 0: none.
     #[schemars(range(min = 0, max = 1e9))]
     pub floor_ms: f64,
-    /// File written by `gpu-bench worker URL`, with the measured α, β, γ and floor, in place of
-    /// `alpha_ms_per_token`, `beta_ms`, `gamma_ms_per_token2` and `floor_ms`. Relative to the router's working directory. Empty: none.
+    /// File written by `gpu-bench worker URL`, with the measured α, β, γ and floor, in place of `alpha_ms_per_token`,
+    /// `beta_ms`, `gamma_ms_per_token2` and `floor_ms`. Relative to the router's working directory. Empty: none.
     pub calibration: String,
     /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size. Without this key, the
-    /// router queries the worker (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); for a worker that does not report its size, it
-    /// starts with the default and learns the size from responses. A configured value is not corrected, and a wrong one costs cache hits.
+    /// router queries the worker (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); for a worker that does not
+    /// report its size, it starts with the default and learns the size from responses. A configured value is not
+    /// corrected, and a wrong one costs cache hits.
     #[schemars(range(min = 1))]
     pub capacity_tokens: u64,
     /// Tokens per block of the worker's cache.
@@ -59,7 +60,7 @@ pub(crate) struct WorkerSection {
     pub ranks: u32,
     /// Eviction policy of the worker's cache.
     pub cache_policy: CachePolicy,
-    /// How hints are sent to the worker.
+    /// Dialect in which hints are sent to the worker.
     pub dialect: Dialect,
     /// Whether requests carry `priority`, earliest `arrival + min(4 × predicted prefill, objective)` first. Only for an
     /// engine that runs with priority scheduling: others refuse the field. A client's own `priority` is kept.
@@ -97,39 +98,40 @@ impl Default for WorkerSection {
     }
 }
 
-/// Longest name, which goes into a header and a metric's label.
+/// Length of the longest name, which goes into a header and a metric's label.
 const LONGEST_NAME: usize = 64;
 
-/// One worker.
+/// A worker; each data-parallel rank is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
-    /// Unique; 1 to 64 visible ASCII characters, fit for a header and a label.
+    /// Name in metrics, logs and response headers: unique, visible ASCII characters, 1 to 64 and for a rank also
+    /// `/dpN`.
     pub name: String,
-    /// `http` or `https` scheme, an authority, and a base path that does not end in `/` unless it is just that.
+    /// Base url: `http` or `https` scheme, an authority, and a path that does not end in `/` unless it is just that.
     pub url: Uri,
-    /// API key that the worker requires.
+    /// API key that the worker requires, if there is one.
     pub api_key: Option<Secret>,
-    /// Initial α, β, γ.
+    /// Initial α, β, γ and floor.
     pub cost: PrefillCost,
-    /// Whether `cost` was measured or configured; otherwise the worker begins with its pool's median.
+    /// Whether `cost` was measured or configured; if not, the worker begins with its pool's median.
     pub cost_is_known: bool,
-    /// Tokens that fit into its prefix cache; at least one block.
+    /// Number of tokens that fit into the worker's prefix cache; at least one block.
     pub capacity: Tokens,
     /// Whether the configuration sets `capacity`. If not, the worker is queried, and `capacity` is the initial value.
     pub capacity_is_known: bool,
     /// Tokens per block; at least 1.
     pub block_size: u32,
-    /// The data-parallel rank that requests are pinned to, where its url has several.
+    /// Data-parallel rank that requests are pinned to, if the url has several.
     pub rank: Option<u32>,
-    /// What its cache drops first.
+    /// Eviction policy of the worker's cache.
     pub cache_policy: CachePolicy,
-    /// Hint dialect.
+    /// Dialect in which hints are sent to the worker.
     pub dialect: Dialect,
-    /// Whether and how its requests carry a priority.
+    /// Whether and how requests carry a priority.
     pub priority: Priority,
-    /// Configured models; empty to query the worker.
+    /// Configured models; empty: the worker is queried.
     pub models: Vec<String>,
-    /// Source of its cache events.
+    /// Source of the worker's cache events.
     pub kv_events: KvEvents,
 }
 
@@ -144,11 +146,11 @@ impl Worker {
 /// Source of a worker's cache events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvents {
-    /// Query the worker.
+    /// The worker is queried for the source.
     Auto,
-    /// Do not follow events.
+    /// Events are not followed.
     Off,
-    /// At these addresses.
+    /// Events come from these addresses.
     At {
         /// Publisher: `tcp://host:port`.
         endpoint: String,
@@ -179,7 +181,7 @@ pub(super) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) 
     workers
 }
 
-/// Checks a single worker, at `workers[0]`.
+/// Checks a single worker, with problems at `workers[0]`. The worker is not divided into ranks.
 pub(crate) fn worker(written: WorkerSection, checker: &mut Checker<'_>) -> Option<Worker> {
     check(written, 0, checker)
 }

@@ -1,4 +1,4 @@
-//! The admin port and its tokens.
+//! Tests of the admin port and its tokens.
 
 use crate::Role;
 

@@ -1,4 +1,4 @@
-//! Sources of workers and the settings of discovered ones.
+//! Tests of the sources of workers and the settings of discovered ones.
 
 use std::path::Path;
 

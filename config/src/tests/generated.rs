@@ -1,4 +1,4 @@
-//! The files that are made from the sections: `make generate` writes them, and these tests say when they are out of date.
+//! Files generated from the sections: `make generate` writes them, and these tests fail when one is out of date.
 
 mod chart;
 mod example;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::*;
 
-/// Holds a file of the repository against what it is generated from, and writes it if `TAILROUTE_BLESS` asks for that.
+/// Asserts that a file of the repository has the wanted contents, after writing it if `TAILROUTE_BLESS` is set.
 fn assert_fresh(file: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     if std::env::var_os("TAILROUTE_BLESS").is_some() {

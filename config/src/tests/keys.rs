@@ -1,4 +1,4 @@
-//! API keys and their mistakes.
+//! Tests of API keys.
 
 use super::*;
 

@@ -150,7 +150,7 @@ fn numbers_that_are_none_are_refused() {
     );
 }
 
-/// Text similar enough to a configuration to pass the parser now and then.
+/// Generates text that is similar enough to a configuration to parse now and then.
 fn toml_ish() -> impl Strategy<Value = String> {
     let key = prop_oneof![
         "[a-z_]{1,8}",

@@ -1,4 +1,4 @@
-//! The other sections.
+//! Tests of sections that have no file of their own here.
 
 use policy::units::Millis;
 

@@ -1,4 +1,4 @@
-//! Workers.
+//! Tests of `[[workers]]`.
 
 use super::*;
 

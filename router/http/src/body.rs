@@ -9,13 +9,13 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 
-/// A body error: the peer's stream broke or timed out.
+/// Error of a body: the peer's stream broke or timed out.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One result of polling a body's frames; `None` at the end of the body.
+/// Result of polling a body's frames; `None` at the end of the body.
 pub type PolledFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
-/// A body in either direction. Boxed once per request, never per chunk.
+/// A body in either direction. It is boxed once per request, and no chunk is.
 pub enum Body {
     /// A body that only yields frames.
     Frames(UnsyncBoxBody<Bytes, BodyError>),
@@ -29,16 +29,17 @@ pub trait Pieces: HttpBody<Data = Bytes, Error = BodyError> {
     fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>;
 }
 
-/// The result of polling for a piece.
+/// Result of polling for a piece.
 #[derive(Debug)]
 pub enum Piece {
     /// Data was appended, and more may come.
     Added,
-    /// The last data, trailers, an error or the end of the body; or data of more than [`MOST_BYTES`].
+    /// Nothing was appended: the last data, trailers, an error or the end of the body; or data of more than
+    /// [`MOST_BYTES`].
     Frame(PolledFrame),
 }
 
-/// Longest data that is appended as a piece, in bytes.
+/// Size in bytes of the longest data that is appended as a piece.
 pub const MOST_BYTES: usize = 64 * 1024;
 
 /// Returns a body that is complete in memory.
@@ -65,7 +66,7 @@ impl Body {
     }
 }
 
-/// Returns the size hint of a body of `first` bytes that were read already, and the rest.
+/// Returns the size hint of a body of which `first` bytes were read already.
 pub fn hint_with(first: usize, rest: &SizeHint) -> SizeHint {
     let first = first as u64;
     let mut hint = SizeHint::new();

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// An error followed by its causes. A cause whose text is already there is left out.
+/// Returns the text of an error and its causes. A cause whose text is already included is left out.
 pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -20,7 +20,7 @@ pub struct RareWaker {
 #[derive(Debug)]
 struct Woken {
     has: AtomicBool,
-    /// Kept after a wake-up, so that repeated polls by one task store nothing.
+    /// Waker of the task, kept after a wake-up, so that repeated polls by one task store nothing.
     task: Mutex<Option<Waker>>,
 }
 
@@ -39,7 +39,7 @@ impl Wake for Woken {
 }
 
 impl Default for RareWaker {
-    /// A waker that counts as woken, because nothing has been polled with it yet.
+    /// Returns a waker that counts as woken, because nothing has been polled with it yet.
     fn default() -> Self {
         let rung = Arc::new(Woken {
             has: AtomicBool::new(true),

@@ -1,7 +1,9 @@
-//! TLS certificates of the data port and towards workers: loading, checking and reloading.
+//! TLS of the data port and towards workers, collectors, Kubernetes and NATS: loading, checking and reloading
+//! certificates.
 //!
 //! A reload replaces the whole state at once; a connection keeps the state that it started with. TLS 1.2 and 1.3
-//! without renegotiation or compression, with the default ciphers of rustls. ALPN offers HTTP/2 and HTTP/1.1.
+//! without renegotiation or compression, with the default ciphers of rustls. ALPN of the data port offers HTTP/2 and
+//! HTTP/1.1.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -22,40 +24,35 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-/// Longest certificate file; a bundle of all public roots takes a quarter of it.
+/// Size in bytes of the longest certificate file; a bundle of all public roots takes a quarter of it.
 const LONGEST_FILE_BYTES: u64 = 1 << 20;
 
-/// Why certificates cannot be used.
+/// Reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or contains no PEM.
     #[error("{}: cannot be read as PEM", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
     /// A file contains no certificate.
     #[error("{}: holds no certificate", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Certificate and key do not match, or rustls rejects them.
     #[error("{}: cannot be used", path.display())]
     Unusable {
-        /// The file with the certificate.
+        /// Path of the file with the certificate or the root.
         path: PathBuf,
-        /// The cause.
         source: rustls::Error,
     },
     /// No client certificate can be verified with these roots.
     #[error("{}: no root certificates to verify clients", path.display())]
     Roots {
-        /// The file of root certificates.
         path: PathBuf,
-        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
     /// The machine has no root certificates to verify workers with.
@@ -74,7 +71,7 @@ pub enum TlsError {
     NoRootsForNats,
 }
 
-/// The TLS configurations in force.
+/// TLS configurations in force.
 #[derive(Debug)]
 pub struct Tls {
     server: Option<ArcSwap<ServerConfig>>,
@@ -91,8 +88,8 @@ impl Tls {
         })
     }
 
-    /// Loads the files again. Fails if one cannot be read or used, and then changes nothing. Turning TLS on or off for
-    /// the data port needs a restart.
+    /// Loads the files again. Fails, and changes nothing, if one cannot be read or used. Turning TLS on or off for the
+    /// data port needs a restart.
     pub fn reload(&self, config: &config::Config) -> Result<(), TlsError> {
         let fresh = Self::load(config)?;
         if let (Some(server), Some(fresh)) = (&self.server, fresh.server) {
@@ -113,11 +110,12 @@ impl Tls {
     }
 }
 
-/// Connects to workers, with TLS where the URL is `https`. A reload applies to new connections.
+/// Connects to a worker, a collector or an API server, with TLS where the URL is `https`. A reload of [`Tls`] applies
+/// to new connections to workers.
 #[derive(Clone, Debug)]
 pub struct Connector {
     http: HttpConnector,
-    /// Covers the handshake too: a worker may accept a connection and send nothing.
+    /// Time limit for connect and handshake together: a worker may accept a connection and send nothing.
     timeout: Duration,
     tls: Arc<ArcSwap<ClientConfig>>,
 }
@@ -129,7 +127,7 @@ impl Connector {
     }
 }
 
-/// Why a worker could not be connected to.
+/// Error of an attempt to connect.
 pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Service<Uri> for Connector {

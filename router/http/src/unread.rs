@@ -1,12 +1,12 @@
-//! A bound on the total bytes of request bodies that are buffered before their responses begin.
+//! A bound on the total bytes of requests that are buffered before their responses begin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A reservation of bytes for the buffered part of one request. Dropping it releases the bytes.
+/// Reservation of bytes for the buffered part of one request. Dropping it releases the bytes.
 #[derive(Debug)]
 pub struct Unread {
-    /// Bytes reserved by all requests.
+    /// Number of bytes reserved by all requests.
     total: Arc<AtomicUsize>,
     max: usize,
     bytes: usize,
@@ -18,7 +18,7 @@ impl Unread {
         Self { total, max, bytes: 0 }
     }
 
-    /// Reserves `bytes` more. Returns whether the total is within the bound.
+    /// Reserves `bytes` more, even beyond the bound. Returns whether the total is within the bound.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;

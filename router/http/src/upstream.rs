@@ -46,17 +46,18 @@ pub use self::outgoing::LastOnConnection;
 use self::exchange::Failed;
 
 const READ_BYTES: usize = 64 * 1024;
-/// A body up to this size is written together with its head: copying it costs less than a vectored write.
+/// Size in bytes of the longest body that is written together with its head: copying it costs less than a vectored
+/// write.
 const SMALL_BODY_BYTES: usize = 4096;
-/// Idle connections kept per worker.
+/// Largest number of idle connections per worker.
 const MAX_IDLE: usize = 1024;
 
 thread_local! {
-    /// The buffer of every read. Data is copied out of it, so that an idle stream holds no buffer.
+    /// Buffer of every read. Data is copied out of it, so that an idle stream holds no buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// Why a request got no response.
+/// Reason why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection could be established.
@@ -65,7 +66,7 @@ pub enum Error {
     /// The connection was lost before the first byte was written.
     #[error("the connection was lost before the request was written")]
     Unsent(#[source] io::Error),
-    /// The connection was lost after that, or the peer sent no valid response.
+    /// The connection was lost after the first byte was written, or the peer sent no valid response.
     #[error("no answer")]
     Lost(#[source] io::Error),
     /// hyper's client failed.
@@ -84,20 +85,20 @@ impl Error {
     }
 }
 
-/// How long idle connections are kept. Shorter than the five seconds of uvicorn, which serves vLLM and SGLang, so
+/// Time for which idle connections are kept: shorter than the five seconds of uvicorn, which serves vLLM and SGLang, so
 /// that a worker does not close a connection just when it is reused.
 pub const POOL_IDLE: Duration = Duration::from_secs(4);
 
-/// The address of a worker and the idle connections to it.
+/// Address of a worker and the idle connections to it.
 #[derive(Debug)]
 pub struct Origin {
     host: String,
     port: u16,
     authority: HeaderValue,
     connect_timeout: Duration,
-    /// A connection idle for longer is not reused, because the worker is likely to close it.
+    /// Idle time after which a connection is not reused, because the worker is likely to close it.
     idle_timeout: Duration,
-    /// Ordered by idle time, the longest first.
+    /// Idle connections, the longest idle first.
     idle: Mutex<VecDeque<Idle>>,
 }
 
@@ -110,22 +111,21 @@ struct Idle {
 /// A response as far as it could be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The status.
     pub status: StatusCode,
-    /// The header fields, without framing fields that do not apply.
+    /// Header fields, without framing fields that do not apply.
     pub headers: HeaderMap,
-    /// The decoded part of the body.
+    /// Decoded part of the body.
     pub body: Vec<u8>,
-    /// The trailers of the body.
+    /// Trailers of a complete body, if there are any.
     pub trailers: Option<HeaderMap>,
-    /// The body is complete.
+    /// Whether the body is complete.
     pub is_whole: bool,
-    /// Bytes after the end of the body.
+    /// Number of bytes after the end of the body.
     pub behind: usize,
 }
 
 /// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the same
-/// steps as [`Origin::send`], without a socket. Fails if the bytes are no response, or its framing is ambiguous.
+/// steps as [`Origin::send`], without a socket. Fails if the bytes are no response, or the framing is ambiguous.
 pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
     let mut reading = head::Reading::default();
     let (head, first) = loop {
@@ -269,7 +269,8 @@ impl Origin {
         }
     }
 
-    /// Closes connections that have been idle for too long. Call it periodically: otherwise only requests do so.
+    /// Closes connections that have been idle for too long. Requests do so too; without any, this has to be called
+    /// periodically.
     pub fn tidy(&self) {
         self.drop_old(&mut self.idle.lock());
     }

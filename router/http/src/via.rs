@@ -1,4 +1,4 @@
-//! `Via` (RFC 9110, section 7.6.3): which proxies a message has passed.
+//! The `Via` field (RFC 9110, section 7.6.3), which names the proxies that a message has passed.
 //!
 //! Each router process has a pseudonym of its own, so that routers in a chain differ, and a request that comes back to
 //! a router is recognised.
@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Version};
 
 const NAME: &str = "tailroute";
 
-/// The pseudonym of a router, and the values that name it.
+/// Pseudonym of a router, and the values of `Via` with it.
 #[derive(Debug)]
 pub struct Via {
     pseudonym: String,

@@ -6,10 +6,10 @@ use crate::draft::Draft;
 use crate::error::Error;
 use crate::given::Given;
 
-/// An option and the value that the source uses without it.
+/// Name of an option, and the value that the source uses without it.
 pub(crate) type Default = (&'static str, &'static str);
 
-/// Takes an option's value, or its default, with the text that names it.
+/// Takes an option. Returns its value or else the default, the text that names it, and whether it was given.
 pub(crate) fn value(draft: &mut Draft, (name, default): Default) -> (Given, String, bool) {
     match draft.take(name) {
         Some(given) => {
@@ -29,7 +29,7 @@ pub(crate) fn value(draft: &mut Draft, (name, default): Default) -> (Given, Stri
     }
 }
 
-/// Reads an IP address. `None`: it is a host name.
+/// Reads an IP address; `None` for a host name other than `localhost`.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     if text == "localhost" {
@@ -62,7 +62,8 @@ pub(crate) fn listen(draft: &mut Draft, host: Default, port_of: Default) -> Resu
     Ok(())
 }
 
-/// Writes the admin port, which has the metrics. It can change the router, so that it stays on the loopback interface.
+/// Sets the address of the admin port, which has the metrics. Whoever reaches that port can change the router, so it
+/// stays on the loopback interface.
 pub(crate) fn metrics(draft: &mut Draft, host: Default, port_of: Default) -> Result<(), Error> {
     let (host, host_shown, _) = value(draft, host);
     let (number, port_shown, _) = value(draft, port_of);
@@ -116,7 +117,7 @@ pub(crate) fn traces(draft: &mut Draft, endpoint: &Given, is_https: bool, from: 
     draft.set("traces.endpoint", url, from);
 }
 
-/// Upper bound of `failure.breaker_pause_s`, beyond which it is refused.
+/// Upper bound of `failure.breaker_pause_s` in seconds.
 const LONGEST_FIRST_PAUSE_S: f64 = 3_600.0;
 
 /// Makes keys agree that tailroute compares: pauses of the breaker, and times of the probes.
@@ -152,7 +153,7 @@ pub(crate) fn agree(draft: &mut Draft, probes_every_s: f64) {
     }
 }
 
-/// A single key admits every client, so that there are no tenants to keep apart.
+/// Disables salts where there is a single key, since there are no tenants to keep apart.
 pub(crate) fn one_key(draft: &mut Draft) {
     if draft.keys.len() == 1 {
         let from = "one key: no tenants whose cached prefixes must be kept apart";

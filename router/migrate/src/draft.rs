@@ -1,4 +1,4 @@
-//! A configuration while it is put together.
+//! A configuration that is being put together from the options of a source.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(crate) struct Draft {
     pub(crate) workers: Vec<Worker>,
     pub(crate) keys: Vec<Key>,
     pub(crate) notes: Vec<Note>,
-    /// What tailroute always does.
+    /// Options whose effect tailroute always has.
     pub(crate) built_in: Vec<Note>,
     held: BTreeMap<&'static str, Given>,
     noted: BTreeSet<(String, String)>,
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) url: String,
-    /// Models, where the source names them.
+    /// Models of the worker, if the source names them.
     pub(crate) models: Vec<String>,
     pub(crate) from: String,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Key {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// The option, or the property of the source.
+    /// Option, or property of the source.
     pub(crate) what: String,
-    /// Why, or what to use instead.
+    /// Reason, or the keys to use instead.
     pub(crate) why: String,
 }
 
@@ -88,7 +88,7 @@ impl Draft {
         }
     }
 
-    /// Adds something that has no equivalent, once.
+    /// Adds a note about something without an equivalent, once.
     pub(crate) fn note(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
         let note = Note {
             what: printable(what.as_ref()),
@@ -106,7 +106,8 @@ impl Draft {
         });
     }
 
-    /// Keeps an option for the source's `finish`. Repeated lists add up; of single values the last one counts.
+    /// Keeps an option for the source's `finish`. The values of a repeated option are joined; of single values the last
+    /// one counts.
     pub(crate) fn hold(&mut self, name: &'static str, given: Given) {
         match self.held.get_mut(name) {
             Some(earlier) => earlier.values.extend(given.values),

@@ -19,17 +19,17 @@ pub enum Error {
     /// Several routers are started, and only one becomes a configuration.
     #[error("{first} and {second} both start a router; migrate them one at a time")]
     Several {
-        /// Where one is started.
+        /// Place where one is started.
         first: String,
-        /// Where another one is started.
+        /// Place where another one is started.
         second: String,
     },
     /// A flag or directive cannot be understood.
     #[error("{place}: {what}")]
     Wrong {
-        /// The flag, or the file and line with the directive.
+        /// Flag, or file and line of the directive.
         place: String,
-        /// What is wrong and what was expected.
+        /// Problem, and the expected value.
         what: String,
     },
 }

@@ -112,7 +112,7 @@ fn queue_size(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-/// The source counts attempts, of which the first is no retry.
+/// Sets the number of retries. The source counts attempts, of which the first is no retry.
 fn retries(draft: &mut Draft, given: &Given) -> Result<(), String> {
     let attempts = given.integer()?;
     let retries = attempts.saturating_sub(1).max(0);

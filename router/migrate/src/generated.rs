@@ -1,4 +1,4 @@
-//! Holds the tables of docs/migrating.md against those of the sources; `make generate` writes them.
+//! Tests that the tables of docs/migrating.md are those of the sources; `make generate` writes them.
 
 use std::path::Path;
 

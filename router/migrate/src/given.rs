@@ -4,13 +4,13 @@
 pub(crate) struct Given {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
-    /// File and line, where it is a directive.
+    /// File and line, if the option is a directive.
     pub(crate) line: Option<String>,
     /// Whether the values must not be shown.
     pub(crate) secret: bool,
 }
 
-/// Most characters shown of an option.
+/// Largest number of characters shown of an option.
 const SHOWN: usize = 160;
 
 impl Given {
@@ -94,7 +94,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Hides what stands before `@` in urls.
+/// Replaces the credentials in a url by an ellipsis.
 fn without_credentials(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();

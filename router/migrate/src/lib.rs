@@ -41,10 +41,10 @@ pub use source::Source;
 use draft::Draft;
 use options::Command;
 
-/// Longest input in bytes.
+/// Size in bytes of the longest input.
 pub const MOST_BYTES: u64 = 1 << 20;
 
-/// What is to be translated.
+/// Input of a translation.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// A command line, word by word.
@@ -53,7 +53,6 @@ pub enum Input<'a> {
     Text {
         /// Name of the file, for messages.
         name: &'a str,
-        /// Its text.
         text: &'a str,
     },
 }
@@ -61,15 +60,15 @@ pub enum Input<'a> {
 /// A translated configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// The router that the input belongs to.
+    /// Router that the input belongs to.
     pub source: Source,
-    /// The text of a `tailroute.toml`.
+    /// Text of a `tailroute.toml`.
     pub toml: String,
-    /// What has no equivalent, a line each.
+    /// Options that have no equivalent or another effect, a line each with the reason.
     pub warnings: Vec<String>,
 }
 
-/// Returns the nginx configuration that a file is or, as a ConfigMap, contains.
+/// Returns the nginx configuration that the file is, or contains as a ConfigMap.
 fn nginx_in<'a>(name: &'a str, text: &'a str, from: Option<Source>) -> Result<Option<NginxFile<'a>>, Error> {
     let whole = || (Cow::Borrowed(name), Cow::Borrowed(text));
     match from {
@@ -83,7 +82,7 @@ fn nginx_in<'a>(name: &'a str, text: &'a str, from: Option<Source>) -> Result<Op
     }
 }
 
-/// Name and text.
+/// Name and text of an nginx configuration.
 type NginxFile<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 /// Translates `input`; `from` overrides the detection of its router. Fails if the input is too long, belongs to no

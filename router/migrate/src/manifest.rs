@@ -1,4 +1,4 @@
-//! YAML: Kubernetes manifests, compose files, and production-stack's Helm values and dynamic configuration.
+//! Reads YAML: Kubernetes manifests, compose files, and production-stack's Helm values and dynamic configuration.
 
 mod chart;
 
@@ -30,7 +30,7 @@ pub(crate) fn looks_like(text: &str) -> bool {
     text.trim_start().starts_with('{') || text.lines().any(begins)
 }
 
-/// Reads the only command that starts a router. `None`: it is not a manifest.
+/// Returns the only command of a manifest that starts a router; `None` if the text is no manifest.
 pub(crate) fn read(name: &str, text: &str, from: Option<Source>) -> Result<Option<Command>, Error> {
     if !looks_like(text) {
         return Ok(None);
@@ -72,7 +72,7 @@ fn documents(name: &str, text: &str) -> Result<Vec<Value>, Error> {
     })
 }
 
-/// Returns the nginx configuration in a ConfigMap, with its place. `None`: there is none.
+/// Returns the name and text of the nginx configuration in a ConfigMap; `None` if there is none.
 pub(crate) fn nginx(name: &str, text: &str) -> Result<Option<(String, String)>, Error> {
     if !looks_like(text) || !nginx::looks_like(text) {
         return Ok(None);

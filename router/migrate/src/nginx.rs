@@ -1,4 +1,4 @@
-//! nginx with an upstream of OpenAI-compatible workers.
+//! Reads configurations of nginx with an upstream of OpenAI-compatible workers.
 
 mod read;
 mod table;
@@ -60,7 +60,7 @@ struct Walk<'a> {
     name: &'a str,
     draft: Draft,
     target: Target,
-    /// `max_fails`, `fail_timeout` and the like of every server.
+    /// Keys with the values of `max_fails`, `fail_timeout` and the like, of every server.
     limits: Vec<(String, f64)>,
 }
 
@@ -242,7 +242,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Writes what servers differ in, and tailroute has once.
+    /// Sets keys that nginx has for each server and tailroute has once to the largest value.
     fn finish(&mut self) {
         for (key, parameter) in [
             ("failure.breaker_failures", "max_fails"),

@@ -1,4 +1,4 @@
-//! Command lines: the program, and its flags by the tables of a source.
+//! Translates command lines: the program, and its flags by the tables of a source.
 
 use crate::draft::Draft;
 use crate::error::Error;
@@ -13,9 +13,9 @@ pub(crate) struct Command {
     pub(crate) program: Option<Program>,
     pub(crate) words: Vec<String>,
     pub(crate) place: String,
-    /// Properties of a manifest that are no flags, with the reason why they have no equivalent.
+    /// Properties of a manifest that are no flags, each with the reason why it has no equivalent.
     pub(crate) beside: Vec<(String, &'static str)>,
-    /// Whether the environment holds a key for the workers, and in which variable.
+    /// Name of the variable or value that holds a key for the workers, for messages, if there is one.
     pub(crate) key_variable: Option<&'static str>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Of(Source),
-    /// sglang-router, and its workers in the same command.
+    /// The launcher of sglang-router, which starts workers too.
     SglangLauncher,
     /// `vllm-router`: two projects install a program of this name.
     VllmRouter,
@@ -87,7 +87,7 @@ impl Command {
         }
     }
 
-    /// Returns the router whose command line it is: by the program, else by the flags.
+    /// Returns the router that the command line is for, by the program, else by the flags.
     pub(crate) fn source(&self) -> Option<Source> {
         match self.program {
             Some(Program::Of(source)) => return Some(source),
@@ -176,7 +176,7 @@ impl Command {
     }
 }
 
-/// Takes out values that are variables without a value. `None`: nothing remains.
+/// Removes values that are variables without a value, and notes them; `None` if nothing remains.
 fn without_variables(row: &Row, mut given: Given, draft: &mut Draft) -> Option<Given> {
     if row.secret || !row.is_carried() || !given.values.iter().any(|value| is_open(value)) {
         return Some(given);
@@ -195,7 +195,7 @@ fn checked(row: &Row, given: Given, draft: &mut Draft) -> Result<(), Error> {
     }
 }
 
-/// Returns the program behind flags of another one, as in `docker run --gpus all IMAGE --port 80`.
+/// Returns the position of a program after flags of another one, as in `docker run --gpus all IMAGE --port 80`.
 fn after_other_flags(words: &[String]) -> Option<usize> {
     let runs_another = words.first().is_some_and(|word| !is_flag(word));
     let found = words.iter().rposition(|word| program(word).is_some());

@@ -1,4 +1,5 @@
-//! The router of vLLM's production-stack (`vllm-router`, `python -m vllm_router.app`), and the values of its Helm chart.
+//! The table of the router of vLLM's production-stack (`vllm-router`, `python -m vllm_router.app`), and the values of
+//! its Helm chart.
 
 use crate::compose;
 use crate::draft::Draft;
@@ -171,7 +172,8 @@ fn in_kubernetes(draft: &mut Draft, kind: &Given, selector: Option<Given>) {
     compose::kubernetes(draft, pods, ("--k8s-port", "8000"), Some(namespace));
 }
 
-/// Backends and models are paired by their positions; a backend may stand there once per model.
+/// Adds the backends as workers. Backends and models are paired by their positions; a backend may be listed once per
+/// model.
 fn add_backends(draft: &mut Draft, backends: &Given, models: Option<&Given>) -> Result<(), Error> {
     let urls = backends.list();
     let names = models.map(Given::list).unwrap_or_default();

@@ -1,14 +1,15 @@
-//! The tables of docs/migrating.md.
+//! Writes the tables of docs/migrating.md.
 
 use crate::source::Source;
 use crate::table::{Becomes, Row};
 
-/// Returns the options of a source that are known, each with the keys that it becomes; empty if it has no equivalent.
+/// Returns the known options of a source, each with the keys that it becomes, separated by commas; empty if it has no
+/// equivalent.
 pub fn options(source: Source) -> impl Iterator<Item = (&'static str, &'static str)> {
     source.rows().map(|row| (row.name, keys(row).unwrap_or_default()))
 }
 
-/// Returns the keys of a row; `None` if it has no equivalent.
+/// Returns the keys of a row, separated by commas; `None` if it has no equivalent.
 fn keys(row: &Row) -> Option<&'static str> {
     match row.becomes {
         Becomes::Text(keys) | Becomes::Number(keys, _) | Becomes::Jointly(keys) | Becomes::By(keys, _) => {

@@ -1,4 +1,4 @@
-//! The text of a draft, checked by loading it.
+//! Writes the text of a draft, and checks it by loading it.
 
 use config::{Problem, Sources};
 use toml::Value;
@@ -25,7 +25,7 @@ const SECTIONS: &[&str] = &[
     "traces",
     "log",
 ];
-/// Largest number of times that values are taken out.
+/// Largest number of rounds in which values are taken out.
 const MOST_ROUNDS: usize = 512;
 
 /// Writes the draft. Values that tailroute refuses are taken out and reported.
@@ -70,7 +70,7 @@ pub(crate) fn finished(mut draft: Draft, source: Source, name: &str) -> Migratio
     }
 }
 
-/// List and index of a problem.
+/// List and index of an element with a problem.
 type Place<'a> = (&'a str, usize);
 
 fn element(path: &str) -> Option<Place<'_>> {
@@ -79,7 +79,8 @@ fn element(path: &str) -> Option<Place<'_>> {
         .find_map(|list| Some((list, indexed(path, list)?.0)))
 }
 
-/// Moves the admin port where the data port has the same number: a data port on every interface takes it there too.
+/// Changes the number of the admin port if the data port has the same: a data port on every interface takes it on the
+/// loopback interface too.
 fn keep_ports_apart(draft: &mut Draft) {
     let port = |key: &str, default: u16| {
         let text = draft.entries.get(key).and_then(|entry| entry.value.as_str());
@@ -99,7 +100,8 @@ fn keep_ports_apart(draft: &mut Draft) {
     }
 }
 
-/// A router without workers does not start: an empty file lets them be added while it serves.
+/// Sets an empty file of workers if the source names none, since a router without workers does not start. Workers can
+/// be listed in the file while it serves.
 fn without_workers(draft: &mut Draft, source: Source) {
     if draft.workers.is_empty() && !draft.has("discovery.kubernetes.pods") {
         let why = format!(
@@ -110,7 +112,7 @@ fn without_workers(draft: &mut Draft, source: Source) {
     }
 }
 
-/// Takes out the value with a problem. Returns whether there was one.
+/// Removes the value with a problem, and notes it. Returns whether there was one.
 fn take_out(draft: &mut Draft, problem: &Problem) -> bool {
     let path = problem.path.as_str();
     let why = match &problem.hint {
@@ -158,7 +160,7 @@ fn remove(draft: &mut Draft, key: &str, why: String) -> bool {
     true
 }
 
-/// Splits `workers[3].url`.
+/// Splits a path such as `workers[3].url` into index and key.
 fn indexed<'a>(path: &'a str, list: &str) -> Option<(usize, &'a str)> {
     let (at, key) = path.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
     Some((at.parse().ok()?, key.trim_start_matches('.')))
@@ -203,7 +205,7 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
     text
 }
 
-/// Says which rule the configuration has, and how to try `tail` where it keeps another router's.
+/// Returns a comment that names the routing policy, and how to try `tail` if it is another one.
 fn policy_advice(draft: &Draft) -> &'static str {
     match draft
         .entries

@@ -1,4 +1,4 @@
-//! sglang-router (`python -m sglang_router.launch_router`) and SMG (`smg launch`), its successor.
+//! The table of sglang-router (`python -m sglang_router.launch_router`) and SMG (`smg launch`), its successor.
 
 use crate::draft::Draft;
 use crate::family::{Defaults, PAIRS};
@@ -149,7 +149,7 @@ fn roots(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-/// Clients send this key, and the router sends it to the workers.
+/// Adds the key that clients send, and notes that the source also sends it to the workers.
 fn api_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
     workers::add_key(draft, "api-key", given.one()?, &given.name)?;
     workers::note_key_of_workers(draft, &given.shown());

@@ -1,4 +1,4 @@
-//! Command lines in the text of a script.
+//! Reads command lines in the text of a script.
 
 use crate::error::Error;
 use crate::options::{Command, is_flag};
@@ -54,7 +54,8 @@ pub(crate) fn command(name: &str, text: &str, from: Option<Source>) -> Result<Co
     Ok(command)
 }
 
-/// Returns the words of each command, with the number of its first line. Those of `sh -c SCRIPT` are the script's.
+/// Returns the words of each command, with the number of its first line. For `sh -c SCRIPT` they are those of the
+/// script's commands.
 fn commands(name: &str, text: &str) -> Result<Vec<(usize, Vec<String>)>, Error> {
     let mut commands = Vec::new();
     let mut variables = Variables::default();

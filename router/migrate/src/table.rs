@@ -2,9 +2,9 @@ use crate::draft::Draft;
 use crate::error::Error;
 use crate::given::Given;
 
-/// One flag of a command line, or one directive of a configuration.
+/// A flag of a command line, or a directive of a configuration.
 pub(crate) struct Row {
-    /// Name, with its dashes if it is a flag.
+    /// Name of the option, with its dashes if it is a flag.
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
     pub(crate) becomes: Becomes,
@@ -13,26 +13,26 @@ pub(crate) struct Row {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
-    /// None: it is a switch.
+    /// No value: the option is a switch.
     Nothing,
     One,
-    /// All words up to the next flag.
+    /// All values up to the next flag.
     Any,
 }
 
-/// Writes an option's keys. The error says what is wrong with its value.
+/// Function that writes an option's keys. The error is the problem with the option's value.
 pub(crate) type Write = fn(&mut Draft, &Given) -> Result<(), String>;
 
 pub(crate) enum Becomes {
     Text(&'static str),
-    /// Its number, times a factor, at this key.
+    /// The option's number, times a factor, at this key.
     Number(&'static str, f64),
     /// These keys, which depend on other options too: the source's `finish` writes them.
     Jointly(&'static str),
     /// These keys, as the function writes them.
     By(&'static str, Write),
     Nothing(&'static str),
-    /// Nothing, since tailroute always does what it asks for, in these words.
+    /// No key, since tailroute always does what the option asks for, in these words.
     BuiltIn(&'static str),
 }
 
@@ -67,7 +67,7 @@ impl Row {
     }
 }
 
-/// Writes a table: a row's kind, the values that it takes, its names, and what each of them becomes.
+/// Makes a table of rows: the kind, the values that an option takes, its names, and the keys or reason of each.
 macro_rules! rows {
     ($($kind:ident $takes:ident $($name:literal)+ => $becomes:tt;)+) => {
         &[$($($crate::table::row!($kind $takes $name $becomes)),+),+]

@@ -1,10 +1,10 @@
-//! Variables of a script: those that the script itself sets are replaced by their values.
+//! Variables of a script: references to those that the script itself sets are replaced by their values.
 
 use std::collections::BTreeMap;
 
 /// Words that may stand before an assignment.
 const KEYWORDS: &[&str] = &["export", "readonly", "local", "declare"];
-/// Longest value of a variable, so that nested ones do not multiply.
+/// Length in bytes of the longest expanded text, so that nested variables do not multiply.
 const LONGEST: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    /// Reads a command that only sets variables. Returns whether it is one.
+    /// Takes the assignments at the beginning of a command. Returns whether it consists of assignments only.
     pub(crate) fn set(&mut self, words: &[String]) -> bool {
         let words = match words.split_first() {
             Some((first, rest)) if KEYWORDS.contains(&first.as_str()) => rest,
@@ -61,7 +61,7 @@ impl Variables {
         text
     }
 
-    /// Returns the value that the text after a `$` names, and the text behind the name.
+    /// Returns the value of the reference that follows a `$`, and the text after it.
     fn reference<'a>(&self, text: &'a str) -> Option<(String, &'a str)> {
         let Some(braced) = text.strip_prefix('{') else {
             let end = text

@@ -1,4 +1,5 @@
-//! vllm-router, the Rust router of the vLLM project (`vllm-router`, `python -m vllm_router.launch_router`).
+//! The table of vllm-router, the Rust router of the vLLM project (`vllm-router`, `python -m
+//! vllm_router.launch_router`).
 
 use crate::draft::Draft;
 use crate::family::{Defaults, PAIRS};
@@ -34,7 +35,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Any "--wasm-middleware-route" => (WASM);
 };
 
-/// Only the workers are sent this key.
+/// Notes the key, which the source sends to workers only.
 fn api_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
     given.one()?;
     workers::note_key_of_workers(draft, &given.shown());

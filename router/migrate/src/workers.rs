@@ -1,4 +1,4 @@
-//! Workers and keys, as sources write them.
+//! Adds workers and keys, as sources write them, to a draft.
 
 use aws_lc_rs::digest;
 
@@ -7,7 +7,7 @@ use crate::given::{Given, printable};
 
 const MOST_WORKERS: usize = 4_096;
 
-/// Adds a worker by its url. A url that is there already gets the further models.
+/// Adds a worker by its url, or its models to the worker that has this url already.
 pub(crate) fn add(draft: &mut Draft, url: &str, models: &[&str], from: &str) {
     let written = url.trim();
     let url = match written.split_once("://") {
@@ -50,7 +50,7 @@ pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-/// Shortest key whose hash does not give it away.
+/// Length of the shortest key whose hash does not give it away.
 const SHORTEST_KEY: usize = 20;
 const LONGEST_NAME: usize = 64;
 
@@ -80,7 +80,7 @@ pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> R
     Ok(())
 }
 
-/// Reports a key that workers require: it goes into a file, which is not written here.
+/// Notes a key that workers require: it belongs in a file, which is not written here.
 pub(crate) fn note_key_of_workers(draft: &mut Draft, from: &str) {
     let why = "a key that workers require goes into a separate file: name it in `api_key_file` of [[workers]] or [discovery.worker]";
     draft.note(from, why);

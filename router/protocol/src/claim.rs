@@ -5,13 +5,13 @@ use policy::units::Millis;
 
 use super::watch::{Seen, Usage};
 
-/// Tokens that a chat template may add: a default system prompt, markers, the date.
+/// Number of tokens that a chat template may add: a default system prompt, markers, the date.
 const TEMPLATE: u64 = 1024;
 const LONGEST_CONTEXT: u64 = 1 << 24;
-/// Assumed context of a model if no worker reports one.
+/// Context in tokens that is assumed of a model if no worker reports one.
 const UNTOLD_CONTEXT: u64 = 1 << 20;
 const MOST_CHOICES: u64 = 1024;
-/// Tolerance for rounding and clocks in an engine's times.
+/// Tolerance for rounding and clocks in the times that an engine reports.
 const SLACK: Millis = Millis(10.0);
 
 /// Bounds that follow from a request.
@@ -19,24 +19,22 @@ const SLACK: Millis = Millis(10.0);
 pub struct Allowed {
     /// Size of the body in bytes.
     pub bytes: u64,
-    /// The prompt refers to media, files, an earlier response or unknown content, so bytes do not bound its tokens.
+    /// Whether the prompt refers to media, files, an earlier response or unknown content, so that its bytes do not
+    /// bound its tokens.
     pub refers: bool,
-    /// Maximum tokens per choice, if given.
+    /// Maximum number of tokens per choice, if given.
     pub max_tokens: Option<u64>,
     /// Number of choices requested; 0 if not given.
     pub choices: u64,
 }
 
-/// Counts that were clamped.
+/// Kinds of reported values that were clamped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clamped {
-    /// Prompt tokens.
     pub prompt: bool,
-    /// Completion tokens.
     pub completion: bool,
-    /// Cached tokens.
     pub cached: bool,
-    /// Engine times.
+    /// Queue and prefill times by the engine's clock.
     pub times: bool,
 }
 
@@ -53,13 +51,14 @@ impl Clamped {
     }
 }
 
-/// Returns a worker's context from its reported value, within bounds.
+/// Returns a worker's context in tokens from its reported value, within bounds.
 pub fn context(told: Option<u64>) -> u64 {
     told.map_or(UNTOLD_CONTEXT, |told| told.clamp(1, LONGEST_CONTEXT))
 }
 
 impl Allowed {
-    /// Clamps what was seen of a response of `answered` bytes that took `took`. `context` is called only when needed.
+    /// Clamps what was seen of a response of `answered` bytes that took `took`. `context` returns the context of the
+    /// model in tokens, and is called only when needed.
     pub fn believed(
         &self,
         mut seen: Seen,

@@ -1,7 +1,7 @@
 //! Error responses of the router to its clients.
 //!
 //! The body has the shape of OpenAI's errors, or of Anthropic's at its endpoints, which their client libraries parse.
-//! It tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
+//! A message tells the client what to do next and reveals nothing internal: addresses and causes go to the log.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub enum ApiError {
     /// The body is not JSON.
     #[error("the request body is not valid JSON: {0}")]
     MalformedJson(String),
-    /// A form that different parsers could read differently.
+    /// Different parsers could read the form differently.
     #[error(
         "the form cannot be read: it has no single boundary, a part with a head that is too long, a part with an encoded name, or two parts `model`; name a part once, as in `name=\"model\"`"
     )]
@@ -33,7 +33,7 @@ pub enum ApiError {
     /// The request could not be understood as HTTP.
     #[error("the request could not be parsed as HTTP")]
     MalformedHttp,
-    /// A request to switch protocols announces a body.
+    /// The request to switch protocols announces a body.
     #[error(
         "a request for a WebSocket has no body; send it without `Content-Length` and `Transfer-Encoding`, and the data as messages"
     )]
@@ -79,7 +79,7 @@ pub enum ApiError {
     /// No endpoint has this path, but one has a path that ends like it.
     #[error("there is nothing at this path; use {0}")]
     WrongPrefix(String),
-    /// The caller has no response of this id.
+    /// The caller has no response with this id.
     #[error("no response of this id is known here; send the whole conversation in `input` instead")]
     UnknownResponse,
     /// The engine's cache of this input cannot be divided between tenants.
@@ -87,7 +87,7 @@ pub enum ApiError {
     Unsalted {
         /// Kind of request that is cached.
         what: &'static str,
-        /// What the client can do instead.
+        /// Instruction what to do instead.
         instead: &'static str,
     },
     /// The field refers to state in an engine that may be another tenant's.
@@ -245,7 +245,7 @@ impl ApiError {
         }
     }
 
-    /// Returns the outcome of admission, for errors that come from it.
+    /// Returns the outcome of admission, as a metric label, for errors that come from it.
     pub fn admission(&self) -> Option<&'static str> {
         match self {
             Self::MissingKey | Self::UnknownKey => Some("unauthorized"),

@@ -1,9 +1,9 @@
-//! The families of APIs.
+//! Families of APIs, by the format of their errors.
 
-/// The API of a request, which determines the format of errors.
+/// Family of a request's API, which determines the format of errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// OpenAI and all unspecified APIs.
+    /// OpenAI's API, and all others that are not Anthropic's.
     #[default]
     OpenAi,
     /// Anthropic's Messages API.
@@ -11,7 +11,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns the API of a path.
+    /// Returns the family of the API at a path.
     pub fn of(path: &str) -> Self {
         match path.strip_prefix("/v1/messages") {
             Some("") => Self::Anthropic,

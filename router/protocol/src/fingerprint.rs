@@ -17,7 +17,7 @@ mod once;
 
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// Pieces and token ids whose memory is kept between requests, enough for a prompt of 4 MB.
+/// Number of pieces, and of token ids, whose memory is kept between requests: enough for a prompt of 4 MB.
 const KEPT: usize = 16 << 10;
 
 /// A fingerprinted prompt.
@@ -25,24 +25,24 @@ const KEPT: usize = 16 << 10;
 pub struct Fingerprint {
     /// Keys of the prompt. Shared with the attempt, the learner and the capture, which outlive the turn.
     pub chain: Arc<Chain>,
-    /// Unit of the chain's ends, and the prompt's length in it.
+    /// Length of the prompt, in the unit of the chain's ends.
     pub extent: Extent,
-    /// Media of the prompt. Their bytes say nothing about their tokens.
+    /// Media of the prompt, whose bytes do not tell their number of tokens.
     pub media: Vec<MediaPart>,
-    /// Continues the hash with the reply, if the next turn can repeat the reply.
+    /// State of the hash, to continue with the reply, if the next turn can repeat the reply.
     pub reply: Option<ChainBuilder>,
 }
 
-/// Length of a prompt.
+/// Length of a prompt, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Canonical bytes.
+    /// Number of canonical bytes.
     Bytes(u64),
-    /// Tokens.
+    /// Number of tokens.
     Tokens(u64),
 }
 
-/// The prompt as read so far. Its memory is reused across requests. Methods fail if the input is not JSON.
+/// A prompt as read so far. Its memory is reused across requests. Methods fail if the input is not JSON.
 #[derive(Debug, Default)]
 pub struct Draft {
     tools: Pieces,
@@ -79,7 +79,7 @@ impl Draft {
         self.completion = Completion::None;
     }
 
-    /// Reads `messages`. Of a member that is given twice the last value applies, here and below ([`once`]).
+    /// Reads `messages`. Of a member that is given twice, the last value applies, here and below ([`once`]).
     pub fn messages(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = scanner.peek() == Some(b'[');
@@ -135,7 +135,7 @@ impl Draft {
         self.messages.refers() || self.system.refers()
     }
 
-    /// Returns the fingerprint, allocating only the chain. An unknown form of prompt has no keys and no length.
+    /// Returns the fingerprint, allocating only the chain. A prompt of unknown form has no keys and length 0.
     #[must_use]
     pub fn finish(&mut self, model: &str, salt: Option<&str>) -> Fingerprint {
         match self.completion {

@@ -1,11 +1,11 @@
-//! Finds the first event of a response that is relayed unread.
+//! Finds the first event of a response that is relayed without being parsed.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::watch::Step;
 
-/// Reads a response up to the first line with data. Comments, names of events and empty lines do not count.
+/// Reader of a response up to the first line with data. Comments, names of events and empty lines do not count.
 #[derive(Debug)]
 pub struct FirstEvent {
     place: Place,
@@ -13,9 +13,9 @@ pub struct FirstEvent {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// This number of bytes of a line equals the beginning of `data`.
+    /// The start of a line, of which this number of bytes equals the beginning of `data`.
     Field(usize),
-    /// Within a line without data.
+    /// Within a line that has no data.
     OtherLine,
     /// The response has begun, or is no event stream.
     Begun,
@@ -30,7 +30,7 @@ impl FirstEvent {
         Self::new(kind, head.contains_key(CONTENT_ENCODING))
     }
 
-    /// Returns a reader of a response with this content type.
+    /// Returns a reader of a response with this content type, and with a content coding if `encoded`.
     pub fn new(content_type: Option<&str>, encoded: bool) -> Self {
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let place = if is_stream && !encoded {
@@ -41,7 +41,8 @@ impl FirstEvent {
         Self { place }
     }
 
-    /// Reads the next bytes. Returns how far the response is.
+    /// Reads the next bytes. Returns [`Step::Token`] once the first event, or the first byte of another response, has
+    /// come.
     pub fn push(&mut self, bytes: &[u8]) -> Step {
         for &byte in bytes {
             self.place = match self.place {

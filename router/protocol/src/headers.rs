@@ -5,14 +5,14 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-/// API key of Anthropic's clients.
+/// Header with the API key of Anthropic's clients.
 pub const X_API_KEY: &str = "x-api-key";
 
-/// Name of the conversation, for the worker.
+/// Name of the conversation, from the client and for the worker.
 pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
-/// Tokens at the end of the conversation that the worker may evict first after its response.
+/// Number of tokens at the end of the conversation that the worker may evict first after its response.
 pub const EVICT_FIRST: HeaderName = HeaderName::from_static("x-tailroute-evict-first-tokens");
-/// The worker that answered.
+/// Name of the worker that answered.
 pub const WORKER: HeaderName = HeaderName::from_static("x-tailroute-worker");
 /// Number of the routing decision.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tailroute-decision");
@@ -21,9 +21,9 @@ pub const DECISION: HeaderName = HeaderName::from_static("x-tailroute-decision")
 pub const VLLM_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Data-parallel rank of a request, for SGLang.
 pub const SGLANG_RANK: HeaderName = HeaderName::from_static("x-override-routed-dp-rank");
-/// Target time to first token, in milliseconds.
+/// Objective for the time to first token, in milliseconds.
 pub const SLO_TTFT_MS: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
-/// The same target under llm-d's name.
+/// The same objective under llm-d's name.
 pub const SLO_TTFT_MS_LLM_D: HeaderName = HeaderName::from_static("x-llm-d-slo-ttft-ms");
 /// Objective class of the turn.
 pub const SLO_CLASS: HeaderName = HeaderName::from_static("x-slo-class");
@@ -33,10 +33,11 @@ pub const SESSION_END: HeaderName = HeaderName::from_static("x-session-end");
 /// `1` or `true`: the client requests the terms of the decision. On a response: these terms.
 pub const EXPLAIN: HeaderName = HeaderName::from_static("x-tailroute-explain");
 
-/// Policy or weights that a client requests. Not forwarded.
+/// Policy or weights that a client requests. Not forwarded to workers.
 pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 
-/// Prefixes of the router's own headers. Removed from foreign messages, which could impersonate the router.
+/// Prefixes of the router's own headers. Such headers are removed from other parties' messages, which could impersonate
+/// the router.
 const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
 
 static HOP_BY_HOP: [HeaderName; 8] = [
@@ -50,7 +51,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Fields that `Connection` may not remove, so that clients cannot impersonate a proxy or alter the request.
+/// Fields that `Connection` cannot name as hop-by-hop, so that clients cannot impersonate a proxy or alter the request.
 static NEVER_NAMED: [HeaderName; 6] = [
     http::header::CONTENT_LENGTH,
     http::header::CONTENT_TYPE,
@@ -60,12 +61,12 @@ static NEVER_NAMED: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-for"),
 ];
 
-/// Returns whether the header belongs to the router.
+/// Returns whether a header of this name is one of the router's own.
 pub fn is_routers_own(name: &str) -> bool {
     ROUTERS_OWN.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Removes the router's own headers from a foreign message.
+/// Removes the router's own headers from another party's message.
 pub fn strip_routers_own(headers: &mut HeaderMap) {
     remove_where(headers, |name| is_routers_own(name.as_str()));
 }
@@ -120,7 +121,8 @@ fn names_trailers(value: &HeaderValue) -> bool {
         .any(|part| part.eq_ignore_ascii_case("trailers"))
 }
 
-/// Removes keys that the router has checked. If the router has no keys, the client's are forwarded.
+/// Removes API keys that the router has checked. If the router has no keys, those of clients are for the worker and
+/// stay.
 fn credentials(headers: &mut HeaderMap, are_ours: bool) {
     if are_ours {
         headers.remove(AUTHORIZATION);

@@ -37,7 +37,7 @@ impl Malformed {
     }
 }
 
-/// Reads JSON from a byte string that is known to be UTF-8. Methods fail with [`Malformed`] if it is not JSON.
+/// Scanner of JSON in a byte string that is known to be UTF-8. Methods fail with [`Malformed`] if it is not JSON.
 #[derive(Clone, Debug)]
 pub struct Scanner<'a> {
     bytes: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Consumes the next byte if it equals `byte`.
+    /// Skips white space, and consumes the next byte if it equals `byte`. Returns whether it does.
     #[inline]
     pub fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
@@ -140,7 +140,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Returns a scanner before the first value of `name` in the object that begins here.
+    /// Returns a scanner before the first value of `name` in the object that begins here; `None` if there is none.
     pub fn ahead(&self, name: &[u8]) -> Option<Self> {
         let mut scanner = self.clone();
         if !scanner.take(b'{') {

@@ -1,8 +1,8 @@
-//! Whether an engine's 404 says that it lacks the requested model.
+//! Detects whether an engine's 404 says that it lacks the requested model.
 //!
 //! Engines also answer 404 for a stored response that they do not have, or a path that they do not serve.
 
-/// Bytes of an answer that are searched.
+/// Number of bytes of an answer that are searched.
 const LOOKED_AT: usize = 4096;
 
 /// Returns whether the beginning of a 404's body says that the engine lacks the model: by OpenAI's code, or in words as

@@ -1,7 +1,8 @@
-//! The inference APIs that the router understands: OpenAI, Anthropic, SGLang and tokenised prompts.
+//! The inference APIs that the router understands: OpenAI's, Anthropic's, and those of the engines.
 //!
-//! Bodies are forwarded unchanged. This crate inspects them: it finds the route, reads the few members that matter,
-//! fingerprints the prompt, follows a response's events and usage, and writes errors in each API's format.
+//! This crate finds the route of a request, reads the few members of its body that matter, fingerprints the prompt,
+//! follows a response's events and usage, and writes errors in each API's format. A body is edited in place where the
+//! router has to set or remove a member ([`splice`]), and is otherwise forwarded as it came.
 
 pub mod claim;
 pub mod error;

@@ -7,17 +7,18 @@ use http::header::CONTENT_TYPE;
 
 use crate::json::{Quoted, Scanner};
 
-/// Mark of UTF-8 at the start of a text. JSON does not have it (RFC 8259, section 8.1), but some clients send it.
+/// Byte order mark of UTF-8 at the start of a text. JSON does not have it (RFC 8259, section 8.1), but some clients
+/// send it.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The model that a body names.
+/// Model that a body names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// This one.
+    /// The body names this model.
     Model(String),
-    /// None: the body was read, and has no model.
+    /// The body was read, and names no model.
     Nothing,
-    /// Unknown: the body was not read, or has a form that the router does not read.
+    /// The body was not read, or has a form that the router does not read.
     Unread,
 }
 

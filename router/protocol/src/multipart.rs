@@ -17,17 +17,17 @@ pub enum Seen<'a> {
     Value(&'a [u8]),
 }
 
-/// A form has no single boundary, or a part's head is too long, not UTF-8, or has an encoded name.
+/// Error: the form has no single boundary, or a part's head is too long, not UTF-8, or has an encoded name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-/// Parses a form.
+/// Parser of a form.
 #[derive(Debug)]
 pub struct Parts {
-    /// Line break and boundary.
+    /// Line break, dashes and boundary.
     delimiter: Vec<u8>,
     is_in_head: bool,
-    /// The head so far, or a possible start of a delimiter.
+    /// Head so far, or a possible start of a delimiter.
     held: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Parts {
         }
     }
 
-    /// Parses the next piece. Fails if the head of a part cannot be read.
+    /// Parses the next piece, and passes its events to `see`. Fails if the head of a part cannot be read.
     pub fn push(&mut self, piece: &[u8], mut see: impl FnMut(Seen<'_>)) -> Result<(), Unreadable> {
         self.held.extend_from_slice(piece);
         let held = std::mem::take(&mut self.held);

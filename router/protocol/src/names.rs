@@ -3,7 +3,7 @@
 //!
 //! A request with an unfit name is refused. Unfit names from workers, replicas and files are replaced by [`OTHER`].
 
-/// Longest name that is kept, in bytes.
+/// Length of the longest name that is kept, in bytes.
 pub const MAX_BYTES: usize = 256;
 /// Replacement for unfit names.
 pub const OTHER: &str = "other";

@@ -19,7 +19,7 @@ mod namespace;
 
 use members::Members;
 
-/// The fields of a request's body that the router uses.
+/// Fields of a request's body that the router uses.
 #[derive(Debug)]
 pub struct Parsed<'a> {
     /// Name of the model, if given.
@@ -32,7 +32,7 @@ pub struct Parsed<'a> {
     pub has_tools: bool,
     /// Id of the previous response that the request continues.
     pub previous: Option<Cow<'a, str>>,
-    /// Keys of the prompt.
+    /// Fingerprint of the prompt.
     pub fingerprint: Fingerprint,
     /// Changes that the body needs before a worker receives it, if there are tenants.
     pub edits: Vec<Edit>,
@@ -45,7 +45,7 @@ pub struct Parsed<'a> {
 }
 
 thread_local! {
-    /// Reused across requests to avoid allocations.
+    /// Draft that is reused across requests to avoid allocations.
     static DRAFT: RefCell<Draft> = RefCell::default();
 }
 

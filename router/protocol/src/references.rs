@@ -6,16 +6,17 @@
 
 use http::header::{ALT_SVC, HeaderMap, HeaderName, HeaderValue};
 
-/// The workers' addresses, as far as references concern them.
+/// Addresses of the workers, as far as references concern them.
 pub trait Addresses {
-    /// Returns whether a worker has this host and port. Without a port, it is the scheme's.
+    /// Returns whether a worker has this host and port. `None` is for a reference without a scheme and a port.
     fn is_worker(&self, host: &str, port: Option<u16>) -> bool;
 
     /// Returns whether a worker has this host name.
     fn is_host(&self, host: &str) -> bool;
 }
 
-/// Rewrites a value. Gets the worker's base path without a slash at its end. Returns `None` if the value stays.
+/// Function that rewrites a value. It gets the value, the worker's base path without a slash at its end, and the
+/// workers' addresses. It returns `None` if the value stays.
 type Rewrite = fn(&str, &str, &dyn Addresses) -> Option<String>;
 
 fn rewrite(name: &HeaderName) -> Option<Rewrite> {
@@ -28,7 +29,7 @@ fn rewrite(name: &HeaderName) -> Option<Rewrite> {
     })
 }
 
-/// Returns whether the header may refer to a worker.
+/// Returns whether a header of this name may refer to a worker.
 pub fn is_reference(name: &HeaderName) -> bool {
     rewrite(name).is_some() || *name == ALT_SVC
 }
@@ -47,7 +48,7 @@ pub fn conceal(headers: &mut HeaderMap, base: &str, workers: &dyn Addresses) {
     headers.remove(ALT_SVC);
 }
 
-/// The address in an absolute reference, and the bytes behind it.
+/// Address in an absolute reference, and the text after it.
 struct Absolute<'a> {
     host: &'a str,
     port: Option<u16>,

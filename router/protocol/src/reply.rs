@@ -1,7 +1,7 @@
 //! Hashes a streamed reply in the form in which the next turn's prompt repeats it.
 //!
-//! Its fingerprint must equal that of the message that the client sends back (`fingerprint/message`), where calls
-//! follow the text in the order of their indices. So text is hashed as it passes, and calls, whose fragments may
+//! The fingerprint of a reply must equal that of the message that the client sends back (`fingerprint/message`), where
+//! calls follow the text in the order of their indices. So text is hashed as it passes, and calls, whose fragments may
 //! interleave, are *held* until the end, up to [`MAX_HELD_BYTES`]. `docs/fingerprints.md` (Replies, Reasoning) says
 //! which replies are not learned; this affects only the prediction of the next turn.
 
@@ -12,7 +12,7 @@ use super::routes::Endpoint;
 
 /// Maximum number of calls of one reply. OpenAI's API accepts 128 tools.
 const MAX_CALLS: usize = 128;
-/// Maximum bytes of held calls: about 250,000 tokens, more than engines generate in one response.
+/// Maximum size of held calls in bytes: about 250,000 tokens, more than engines generate in one response.
 const MAX_HELD_BYTES: usize = 1 << 20;
 
 /// Content that one event adds to the first choice.
@@ -57,11 +57,11 @@ enum At {
 pub struct Reply {
     hash: ChainBuilder,
     at: At,
-    /// Ordered by index.
+    /// Calls so far, ordered by index.
     calls: Vec<Call>,
     held: usize,
     lost: bool,
-    /// The next turn sends a call's arguments as an object instead of text.
+    /// Whether the next turn sends a call's arguments as an object instead of text.
     objects: bool,
 }
 
@@ -146,7 +146,7 @@ impl Reply {
         taken
     }
 
-    /// Returns the hash with its message ended, if the next turn can repeat this reply.
+    /// Returns the hash with its message ended; `None` if the next turn cannot repeat this reply.
     pub fn finish(self) -> Option<ChainBuilder> {
         let Self {
             mut hash,
@@ -178,7 +178,7 @@ impl Reply {
     }
 }
 
-/// Stores a value given once; returns whether repetitions agree.
+/// Stores a value that is given once. Returns whether repetitions agree.
 fn same(known: &mut String, said: &str) -> bool {
     if known.is_empty() {
         known.push_str(said);

@@ -12,12 +12,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::ApiError;
 use crate::family::Family;
 
-/// The kind of a request.
+/// Kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// A JSON body that names the model.
+    /// A request with a JSON body that names the model.
     Turn(Endpoint),
-    /// A multipart body, forwarded without parsing it as JSON.
+    /// A request with a multipart body.
     Upload(Upload),
     /// The list of models, merged over all workers.
     Models,
@@ -29,9 +29,9 @@ pub enum Route {
     Tunnel,
     /// `OPTIONS *`: capabilities of the server as a whole.
     Server,
-    /// A browser's question whether a page may send a request.
+    /// A CORS preflight, by which a browser asks whether a page may send a request.
     Preflight,
-    /// Whether a worker is ready.
+    /// A check whether a worker is ready.
     Health,
     /// Any other request, forwarded unchanged to one worker.
     Other,
@@ -86,7 +86,7 @@ pub enum Upload {
 }
 
 impl Route {
-    /// Returns the name in metrics.
+    /// Returns the route's name in metrics.
     pub fn endpoint(&self) -> &'static str {
         match self {
             Self::Turn(endpoint) => endpoint.as_str(),
@@ -108,7 +108,7 @@ impl Route {
 }
 
 impl Endpoint {
-    /// Returns the name in metrics.
+    /// Returns the endpoint's name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -130,7 +130,8 @@ impl Endpoint {
         }
     }
 
-    /// Returns whether it generates tokens from a prompt. Only such endpoints have a first token and a next turn.
+    /// Returns whether the endpoint generates tokens from a prompt. Only such endpoints have a first token and a next
+    /// turn.
     pub fn generates(self) -> bool {
         matches!(
             self,
@@ -138,7 +139,7 @@ impl Endpoint {
         )
     }
 
-    /// Returns whether it leaves a prompt in an engine's cache for later requests.
+    /// Returns whether the endpoint leaves a prompt in an engine's cache for later requests.
     pub fn is_cached(self) -> bool {
         self.generates()
             || matches!(
@@ -147,18 +148,18 @@ impl Endpoint {
             )
     }
 
-    /// Returns whether it runs no model.
+    /// Returns whether the endpoint runs no model.
     pub fn only_counts(self) -> bool {
         matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
     }
 
-    /// Returns whether engines accept extra fields in its body; other endpoints may refuse unknown fields.
+    /// Returns whether engines accept extra fields in bodies of the endpoint; others may refuse unknown fields.
     #[must_use]
     pub fn takes_fields(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
 
-    /// Returns its API.
+    /// Returns the family of the endpoint's API.
     pub fn family(self) -> Family {
         match self {
             Self::Messages | Self::CountTokens => Family::Anthropic,
@@ -199,7 +200,7 @@ const CONTROL: [&str; 4] = [
 
 const REALTIME: &str = "/v1/realtime";
 
-/// Other paths that the router understands.
+/// Other paths that the router understands: no endpoint with a JSON body serves them.
 const UNDERSTOOD: [&str; 5] = [
     "/v1/models",
     "/v1/audio/transcriptions",
@@ -214,7 +215,7 @@ const STORES: [&str; 2] = ["/v1/files", "/v1/uploads"];
 /// Safe paths outside `/v1/`.
 const HARMLESS: [&str; 3] = ["/health", "/ping", "/version"];
 
-/// Most prefixes of a path that are left out to find a similar path.
+/// Largest number of prefixes of a path that are left out to find a similar path.
 const TRIED_PREFIXES: usize = 4;
 
 /// Returns the path without its trailing slash, if that is a known path: engines redirect from the slash.
@@ -246,7 +247,7 @@ fn missing(path: &str) -> ApiError {
 }
 
 /// Finds the route of a method and path. With several tenants, only understood paths are forwarded, because others
-/// cannot be isolated. Fails with 404 if the path has no route, 405 if it takes other methods.
+/// cannot be isolated. Fails with 404 if the path has no route, with 405 if it takes other methods.
 pub fn find(
     method: &Method,
     path: &str,
@@ -383,7 +384,7 @@ pub fn decoded(path: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the key of a response's id.
+/// Returns the key under which a response's id is stored.
 pub fn response_key(id: &str) -> u64 {
     xxh3_64(id.as_bytes())
 }

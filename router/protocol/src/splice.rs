@@ -4,7 +4,7 @@ use memchr::memmem;
 
 use super::json::Scanner;
 
-/// Appends a field to `body`; `None` if the field exists or the body is no JSON object.
+/// Appends a field to `body`; `None` if the field exists or the body is not a JSON object.
 pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, key)? {
         Place::Missing => at_end(body, &format!("\"{key}\":{value}")),
@@ -12,7 +12,7 @@ pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Sets a field of `body`, replacing every occurrence; `None` if the body is no JSON object.
+/// Sets a field of `body`, replacing every occurrence; `None` if the body is not a JSON object.
 pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     let mut spans = Vec::new();
     if memmem::find(body, format!("\"{key}\"").as_bytes()).is_some() {
@@ -42,7 +42,7 @@ pub fn set(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     Some(set)
 }
 
-/// Removes a field in any spelling; `None` if it is absent or the body is no JSON object.
+/// Removes a field in any spelling; `None` if it is absent or the body is not a JSON object.
 pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     let mut scanner = Scanner::new(body);
     if scanner.peek() != Some(b'{') {
@@ -74,8 +74,8 @@ pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
     found.then_some(rest)
 }
 
-/// Appends a member to the object `object` of `body`, which is created if missing. The last member takes precedence
-/// over one of the same name. `None` if the field exists and is no object.
+/// Appends a member to the object `object` of `body`, which is created if missing or `null`. The last member takes
+/// precedence over one of the same name. `None` if `object` is another value.
 pub fn member(body: &[u8], object: &str, key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, object)? {
         Place::Missing => at_end(body, &format!("\"{object}\":{{\"{key}\":{value}}}")),

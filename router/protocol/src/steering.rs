@@ -64,7 +64,7 @@ pub(crate) const OVERRIDE: &str = "x-override-";
 
 const LONGEST: usize = 31;
 
-/// Lengths that occur, one bit each. Most names of a body are ruled out by length.
+/// Lengths of [`FIELDS`], one bit each. Most names of a body are ruled out by length.
 const LENGTHS: u32 = {
     let (mut lengths, mut at) = (0, 0);
     while at < FIELDS.len() {
@@ -113,16 +113,16 @@ pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), Api
     }
 }
 
-/// Finds steering fields among the keys of JSON that arrives in pieces, at any depth and in every spelling.
-/// A key is a string followed by a colon, so keys are found in lists, JSON lines and embedded JSON alike. JSON strings
-/// do not span lines, so no line can hide keys of the next one.
+/// Finder of steering fields among the keys of JSON that arrives in pieces, at any depth and in every spelling. A key
+/// is a string followed by a colon, so keys are found in lists, JSON lines and embedded JSON alike. JSON strings do not
+/// span lines, so no line can hide keys of the next one.
 #[derive(Debug)]
 pub struct Keys {
     wanted: fn(&[u8]) -> Option<&'static str>,
     state: State,
-    /// Decoded prefix of the string, while it may be a field.
+    /// Decoded prefix of the current string, while it may be a field.
     name: Vec<u8>,
-    /// The string is not a field.
+    /// Whether the current string is not a field.
     is_other: bool,
 }
 
@@ -145,7 +145,7 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// Finds the keys that `wanted` accepts; none may be longer than the longest [field].
+    /// Returns a finder of the keys that `wanted` accepts; none may be longer than the longest [field].
     pub fn of(wanted: fn(&[u8]) -> Option<&'static str>) -> Self {
         Self {
             wanted,
@@ -155,7 +155,7 @@ impl Keys {
         }
     }
 
-    /// Scans the next piece and returns the first field in it.
+    /// Scans the next piece. Returns the first field that was found in it, with a value other than `null`.
     pub fn push(&mut self, piece: &[u8]) -> Option<&'static str> {
         let mut at = 0;
         while let Some(rest) = piece.get(at..).filter(|rest| !rest.is_empty()) {
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Reference result by a full parser.
+    /// Returns the result by a full parser.
     fn naive(value: &Value) -> bool {
         match value {
             Value::Object(members) => members

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::routes::Endpoint;
 use crate::{headers, splice, steering};
 
-/// Length of a name that is sent to workers, in bytes; long enough to rule out collisions.
+/// Length in bytes of a name that is sent to workers; long enough to rule out collisions.
 const NAME_BYTES: usize = 16;
 
 const SALT: &str = "cache_salt";
@@ -21,11 +21,11 @@ const SALT: &str = "cache_salt";
 /// vLLM's priority header, which would let tenants overtake each other in an engine's queue.
 const VLLM_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
-/// SGLang's sessions: names state of other requests in an engine, so tenants may not send it.
+/// Member for SGLang's sessions, which names state of other requests in an engine, so that tenants may not send it.
 /// [Steering](super::steering) fields, where allowed, are not limited to a tenant either.
 const SESSIONS: &str = "session_params";
 
-/// One tenant.
+/// A tenant, by the key that its names and salts are derived from.
 #[derive(Debug)]
 pub struct Tenant {
     key: hmac::Key,
@@ -58,7 +58,7 @@ impl Tenant {
         hex(&self.name("session", own).as_ref()[..NAME_BYTES])
     }
 
-    /// Returns the id of a response for the id that the client requested.
+    /// Returns the id under which a response is stored, for the id that the client requested.
     pub fn response(&self, own: &[u8]) -> String {
         format!("resp_{}", hex(&self.name("response", own).as_ref()[..NAME_BYTES]))
     }
@@ -87,7 +87,7 @@ pub enum Edit {
     Remove(&'static str),
 }
 
-/// Names given in a body, as text.
+/// Members of a body that are changed for tenants.
 #[derive(Debug, Default)]
 pub struct Given<'a> {
     /// `cache_salt`
@@ -98,9 +98,9 @@ pub struct Given<'a> {
     pub cache_key: Option<&'a str>,
     /// `request_id`, for endpoints that store the response under it.
     pub request_id: Option<&'a str>,
-    /// `priority`: a number that would let a request overtake others in an engine.
+    /// Whether `priority` is given, a number that would let a request overtake others in an engine.
     pub priority: bool,
-    /// `rid`: SGLang's unique name of a request.
+    /// Whether `rid` is given, SGLang's unique name of a request.
     pub rid: bool,
 }
 
@@ -145,7 +145,8 @@ pub fn edited(edits: &[Edit], salts: bool, mut body: Bytes) -> Bytes {
     body
 }
 
-/// Replaces the conversation's name by the tenant's own; removes headers for priority and request ids.
+/// Replaces the conversation's name by the tenant's own. Removes vLLM's priority header, and the headers by which
+/// SGLang accepts fields.
 pub fn settle(tenant: &Tenant, head: &mut HeaderMap) {
     let own = head.remove(headers::SESSION).filter(|own| !own.is_empty());
     if let Some(own) = own

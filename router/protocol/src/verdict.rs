@@ -1,6 +1,6 @@
-//! What a worker's answer means, in one table.
+//! The meaning of a worker's answer, in one table.
 //!
-//! Retries, breakers, metrics, the learner and the accounts of decisions read it.
+//! Retries, breakers, metrics, the learner and the accounts of decisions use it.
 //!
 //! | answer | verdict |
 //! |---|---|
@@ -63,7 +63,7 @@ const PUSH_BACK: [&str; 17] = [
     "too many requests",
 ];
 
-/// Types of errors that the client caused, in lower case, for errors without a code.
+/// Phrases in types and codes of errors that the client caused, in lower case, for errors without a status.
 const CLIENTS: [&str; 10] = [
     "authentication",
     "badrequest",
@@ -77,17 +77,17 @@ const CLIENTS: [&str; 10] = [
     "unprocessable",
 ];
 
-/// Longest body that is read for an error before it is relayed, in bytes.
+/// Size in bytes of the longest body that is read for an error before it is relayed.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// What an answer means.
+/// Meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The worker answered.
     Ok,
     /// The client caused the error.
     ClientError,
-    /// The worker has no room now. It began nothing.
+    /// The worker has no room now, and has begun nothing.
     Declined(PushBack),
     /// The worker failed.
     Failed,
@@ -98,7 +98,7 @@ pub enum Verdict {
 /// A worker's refusal for lack of room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushBack {
-    /// The time that the worker asks to wait.
+    /// Time that the worker asks to wait, if it does.
     pub after: Option<Duration>,
 }
 
@@ -135,7 +135,7 @@ impl Verdict {
         }
     }
 
-    /// Judges an error by its code, or by its type if it has none.
+    /// Judges an error by its status, or by its type if it has none.
     fn of_error(error: &Error<'_>) -> Self {
         match error.status {
             Some(429 | 529) => Self::Declined(PushBack::default()),
@@ -149,7 +149,7 @@ impl Verdict {
 }
 
 impl PushBack {
-    /// Reads `Retry-After` in seconds. A date is not read: clocks differ.
+    /// Reads `Retry-After` in seconds. A date counts as absent, since clocks differ.
     fn of(headers: &HeaderMap) -> Self {
         let after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let seconds = after.and_then(|value| value.trim().parse::<u64>().ok());
@@ -196,7 +196,7 @@ struct Choice {
 }
 
 impl Answer {
-    /// Returns the error that it holds, if any.
+    /// Returns the error that the answer holds, if any.
     fn error(&self) -> Option<Error<'_>> {
         let is_set = |error: &Value| !matches!(error, Value::Null | Value::Bool(false)) && error != "";
         if is_set(&self.error) {
@@ -238,7 +238,7 @@ impl Answer {
     }
 }
 
-/// The parts of an error that say what it means.
+/// Parts of an error that decide its verdict.
 #[derive(Default)]
 struct Error<'a> {
     status: Option<u64>,
@@ -278,14 +278,15 @@ impl<'a> Error<'a> {
         }
     }
 
-    /// Whether it names a lack of room.
+    /// Returns whether the error names a lack of room.
     fn is_push_back(&self) -> bool {
         [self.code, self.kind, self.message]
             .into_iter()
             .any(|text| contains_any(text, &PUSH_BACK))
     }
 
-    /// Whether its code or type names an error of the client. A message may quote the client.
+    /// Returns whether the code or type names an error of the client. The message may quote the client, and is not
+    /// read.
     fn is_the_clients(&self) -> bool {
         [self.code, self.kind]
             .into_iter()
@@ -293,14 +294,14 @@ impl<'a> Error<'a> {
     }
 }
 
-/// How a body holds an error.
+/// Form of a body that can hold an error.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Whole,
     Events,
 }
 
-/// Returns how the body of an answer holds an error; `None` if it cannot be read.
+/// Returns the form of an answer's body; `None` if it cannot be read.
 fn form_of(headers: &HeaderMap) -> Option<Form> {
     let kind = headers.get(CONTENT_TYPE)?.as_bytes();
     let form = if kind.starts_with(b"application/json") {
@@ -335,7 +336,8 @@ fn first_event(body: &[u8]) -> Option<&[u8]> {
     lines.find_map(|line| sse::data(line.strip_suffix(b"\n").or_else(|| line.strip_suffix(b"\r"))?))
 }
 
-/// Returns whether the beginning of a whole body is that of an error, or too short to tell.
+/// Returns whether a whole body that begins like this may be an error: it has the beginning of one, or is too short to
+/// tell.
 pub fn begins_an_error(body: &[u8]) -> bool {
     let begins: String = body.iter().take(64).map(|&byte| char::from(byte)).collect();
     let begins: String = begins.split_ascii_whitespace().collect();
@@ -345,7 +347,7 @@ pub fn begins_an_error(body: &[u8]) -> bool {
         .any(|form| begins.starts_with(form) || form.starts_with(&begins))
 }
 
-/// Returns what the error in an event or whole body means; `None` if it holds none.
+/// Returns the verdict on the error in an event or whole body; `None` if there is none.
 pub fn error_in(json: &[u8]) -> Option<Verdict> {
     // Parsed only if it can be an error. An aborted generation has no member `error`.
     let has = |name: &str| memmem::find(json, name.as_bytes()).is_some();

@@ -23,9 +23,9 @@ mod stencil;
 use event::{Choice, Event};
 use stencil::Stencil;
 
-/// Maximum size of a whole response that is read for its usage; a longer one passes unread.
+/// Maximum size in bytes of a whole response that is read for its usage; a longer one passes unread.
 const MAX_WHOLE_BYTES: usize = 8 << 20;
-/// Bytes buffered per response that do not count towards the total of all responses.
+/// Number of bytes buffered per response that do not count towards the total of all responses.
 pub const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Maximum token count that is accepted from a worker. Far beyond any model, and sums cannot overflow.
 const MAX_TOKENS: u64 = 1 << 32;
@@ -33,26 +33,26 @@ const MAX_TOKENS: u64 = 1 << 32;
 /// Token counts reported by the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: u64,
-    /// Tokens of the reply.
+    /// Number of tokens of the reply.
     pub completion: u64,
-    /// Prompt tokens found in the worker's cache, if reported.
+    /// Number of prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,
 }
 
-/// Amounts that passed, to estimate tokens when a worker reports no usage.
+/// Amounts of a response that have passed, to estimate tokens when a worker reports no usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     unread: u64,
     events: u64,
-    /// Bytes of generated content, over all choices.
+    /// Number of bytes of generated content, over all choices.
     said: u64,
     all: u64,
 }
 
 impl Passed {
-    /// Estimates tokens at `per_byte`, at least one per event. An unread response counts as text.
+    /// Estimates the tokens of the reply at `per_byte`, at least one per event. An unread response counts as text.
     pub fn tokens(self, per_byte: f64) -> Tokens {
         let bytes = if self.said + self.events > 0 {
             self.said
@@ -62,7 +62,7 @@ impl Passed {
         Tokens(((bytes as f64 * per_byte).ceil() as u64).max(self.events))
     }
 
-    /// Returns the size of the response.
+    /// Returns the number of bytes that have passed.
     pub fn bytes(self) -> u64 {
         self.all
     }
@@ -76,18 +76,18 @@ impl Passed {
     }
 }
 
-/// All facts that a response reports about itself.
+/// Facts that a response reports about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
-    /// How the response ended.
+    /// Reason for which the response ended, as reported.
     pub finish: Finish,
     /// Prefill time by the engine's clock, if it reports times per request.
     pub prefill: Option<Millis>,
-    /// Queueing time by the engine's clock.
+    /// Queueing time by the engine's clock, if reported.
     pub queue: Option<Millis>,
-    /// The response has several choices; the counts cover all of them.
+    /// Whether the response has several choices; the counts cover all of them.
     pub several: bool,
 }
 
@@ -99,44 +99,44 @@ impl Seen {
     }
 }
 
-/// How far a piece of a response brought it.
+/// Progress of a response after a piece of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// No event: part of one, a comment, a ping, or white space before a whole response.
+    /// The piece completes no event: it is part of one, a comment, a ping, or white space before a whole response.
     Nothing,
-    /// An event, but no token so far.
+    /// The piece completes an event; no token has passed so far.
     Event,
     /// A token, or a byte of a response without tokens, has passed.
     Token,
 }
 
-/// Observes one response.
+/// Observer of one response.
 #[derive(Debug)]
 pub struct Watch {
     form: Form,
-    /// For a response that is not read.
+    /// Reader of the first event, for a response that is no parsed event stream.
     first_event: FirstEvent,
-    /// Share of the memory for buffers of all responses.
+    /// Reservation within the memory for buffers of all responses, if limited.
     room: Option<Unread>,
     stencil: Stencil,
     endpoint: Endpoint,
-    /// Key of the response's id, if the response is stored.
+    /// Key of the id of a response of `/v1/responses`, once it was read.
     pub answer: Option<u64>,
-    /// The text so far, for events that repeat it.
+    /// Text of the reply so far, for events that repeat it.
     text: String,
     /// Whether a token has passed.
     pub first_token: bool,
     /// Number of stream events before the first token, without pings.
     early_events: u64,
-    /// Number of stream events with tokens.
+    /// Number of events with tokens; a whole response counts as one.
     pub token_events: u64,
-    /// Amounts that have passed.
+    /// Amounts of the response that have passed.
     pub passed: Passed,
     /// Whether the response declared itself complete.
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
-    /// What the first error in the body means.
+    /// Verdict on the first error in the body.
     pub error: Option<Verdict>,
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
@@ -213,7 +213,7 @@ impl Watch {
         }
     }
 
-    /// Returns whether the response is an event stream.
+    /// Returns whether the response is a parsed event stream.
     pub fn is_stream(&self) -> bool {
         matches!(self.form, Form::Stream(_))
     }
@@ -228,7 +228,7 @@ impl Watch {
         self.endpoint.family()
     }
 
-    /// Returns the position in the event stream; `None` for other responses.
+    /// Returns the position in the event stream; `None` for other responses and unread ones.
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
             Form::Stream(lines) => Some(lines.standing()),
@@ -236,7 +236,7 @@ impl Watch {
         }
     }
 
-    /// Reads the next chunk and passes the first choice's pieces to `reply`.
+    /// Reads the next chunk and passes the pieces of the first choice to `reply`.
     pub fn push(&mut self, chunk: &[u8], mut reply: impl FnMut(Piece<'_>)) -> Step {
         let early_events = self.early_events;
         self.passed.all += chunk.len() as u64;
@@ -327,7 +327,7 @@ impl Watch {
         }
     }
 
-    /// Reads an event. Returns whether it has an error beside its content.
+    /// Reads an event or a whole response. Returns whether it has an error beside its content.
     fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
         match self.endpoint {
             Endpoint::Messages => messages::read(self, json, reply),

@@ -16,7 +16,8 @@ use super::progress::Progress;
 use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
 
-/// Bytes of an unfinished head that do not count against the bound of all connections; hyper buffers them anyway.
+/// Size in bytes of an unfinished head up to which it does not count against the bound of all connections; hyper
+/// buffers as much anyway.
 const UNCOUNTED_BYTES: usize = 8 * 1024;
 
 /// A connection whose incoming bytes are checked. Outgoing bytes are passed through.
@@ -25,7 +26,7 @@ pub(super) struct Checked<S> {
     inner: S,
     framing: Framing,
     progress: Arc<Progress>,
-    /// The reservation for an unfinished head.
+    /// Reservation of the bytes of an unfinished head.
     room: Unread,
     refused: Option<Part>,
 }

@@ -22,7 +22,7 @@ use super::read_ahead::ReadAhead;
 use super::socket::Socket;
 use protocol::error::ApiError;
 
-/// Time for a client to read its last response and close.
+/// Longest time that a client is given to read its last response and close.
 const LINGER: Duration = Duration::from_secs(5);
 const WASTE_BYTES: usize = 16 * 1024;
 
@@ -33,10 +33,11 @@ pub struct ClientIo {
     outgoing: Arc<Outgoing>,
     ahead: Arc<ReadAhead>,
     progress: Arc<Progress>,
-    /// The longest time without progress on pending output, and its current deadline.
+    /// Longest time without progress on pending output.
     patience: Duration,
+    /// Deadline of the pending output, if there is any.
     stuck: Option<Pin<Box<Sleep>>>,
-    /// The connection's permit. It is kept here because a tunnel outlives the serving of its connection.
+    /// Permit of the connection, kept here because a tunnel outlives the serving of its connection.
     _permit: Arc<dyn Any + Send + Sync>,
 }
 
@@ -60,7 +61,7 @@ impl ClientIo {
         }
     }
 
-    /// Returns the socket of a connection on another port.
+    /// Returns the socket of a connection on another port than the data port.
     pub fn of_other_port(socket: Socket, permit: ConnectionPermit, patience: Duration) -> Self {
         Self::new(
             Arc::new(socket),
@@ -176,7 +177,7 @@ fn raw(error: &ApiError) -> Vec<u8> {
     [head.as_bytes(), &json].concat()
 }
 
-/// Writes an error on a connection that hyper has given up.
+/// Writes an error on a connection that hyper has released.
 pub(super) async fn say(stream: &Socket, error: &ApiError) {
     let answer = raw(error);
     let mut rest = &answer[..];

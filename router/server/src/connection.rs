@@ -1,7 +1,4 @@
-//! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, its part of a drain.
-//!
-//! A connection's task is woken for each token. Its rare events are combined in one future ([`Events`]), which the fast
-//! path polls only when something other than a token has woken the task.
+//! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -40,13 +37,14 @@ use tailroute_http::body::{Body, BodyError};
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.
 const HEAD_SLACK_BYTES: usize = 16 * 1024;
-/// Longest HTTP/1 read of hyper. A head is bounded before hyper sees it; bodies are read in pieces of this size.
+/// Longest HTTP/1 read of hyper in bytes. A head is bounded before hyper sees it; bodies are read in pieces of this
+/// size.
 const READ_BYTES: usize = 256 * 1024;
 /// HTTP/2 flow control window of a stream: bytes of a body that a client may send before the router reads it.
 pub const H2_STREAM_BYTES: u32 = 256 * 1024;
 /// HTTP/2 flow control window of a connection.
 pub const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
-/// Buffer for a response to an HTTP/2 client that reads slowly.
+/// Size in bytes of the buffer for a response to an HTTP/2 client that reads slowly.
 pub const H2_SEND_BYTES: usize = 64 * 1024;
 /// Shortest time that a keep-alive connection remains usable after a response that did not announce its end.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
@@ -54,7 +52,7 @@ const IDLE_GRACE: Duration = Duration::from_secs(1);
 const LAST_WORDS: Duration = Duration::from_millis(250);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// The shared parts that connections are served with.
+/// State and settings that all connections are served with.
 #[derive(Clone)]
 pub struct Connector {
     state: Arc<State>,
@@ -228,17 +226,17 @@ fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut 
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Normally, idle for too long, or broken by the client.
+    /// The connection ended normally, was idle for too long, or was broken by the client.
     Served,
-    /// A head that has begun was not complete in time.
+    /// A head was not complete in time.
     TimedOut,
-    /// It is closed at once: the client has disconnected, or its resources are needed.
+    /// The connection is closed at once: the client has disconnected, its resources are needed, or the router cuts it.
     Dropped,
 }
 
 #[derive(Debug)]
 enum Happened {
-    /// hyper has finished.
+    /// hyper has ended the connection.
     Over(Result<(), BodyError>),
     Besides(Event),
 }

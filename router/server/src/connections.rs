@@ -13,10 +13,11 @@ use super::progress::Progress;
 
 /// Polling interval for idle connections while a new one waits.
 const LOOK: Duration = Duration::from_millis(20);
-/// Inverse share of all connections that is evicted at a time, because the search costs more with more connections.
+/// Inverse of the share of the limit that is evicted at a time: the search for idle connections takes time in
+/// proportion to their number.
 const SHARE: usize = 64;
 
-/// All connections of a port.
+/// Open connections of a port, and their limit.
 #[derive(Debug)]
 pub struct Connections {
     max: usize,
@@ -31,7 +32,7 @@ struct Open {
     progress: Arc<Progress>,
 }
 
-/// A connection's permit. Dropping it frees the slot.
+/// Permit of one connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
@@ -41,7 +42,7 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionPermit {
-    /// The progress of the connection, which decides on its eviction.
+    /// Returns the state of the connection, from which its idleness is known.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
@@ -55,7 +56,7 @@ impl Drop for ConnectionPermit {
 }
 
 impl Connections {
-    /// Permits `max` connections.
+    /// Creates a limit of `max` connections.
     pub fn new(max: usize) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -113,7 +114,7 @@ impl Connections {
         self.permits.available_permits()
     }
 
-    /// Evicts some idle connections, if there are any.
+    /// Evicts some of the idle connections of the network that has most of them, longest idle first.
     fn make_room(&self) {
         let open = self.open.lock();
         let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();

@@ -12,7 +12,7 @@ use super::progress::Progress;
 use super::socket::Socket;
 use super::stalled::Answers;
 
-/// How long a connection that has announced its end must be idle before it is closed.
+/// Idle time after which a connection that has announced its end is closed.
 const LAST_LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -25,11 +25,12 @@ pub(super) struct Watched {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// For the rest of a head, from its first byte.
+    /// Time limit for a head, from its first byte.
     pub(super) head: Duration,
-    /// Between requests, and before the first one.
+    /// Longest time between requests, and before the first one.
     pub(super) idle: Duration,
-    /// For further requests on an HTTP/1 connection that is about to end without having announced it.
+    /// Time without a request after which an HTTP/1 connection that is about to end, without having announced it, is
+    /// closed.
     pub(super) unused: Duration,
 }
 
@@ -43,10 +44,10 @@ pub(super) struct Events {
     client_closed: bool,
 }
 
-/// What the timer of [`Events::look`] checks.
+/// State of a connection, which decides what the timer [`Events::look`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Whether the connection is idle, or a head is late.
+    /// The router serves: the timer checks for idleness and for late heads.
     Served,
     /// The router drains, and the connection has not announced its end.
     Leaving { was_sending: bool },
@@ -94,7 +95,7 @@ impl Events {
         }
     }
 
-    /// Waits for the next event. Meanwhile it drops stalled responses.
+    /// Waits for the next event, and drops stalled responses meanwhile.
     pub(super) async fn next(&mut self) -> Event {
         loop {
             let event = match self.woken().await {
@@ -175,7 +176,8 @@ impl Events {
         None
     }
 
-    /// Ends a connection whose head is late, or that is idle. Schedules the next check otherwise.
+    /// Returns the event that ends a connection whose head is late, or that is idle. Schedules the next check
+    /// otherwise.
     fn look_at_idleness(&mut self) -> Option<Event> {
         let (progress, Times { head, idle, .. }) = (&self.watched.progress, self.times);
         let head_open_for = progress.head_open_for().unwrap_or_default();

@@ -26,10 +26,11 @@ use super::stalled::Answers;
 use tailroute_http::body::Piece;
 use tailroute_http::rare_waker::RareWaker;
 
-/// Room for a chunk's size and its line break.
+/// Bytes reserved for a chunk's size and its line break.
 const SIZE_BYTES: usize = 2 * size_of::<usize>() + 2;
 
-/// Most consecutive polls of hyper before other connections get a turn; enough for some megabytes of a body.
+/// Largest number of consecutive polls of hyper before other connections get a turn; enough for some megabytes of a
+/// body.
 const MOST_POLLS: usize = 16;
 
 thread_local! {
@@ -39,10 +40,10 @@ thread_local! {
 /// Output state shared by a connection's two writers, hyper and [`FastPath`].
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    /// The kernel has not accepted all of hyper's output.
+    /// Whether the kernel has not accepted all of hyper's output.
     held_back: AtomicBool,
     has_rest: AtomicBool,
-    /// The remainder of a piece that the kernel has not accepted. It is written before any output of hyper.
+    /// Remainder of a piece that the kernel has not accepted, to be written before any output of hyper.
     rest: Mutex<Vec<u8>>,
 }
 
@@ -61,7 +62,7 @@ impl Outgoing {
         self.has_rest.store(true, Ordering::Relaxed);
     }
 
-    /// Writes the remainder of a piece. Ready with the number of bytes written; 0 if nothing remains.
+    /// Writes the remainder of a piece. Returns the number of bytes written; 0 if nothing remains.
     pub(super) fn poll_rest(&self, cx: &mut Context<'_>, socket: &Socket) -> Poll<io::Result<usize>> {
         if !self.has_rest.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(0));
@@ -100,7 +101,8 @@ impl FastPath {
         }
     }
 
-    /// Serves the connection: pieces on the fast path, everything else by `rest`, which polls hyper and rare events.
+    /// Serves the connection: passes on pieces itself, and calls `rest`, which polls hyper and the rare events, for
+    /// everything else.
     pub(super) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -133,7 +135,7 @@ impl FastPath {
         self.waker.waker().wake_by_ref();
     }
 
-    /// Called after hyper was polled: takes over the response that hyper waits for, if no output is pending.
+    /// Takes over the response that hyper waits for, if no output is pending. Called after each poll of hyper.
     fn begin(&mut self) {
         // Bodies that hyper has finished are dropped with the value: their data is written or buffered in hyper.
         if let Some(answer) = self.answers.take_handed().offer

@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use super::progress::OpenRequest;
 use tailroute_http::body::{Body, BodyError, PolledFrame};
 
-/// The encoding of the responses to a request.
+/// Encoding of the response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// HTTP/1.1: chunked, unless they have a length.
+    /// HTTP/1.1: chunked, unless the response has a length.
     Chunks,
-    /// HTTP/1 without chunks.
+    /// HTTP/1 without chunks: HTTP/1.0, and responses to `HEAD`.
     Plain,
     /// HTTP/2: each response is sent by a task of its own.
     Streams,
@@ -61,26 +61,26 @@ impl FrameOwner {
 
 #[derive(Debug)]
 pub(super) struct Held {
-    /// `None` once it was dropped.
+    /// Body of the response; `None` once it was dropped.
     pub(super) body: Option<Body>,
-    /// When the last frame was taken, if none was polled for since.
+    /// Time at which the last frame was taken; `None` before the first, and while the next one is awaited.
     pub(super) handed_out: Option<Instant>,
     pub(super) due: Option<Instant>,
-    /// Open until hyper drops the response, or it is dropped as stalled.
+    /// Open request, until hyper drops the response or it is dropped as stalled.
     pub(super) request: Option<OpenRequest>,
     pub(super) owner: FrameOwner,
 }
 
-/// The results of hyper's polls for the connection's task.
+/// Results of hyper's polls, for the connection's task.
 #[derive(Debug, Default)]
 pub(super) struct PollResults {
-    /// The response that hyper waits for and that may use the fast path.
+    /// Response that hyper waits for and that may use the fast path.
     pub(super) offer: Option<Arc<Mutex<Held>>>,
-    /// A body that hyper has finished. It is dropped after hyper has written, because dropping it does work.
+    /// Body that hyper has finished. It is dropped after hyper has written, because dropping it does work.
     pub(super) whole: Option<Body>,
 }
 
-/// Returns whether hyper sends the response in chunks, if the client supports them.
+/// Returns whether hyper sends the response in chunks to a client that supports them.
 fn has_no_length(answer: &Response<Body>) -> bool {
     answer.status() == StatusCode::OK
         && !answer.headers().contains_key(CONTENT_LENGTH)
@@ -151,7 +151,7 @@ impl HttpBody for Watched {
 }
 
 impl Drop for Watched {
-    /// hyper has dropped the response, which closes the request.
+    /// Closes the request, because hyper has dropped the response.
     fn drop(&mut self) {
         let mut held = self.held.lock();
         let (body, _request) = (held.body.take(), held.request.take());

@@ -24,18 +24,18 @@ use self::lines::{Head, begins};
 
 /// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Longest line with a chunk's size and its extension.
+/// Length in bytes of the longest line with a chunk's size and its extension.
 const CHUNK_LINE_BYTES: usize = 256;
-/// Longest line of a trailer; hyper's limit for all trailers together.
+/// Length in bytes of the longest line of a trailer; hyper's limit for all trailers together.
 const TRAILER_LINE_BYTES: usize = 16 * 1024;
-/// Capacity kept for partial lines.
+/// Capacity in bytes that is kept for partial lines.
 const KEPT: usize = 1024;
-/// Checks the bytes of one connection.
+/// Reader that checks the bytes of one connection.
 #[derive(Debug)]
 pub struct Framing {
     place: Place,
     head: Head,
-    /// The earlier parts of an incomplete line.
+    /// Earlier parts of an incomplete line.
     part: Vec<u8>,
     /// Bytes of an unfinished head, including empty lines before it.
     head_bytes: usize,
@@ -45,18 +45,18 @@ pub struct Framing {
     frames: Frames,
 }
 
-/// What the next byte belongs to.
+/// Element of the protocol that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// This number of bytes of the HTTP/2 preface has come.
+    /// The HTTP/2 preface, of which this number of bytes has come.
     Preface(usize),
     Line(Line),
-    /// This number of bytes of a body remains, then a request follows.
+    /// A body, of which this number of bytes remains before the next request.
     Body(u64),
-    /// This number of bytes of a chunk remains, then its end follows.
+    /// A chunk, of which this number of bytes remains before its end.
     Chunk(u64),
     Http2,
-    /// Another protocol: its bytes are not checked.
+    /// Another protocol, whose bytes are not checked.
     Opaque,
     Refused,
 }
@@ -70,14 +70,14 @@ enum Line {
     Trailer,
 }
 
-/// Why a line is rejected.
+/// Reason why a line is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It is ambiguous or invalid.
+    /// The line is ambiguous or invalid.
     Malformed,
-    /// Its target is too long.
+    /// The request's target is too long.
     TargetTooLong,
-    /// Its head is too long, or has too many fields.
+    /// The head is too long, or has too many fields.
     HeadTooLarge,
 }
 
@@ -86,9 +86,8 @@ pub enum Why {
 pub struct Refused {
     /// Offset of the rejected line in the given bytes: no byte from there on may be used.
     pub at: usize,
-    /// Whether it belongs to a head rather than a body.
+    /// Whether the line belongs to a head rather than a body.
     pub in_head: bool,
-    /// The reason.
     pub why: Why,
 }
 
@@ -117,7 +116,7 @@ impl Framing {
         self.part = Vec::new();
     }
 
-    /// Returns the bytes of an unfinished head, which the parser buffers.
+    /// Returns the number of bytes of an unfinished head, which the parser buffers.
     pub fn unfinished_head(&self) -> usize {
         match self.place {
             Place::Http2 => self.frames.unfinished_block(),
@@ -125,7 +124,8 @@ impl Framing {
         }
     }
 
-    /// Returns the number of the unfinished head or HTTP/2 header block, if there is one. Empty lines do not begin a head.
+    /// Returns the number of the unfinished head or HTTP/2 header block, if there is one. Empty lines do not begin a
+    /// head.
     pub fn open_head(&self) -> Option<u64> {
         let is_open = match self.place {
             Place::Preface(known) => known > 0,

@@ -1,7 +1,7 @@
 //! Connections of clients: request framing, timeouts, limits, and a fast path for streamed responses.
 //!
-//! [`Connector`] serves a connection of the data port. The other ports use the parts: [`connections`] bounds their
-//! number, [`client_io`] their time.
+//! [`Connector`] serves a connection of the data port. The other ports use parts of it: [`connections`] bounds the
+//! number of their connections, [`client_io`] the time of their writes.
 
 mod checked;
 pub mod client_io;
@@ -20,17 +20,17 @@ use tokio::time::Instant;
 
 pub use self::connection::{Connector, H2_CONNECTION_BYTES, H2_SEND_BYTES, H2_STREAM_BYTES};
 
-/// The phase of a shutdown.
+/// Phase of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// No shutdown.
     Serving,
     /// No new connections are accepted. Open ones announce that they close, and close when idle.
     Draining,
-    /// All connections announce the end where the protocol can, and close.
+    /// All connections are closed. On the data port streams end with an error event first.
     Cut,
 }
 
-/// The deadline of the whole response, as a response extension.
+/// Deadline of the whole response, as a response extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Due(pub Instant);

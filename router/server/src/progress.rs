@@ -1,4 +1,4 @@
-//! The state of a connection, shared by its reader, writer, requests and task.
+//! State of a connection, shared by its reader, writer, requests and task.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use protocol::error::ApiError;
 
-/// The state of one connection.
+/// State of one connection.
 #[derive(Debug)]
 pub struct Progress {
     began: Instant,
@@ -21,20 +21,20 @@ pub struct Progress {
     http2: AtomicBool,
     unwritten: AtomicBool,
     upgraded: AtomicBool,
-    /// Requests whose responses are incomplete.
+    /// Number of requests whose responses are incomplete.
     open: AtomicUsize,
-    /// HTTP/1 requests that hyper has begun to serve.
+    /// Number of requests that hyper has begun to serve.
     begun: AtomicU64,
-    /// HTTP/1 requests that hyper has read completely.
+    /// Number of HTTP/1 requests that hyper has read completely.
     complete: AtomicU64,
     /// Whether hyper has read anything after the last complete request.
     has_more: AtomicBool,
-    /// When the last open request ended, in milliseconds since `began`.
+    /// Time at which the last request ended, in milliseconds since `began`.
     idle_since_ms: AtomicU64,
     client_closed: AtomicBool,
-    /// The number of the unfinished head or header block, plus one; 0 without one.
+    /// Number of the unfinished head or header block, plus one; 0 without one.
     head: AtomicU64,
-    /// When its first byte came, in milliseconds since `began`.
+    /// Time of the first byte of that head, in milliseconds since `began`.
     head_since_ms: AtomicU64,
     head_begins: Notify,
     refusal: OnceLock<ApiError>,
@@ -69,7 +69,7 @@ impl Default for Progress {
     }
 }
 
-/// An open request. Dropping it completes the response.
+/// An open request. Dropping it marks its response as complete.
 #[derive(Debug)]
 pub struct OpenRequest(Arc<Progress>);
 
@@ -106,7 +106,7 @@ impl Progress {
         (holds_more || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
     }
 
-    /// Returns whether the head of any request was complete.
+    /// Returns whether any request has begun.
     pub fn any_request(&self) -> bool {
         self.any_request.load(Ordering::Relaxed)
     }
@@ -121,7 +121,8 @@ impl Progress {
         self.open.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the time since the last request ended; `None` with an open request or a tunnel.
+    /// Returns the time since the last request ended, or since the connection began; `None` with an open request or a
+    /// tunnel.
     pub fn idle_for(&self) -> Option<Duration> {
         if self.is_open() || self.is_upgraded() {
             return None;
@@ -143,7 +144,7 @@ impl Progress {
         }
     }
 
-    /// Completes when a head has begun that is unfinished.
+    /// Waits until a head has begun that is unfinished.
     pub async fn head_begins(&self) {
         self.head_begins.notified().await;
     }
@@ -182,7 +183,7 @@ impl Progress {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    /// Records whether the socket accepted all output.
+    /// Records whether the socket has accepted all output.
     pub fn wrote(&self, all: bool) {
         self.unwritten.store(!all, Ordering::Relaxed);
         if all {
@@ -205,7 +206,7 @@ impl Progress {
         self.client_closed.load(Ordering::Relaxed) && self.is_open()
     }
 
-    /// Stops reading permanently, with an error for the next request.
+    /// Records the error that the connection ends with, after which nothing more is read. Only the first one counts.
     pub fn refuse(&self, error: ApiError) {
         let _ = self.refusal.set(error);
     }
@@ -215,7 +216,7 @@ impl Progress {
         self.refusal.get()
     }
 
-    /// Registers the waker for a complete or written response.
+    /// Registers a waker for when a response is complete or all output is written, once an error was recorded.
     pub fn wake_when_answered(&self, reader: &Waker) {
         *self.reader.lock() = Some(reader.clone());
     }
@@ -237,7 +238,7 @@ impl Progress {
         }
     }
 
-    /// Evicts the connection, to free its slot.
+    /// Requests the eviction of the connection, to free its slot.
     pub fn evict(&self) {
         self.is_evicted.store(true, Ordering::Relaxed);
         self.gives_way.notify_one();
@@ -249,7 +250,7 @@ impl Progress {
             .filter(|_| !self.is_evicted.load(Ordering::Relaxed))
     }
 
-    /// Waits for an eviction. A request that began in the meantime cancels it.
+    /// Waits until the connection is evicted. A request that began in the meantime cancels the eviction.
     pub async fn evicted(&self) {
         loop {
             self.gives_way.notified().await;

@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::socket::Socket;
 use tailroute_http::unread::Unread;
 
-/// Most bytes buffered per connection.
+/// Largest number of bytes buffered per connection.
 const MAX_BYTES: usize = 64 * 1024;
 const READ_BYTES: usize = 8 * 1024;
 
@@ -28,7 +28,7 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Moves bytes into `buf`. Returns whether there were any.
+    /// Moves buffered bytes into `buf`. Returns whether there were any.
     pub(super) fn take_into(&self, buf: &mut ReadBuf<'_>) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -44,7 +44,7 @@ impl ReadAhead {
         true
     }
 
-    /// Appends bytes. Returns the number buffered.
+    /// Appends bytes. Returns the number of buffered bytes.
     fn append(&self, more: &[u8]) -> usize {
         let mut bytes = self.bytes.lock();
         bytes.extend_from_slice(more);
@@ -65,7 +65,7 @@ pub(super) struct Reader {
     pub(super) socket: Arc<Socket>,
     pub(super) progress: Arc<Progress>,
     pub(super) ahead: Arc<ReadAhead>,
-    /// The reservation of the bytes in `limits.max_unread_bytes`.
+    /// Reservation of the buffered bytes within `limits.max_unread_bytes`.
     pub(super) room: Unread,
 }
 

@@ -32,12 +32,12 @@ struct Encrypted {
 }
 
 impl Socket {
-    /// A connection without TLS.
+    /// Returns the socket of a connection without TLS.
     pub fn plain(stream: TcpStream) -> Self {
         Self(Kind::Plain(stream))
     }
 
-    /// A connection with TLS.
+    /// Returns the socket of a connection with TLS.
     pub fn encrypted(stream: TlsStream<Tcp>) -> Self {
         Self(Kind::Encrypted(Box::new(Encrypted {
             tcp: stream.get_ref().0.clone(),
@@ -114,7 +114,7 @@ fn read(stream: &TcpStream, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll
 }
 
 /// Reads available bytes. A read that does not fill the buffer has emptied the socket, so readiness is cleared until
-/// the kernel reports more. This saves a system call per request.
+/// the kernel reports more, which saves a system call per request.
 fn try_read(stream: &TcpStream, buf: &mut ReadBuf<'_>) -> io::Result<usize> {
     let room = buf.remaining();
     let mut read = Err(io::ErrorKind::WouldBlock.into());
@@ -150,7 +150,7 @@ fn shut_down(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write)
 }
 
-/// The TCP connection below TLS, shared so that it can be watched while TLS owns the stream.
+/// TCP connection below TLS, shared so that it can be watched while TLS owns the stream.
 #[derive(Clone, Debug)]
 pub struct Tcp(Arc<TcpStream>);
 

@@ -34,12 +34,13 @@ pub(super) struct Answers {
 #[derive(Debug, Default)]
 struct Sending {
     answers: Vec<Weak<Mutex<Held>>>,
-    /// Time of the next check. No response can be stalled before it; `None` without responses.
+    /// Time of the next check, before which no response can be stalled; `None` without responses.
     next_look: Option<Instant>,
 }
 
 impl Held {
-    /// Returns when the response stalls without further polls; while its next frame is awaited, the earliest time.
+    /// Returns the time at which the response stalls without further polls; while its next frame is awaited, the
+    /// earliest such time.
     fn stuck_at(&self, now: Instant, patience: Duration) -> Instant {
         let silent = self.handed_out.unwrap_or(now) + patience;
         let due = self.due.map(|due| match self.handed_out {
@@ -106,7 +107,7 @@ impl Answers {
         sending.answers.iter().any(|answer| answer.strong_count() > 0)
     }
 
-    /// Drops stalled responses, forever. A healthy response, of which there are many, is checked once per `patience`.
+    /// Drops stalled responses, and never returns. A healthy response is checked once per `patience`.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             match self.give_up() {

@@ -1,4 +1,4 @@
-//! Workers that SRV records of the DNS name: `[discovery.dns]`.
+//! Discovery by SRV records of the DNS: `[discovery.dns]`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::{LONGEST_NAME, Scheme, few};
 pub(crate) struct DnsSection {
     /// Names of the records, as in `_http._tcp.vllm.inference.svc.cluster.local`. Empty: none.
     pub srv: Vec<String>,
-    /// Least seconds between two queries. Records are kept for their time to live, five minutes at most.
+    /// Shortest time between two queries, in seconds. Records are kept for their time to live, five minutes at most.
     #[schemars(range(min = 0.05, max = 3_600))]
     pub interval_s: f64,
     /// Seconds to wait for a response before the next server is queried.
@@ -45,7 +45,7 @@ impl Default for DnsSection {
 pub struct Dns {
     /// Names of SRV records; never empty.
     pub names: Vec<String>,
-    /// Time between two queries; positive.
+    /// Shortest time between two queries; positive.
     pub interval: Duration,
     /// Time limit for a response; positive.
     pub timeout: Duration,

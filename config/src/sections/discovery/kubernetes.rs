@@ -1,4 +1,4 @@
-//! Workers that a Kubernetes API server names: `[discovery.kubernetes]`.
+//! Discovery by a Kubernetes API server: `[discovery.kubernetes]`.
 
 use std::path::PathBuf;
 
@@ -58,11 +58,11 @@ pub struct Kubernetes {
 pub enum Watched {
     /// The EndpointSlices of these Services; never empty.
     Services(Vec<String>),
-    /// Pods by this label selector.
+    /// Pods that match this label selector.
     Pods(String),
 }
 
-/// A port of a pod.
+/// Port of a pod or a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
     /// By number; positive.
@@ -90,9 +90,9 @@ impl Port {
 pub struct Api {
     /// Url of the server.
     pub url: Uri,
-    /// File with its token.
+    /// File with a token for the server, if there is one.
     pub token_file: Option<PathBuf>,
-    /// File with roots for its certificate.
+    /// File with root certificates for the server; `None`: the system's roots.
     pub ca: Option<PathBuf>,
 }
 

@@ -28,7 +28,7 @@ const NOT_ANNOTATED: [&str; 6] = [
 
 const SECTION: &str = "discovery.worker";
 
-/// Settings of workers that come without their own.
+/// Settings of the workers from Kubernetes and DNS, which have none of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     worker: WorkerSection,
@@ -81,7 +81,7 @@ impl Template {
     }
 }
 
-/// Returns where a key was set: by an annotation, or in the section.
+/// Returns the path of a key where it was set: by an annotation, or in the section.
 fn said_at(path: &str, changes: &BTreeMap<String, String>, prefix: &str) -> String {
     let key = path.strip_prefix("workers[0].").unwrap_or(path);
     let name = key.replace('_', "-");

@@ -1,10 +1,11 @@
-//! The part of the chart's values.schema.json that is the router's own: `$defs`, with `config` as `Config`.
+//! Generated part of the chart's values.schema.json: `$defs`, with `config` as `Config`.
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::schema;
 
-/// What follows from the pod, so that the chart sets it: `templates/_config.tpl`. A section without keys is left out whole.
+/// Keys that follow from the pod, so that the chart sets them: `templates/_config.tpl`. A section without keys is left
+/// out whole.
 const CHARTS_OWN: [(&str, &[&str]); 6] = [
     ("Server", &[]),
     ("Admin", &["listen", "tokens_file", "open_metrics"]),
@@ -14,7 +15,7 @@ const CHARTS_OWN: [(&str, &[&str]); 6] = [
     ("Limits", &["drain_delay_s", "drain_timeout_s"]),
 ];
 
-/// The chart's schema with the definitions of this build. They are its last key.
+/// Returns the chart's schema with the definitions of this build, which are its last key.
 pub(super) fn with_definitions(chart: &str) -> String {
     let key = "\n  \"$defs\": ";
     let (own, _) = chart.split_once(key).unwrap();
@@ -28,7 +29,7 @@ pub(super) fn with_definitions(chart: &str) -> String {
     format!("{own}{key}{definitions}\n}}\n")
 }
 
-/// The router's definitions, without the keys that the chart sets; `Config` first.
+/// Returns the router's definitions, without the keys that the chart sets; `Config` first.
 fn definitions() -> Vec<(String, String)> {
     let mut whole = schema();
     let mut sections = whole["$defs"].take();
@@ -61,7 +62,7 @@ fn definitions() -> Vec<(String, String)> {
         .collect()
 }
 
-/// An object of values that are text already, its keys indented by so many spaces.
+/// Formats an object of values that are already text, with its keys indented by `indent` spaces.
 fn object<'a>(entries: impl Iterator<Item = (&'a str, String)>, indent: usize) -> String {
     let entries: Vec<_> = entries
         .map(|(key, value)| format!("{:indent$}{}: {value}", "", Json::from(key)))
@@ -69,7 +70,7 @@ fn object<'a>(entries: impl Iterator<Item = (&'a str, String)>, indent: usize) -
     format!("{{\n{}\n{:less$}}}", entries.join(",\n"), "", less = indent - 2)
 }
 
-/// A value whose own key is indented by so many spaces.
+/// Formats a value whose key is indented by `indent` spaces.
 fn pretty(value: &Json, indent: usize) -> String {
     let text = serde_json::to_string_pretty(value).unwrap();
     text.replace('\n', &format!("\n{:indent$}", ""))

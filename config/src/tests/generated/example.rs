@@ -22,7 +22,7 @@ const HEAD: &str = "\
 /// Widest line of a comment.
 const WIDTH: usize = 120;
 
-/// The defaults, and one of everything that has none.
+/// Returns the defaults, and one of everything that has none.
 fn sample() -> File {
     let worker = |number: u32| WorkerSection {
         name: Some(format!("gpu-{number}")),
@@ -59,7 +59,8 @@ fn sample() -> File {
     file
 }
 
-/// The example. No key is described twice in the same words, and of a list's second element only what it needs is there.
+/// Returns the example. No key is described twice in the same words, and a further element of a list has only its
+/// required keys.
 pub(super) fn example() -> String {
     let whole = schema::schema();
     let root = Schema::of(&whole);
@@ -95,7 +96,8 @@ pub(super) fn example() -> String {
     page
 }
 
-/// The section at this path (`objective.classes`, `routing.named.cache-first.weights`), and the key that describes it.
+/// Returns the section at a path (`objective.classes`, `routing.named.cache-first.weights`), and the key that describes
+/// it.
 fn find<'a>(root: Schema<'a>, path: &str) -> (Schema<'a>, Schema<'a>) {
     path.split('.').fold((root, root), |(section, described), key| {
         let property = section.property(key);
@@ -104,7 +106,7 @@ fn find<'a>(root: Schema<'a>, path: &str) -> (Schema<'a>, Schema<'a>) {
     })
 }
 
-/// Writes the documentation of a key or section.
+/// Writes the documentation of a key or section as a comment.
 fn comment(page: &mut String, of: Schema<'_>) {
     let text = of.text("description").unwrap_or_default();
     let choices: Vec<_> = of

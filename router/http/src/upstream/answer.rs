@@ -38,11 +38,11 @@ enum Inner {
 #[derive(Debug)]
 struct Own {
     origin: Arc<Origin>,
-    /// `None` once the body has ended.
+    /// Connection; `None` once the body has ended or failed.
     stream: Option<TcpStream>,
     decoder: Decoder,
     reusable: bool,
-    /// Bytes that were read together with the head.
+    /// Bytes of the body that were read together with the head.
     rest: Bytes,
     trailers: Option<HeaderMap>,
 }

@@ -1,7 +1,7 @@
 //! The client for everything but turns in plain text: https, streamed bodies, control calls, upgrades.
 //!
-//! hyper writes and reads the messages. What their heads announce is decided in [`outgoing`](super::outgoing), and
-//! which connections are used again is decided here.
+//! hyper writes and reads the messages. [`outgoing`](super::outgoing) decides on the fields of their heads that
+//! describe the body and the connection, and this module decides which connections are used again.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,8 @@ impl Client {
     }
 
     /// Sends a request. Its connection is used again only if all of the request was written before the response began,
-    /// and the response was read to its end. Fails on a response with ambiguous framing, or one that switches protocols.
+    /// and the response was read to its end. Fails on a response with ambiguous framing, or one that switches
+    /// protocols.
     pub fn send(
         &self,
         request: Request<Body>,
@@ -91,7 +92,7 @@ impl Client {
         Reply(Box::pin(async move { Ok(sent.await?.map(super::Answer::from)) }))
     }
 
-    /// Asks a worker to switch to `protocol`, on a connection of its own that carries no other request.
+    /// Asks a worker to switch to `protocol`, on a connection that carries no other request.
     pub async fn upgrade(
         &self,
         mut head: Request<()>,

@@ -5,15 +5,15 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Most bytes of chunk extensions in one body. They have no use here.
+/// Largest number of bytes of chunk extensions in one body. They are not used.
 const MAX_EXTENSIONS: usize = 16 * 1024;
 const MAX_TRAILERS: usize = 16 * 1024;
 const MAX_TRAILER_FIELDS: usize = 64;
 
-/// How the end of a body is determined.
+/// Framing of a body, which determines its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// After this number of bytes.
+    /// The body has this number of bytes.
     Length(u64),
     Chunked,
     UntilClose,
@@ -23,7 +23,7 @@ pub(super) enum Framing {
 enum State {
     Length(u64),
     UntilClose,
-    /// In a chunk's size; the flag says whether it has a digit yet.
+    /// In a chunk's size, so far this one; the flag says whether it has a digit yet.
     Size(u64, bool),
     /// After the size, before the end of the line.
     Extension(u64),
@@ -164,7 +164,7 @@ impl Decoder {
         Ok(if ended { State::Done } else { State::Trailers })
     }
 
-    /// Takes the trailers of a complete body, if it has any that parse.
+    /// Takes the trailers of a complete body, if there are any that parse.
     pub(super) fn trailers(&mut self) -> Option<HeaderMap> {
         let bytes = std::mem::take(&mut self.trailers);
         if bytes.len() <= 2 || !self.is_done() {
@@ -197,7 +197,7 @@ fn whole_size(wire: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Copies at most `left` bytes of `wire`; returns how many remain to come.
+/// Copies at most `left` bytes of `wire`. Returns how many of `left` are still to come.
 fn copy(left: u64, wire: &[u8], out: &mut Vec<u8>, at: &mut usize) -> u64 {
     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(wire.len());
     out.extend_from_slice(&wire[..taken]);

@@ -15,9 +15,9 @@ use super::decoder::Framing;
 use super::head::{Head, Reading};
 use super::{Origin, SCRATCH, invalid};
 
-/// An exchange that brought no response.
+/// Failure of an exchange, which brought no response.
 pub(super) struct Failed {
-    /// The worker may have seen part of the request.
+    /// Whether the worker may have seen part of the request.
     pub(super) sent: bool,
     pub(super) error: io::Error,
 }
@@ -27,7 +27,7 @@ struct Exchange<'a> {
     head: &'a [u8],
     body: &'a [u8],
     sent: bool,
-    /// The error of a failed write. A response may still come, for example an early rejection of the body.
+    /// Error of a failed write. A response may still come, for example an early rejection of the body.
     broken: Option<io::Error>,
     answer: Reading,
 }

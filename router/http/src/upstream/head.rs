@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::decoder::Framing;
 
-/// Largest head of a response, including the interim responses before it.
+/// Size in bytes of the largest head of a response, including the interim responses before it.
 pub const MAX_HEAD_BYTES: usize = 128 * 1024;
-/// Most interim responses (1xx) before the final one.
+/// Largest number of interim responses (1xx) before the final one.
 const MAX_INTERIM: usize = 16;
 const MAX_FIELDS: usize = 128;
 
@@ -19,7 +19,7 @@ pub(super) struct Head {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) framing: Framing,
-    /// The connection may be reused once the body has ended.
+    /// Whether the connection may be reused once the body has ended.
     pub(super) keeps_alive: bool,
 }
 
@@ -41,7 +41,8 @@ pub(super) enum Unreadable {
 pub(super) struct Reading(Vec<u8>);
 
 impl Reading {
-    /// Adds a piece. Returns the head once it is complete, and the bytes after it. Fails if this is no response's head.
+    /// Adds a piece. Returns the head once it is complete, and the bytes after it. Fails if the bytes are not the head
+    /// of a response, or the framing is ambiguous.
     pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
         let bytes = if self.0.is_empty() {
             piece
@@ -66,8 +67,8 @@ impl Reading {
     }
 }
 
-/// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns it with its length in bytes;
-/// `None` if it is incomplete. Fails if this is not the head of a response, or its framing is ambiguous.
+/// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns the head and its length in bytes;
+/// `None` if it is incomplete. Fails if the bytes are not the head of a response, or the framing is ambiguous.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
     let mut from = 0;
     for _ in 0..=MAX_INTERIM {
@@ -140,12 +141,12 @@ fn head(
     })
 }
 
-/// Whether nothing about a response's framing was in doubt. Where it was, the connection is not used again.
+/// Whether a response's framing is beyond doubt; if not, the connection is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IsPlain(pub(super) bool);
 
-/// Applies the same framing rules to a response of hyper's client, which passes on transfer codings that it does not
-/// decode, and lengths that do not apply. Fails if the framing is ambiguous.
+/// Applies the framing rules of [`read`] to a response of hyper's client, which passes on transfer codings that it does
+/// not decode, and lengths that do not apply. Fails if the framing is ambiguous.
 pub(super) fn vetted<B>(response: &mut Response<B>) -> Result<IsPlain, Unreadable> {
     let (status, version) = (response.status(), response.version());
     if version > Version::HTTP_11 {
@@ -155,8 +156,8 @@ pub(super) fn vetted<B>(response: &mut Response<B>) -> Result<IsPlain, Unreadabl
     Ok(IsPlain(is_plain))
 }
 
-/// Determines the framing of the body (RFC 9112, section 6.3) and removes header fields that contradict it. The flag
-/// is false if there was any doubt; the connection is then not reused.
+/// Determines the framing of the body (RFC 9112, section 6.3) and removes header fields that contradict it. The flag is
+/// false if there was any doubt; the connection is then not reused.
 fn framing(
     status: StatusCode,
     version: Version,
@@ -197,7 +198,7 @@ fn framing(
     }
 }
 
-/// Returns the content length, if all fields agree on one.
+/// Returns the content length, if there is one. Fails unless all fields agree.
 fn length(headers: &HeaderMap) -> Result<Option<u64>, Unreadable> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {

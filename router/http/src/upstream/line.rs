@@ -30,14 +30,14 @@ impl Line {
     }
 }
 
-/// A connection to a worker.
+/// A connection to a worker that tracks its writes.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,
     line: Line,
 }
 
-/// Connects to workers.
+/// Connects to workers with [`Wire`]s.
 #[derive(Clone, Debug)]
 pub(super) struct Lines(pub(super) Connector);
 
@@ -96,7 +96,7 @@ impl Write for Wire {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes after all that it has was accepted; TLS has written it all only then.
+    /// Flushes. hyper does so once all that it has was accepted; with TLS everything is written only then.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {

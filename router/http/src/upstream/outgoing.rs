@@ -1,8 +1,8 @@
-//! What the head of a request to a worker says of its body and its connection.
+//! The fields of a request's head that describe its body and its connection.
 //!
 //! A worker finds the next request on a connection by what the last one announced, so an announced body that is not
-//! sent would swallow the next request. These fields are therefore never copied from a client: both clients of this
-//! module drop them from the head that they are given, and write them here from the body that they send.
+//! sent would swallow the next request. These fields are therefore never copied from a client: both HTTP clients drop
+//! them from the head that they are given, and this module writes them according to the body that is sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ static WRITTEN_HERE: [HeaderName; 7] = [
 #[derive(Clone, Copy, Debug)]
 pub struct LastOnConnection;
 
-/// Returns the head of `request` to `host`, with the length of its body. Its capacity has room for a small body.
+/// Returns the head of `request` to `host`, with the length of its body.
 pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     let target = request.uri().path_and_query();
     let target = target.map_or("/", |target| target.as_str());
@@ -60,8 +60,8 @@ fn field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
     }
 }
 
-/// Returns the request as hyper's client sends it: its head announces exactly its body. The flag is set once all of the
-/// body has been handed over.
+/// Returns the request as hyper's client sends it, with a head that announces exactly its body, and a flag that is set
+/// once all of the body has been handed over.
 pub(super) fn announced(request: Request<Body>) -> (Request<Handed>, Arc<AtomicBool>) {
     let (mut head, body) = request.into_parts();
     strip(&mut head.headers);
@@ -117,7 +117,7 @@ pub(super) fn host(url: &Uri) -> Option<HeaderValue> {
     HeaderValue::from_str(host).ok()
 }
 
-/// A request's body that notes when all of it has been handed over.
+/// Body of a request, which records when all of it has been handed over.
 pub(super) struct Handed {
     body: Body,
     is_whole: Arc<AtomicBool>,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::body::{full, streaming};
 
-    /// Fields of a client that contradict every body below.
+    /// Fields of a client's request that contradict every body below.
     fn contradicting() -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in [
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A body without a known length.
+    /// Returns a body without a known length.
     struct Endless;
 
     impl HttpBody for Endless {

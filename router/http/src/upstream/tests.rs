@@ -270,7 +270,7 @@ async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, Po
     }
 }
 
-/// The reads of one connection, in order.
+/// Reads of one connection, in order.
 type Wire = &'static [&'static [u8]];
 
 #[tokio::test]

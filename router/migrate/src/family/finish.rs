@@ -5,7 +5,7 @@ use crate::draft::Draft;
 use crate::error::Error;
 use crate::given::Given;
 
-/// Values that a router of this family uses without a flag.
+/// Defaults in which the routers of this family differ.
 pub(crate) struct Defaults {
     pub(crate) host: &'static str,
     pub(crate) prometheus_host: &'static str,

@@ -1,7 +1,7 @@
 use crate::draft::Draft;
 use crate::given::Given;
 
-/// A policy of the source, the nearest policy of tailroute, and what differs.
+/// Policies of the sources, each with the nearest policy of tailroute, and the difference.
 const POLICIES: &[(&str, &str, &str)] = &[
     ("random", "random", ""),
     ("round_robin", "round_robin", ""),

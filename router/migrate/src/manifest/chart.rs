@@ -1,4 +1,4 @@
-//! production-stack: the values of its chart, and its dynamic configuration.
+//! Reads the values of production-stack's chart, and its dynamic configuration.
 
 use serde_json::{Map, Value};
 

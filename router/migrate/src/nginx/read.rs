@@ -1,4 +1,4 @@
-//! Directives of an nginx configuration, with their lines.
+//! Reads the directives of an nginx configuration, with their lines.
 
 use crate::error::Error;
 
@@ -138,7 +138,7 @@ fn tokens(name: &str, text: &str) -> Result<Vec<(Token, usize)>, Error> {
     Ok(tokens)
 }
 
-/// Adds what a backslash and the next letter mean within quotes.
+/// Adds the text that a backslash and the next letter stand for within quotes.
 fn escaped(word: &mut String, letter: Option<char>) {
     match letter {
         Some('n') => word.push('\n'),

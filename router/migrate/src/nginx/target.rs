@@ -1,4 +1,4 @@
-//! The `proxy_pass` that the inference APIs go through.
+//! Finds the `proxy_pass` that the inference APIs go through.
 
 use crate::error::Error;
 
@@ -7,12 +7,12 @@ use super::read::Directive;
 pub(super) struct Target {
     /// Line of the `proxy_pass`.
     pub(super) line: usize,
-    /// Line of its `server` block.
+    /// Line of the `server` block around it.
     pub(super) server: usize,
     pub(super) scheme: String,
     /// Name of an upstream, or a host.
     pub(super) host: String,
-    /// Whether there is an upstream of that name.
+    /// Whether there is an upstream of the name `host`.
     pub(super) is_upstream: bool,
     /// Whether nginx replaces the beginning of the path.
     pub(super) replaces_path: bool,
@@ -22,7 +22,7 @@ struct Pass<'a> {
     directive: &'a Directive,
     server: usize,
     path: &'a str,
-    /// Order of preference.
+    /// Rank; the pass with the smallest is preferred.
     rank: usize,
 }
 

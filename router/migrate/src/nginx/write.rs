@@ -7,7 +7,7 @@ use crate::workers;
 
 use super::units::{bytes, seconds};
 
-/// Directives that the walk itself handles, here in a context where they mean nothing.
+/// Notes a directive that the walk itself handles, in a block where it has no meaning.
 pub(super) fn ignored(draft: &mut Draft, given: &Given) -> Result<(), String> {
     draft.note(given.shown(), "has no meaning in this block");
     Ok(())
@@ -83,7 +83,7 @@ pub(super) fn time(draft: &mut Draft, given: &Given, key: &str) -> Result<(), St
     Ok(())
 }
 
-/// The time between two reads is the time to the first byte too.
+/// Sets both timeouts: nginx's time between two reads bounds the time to the first byte too.
 pub(super) fn read_timeout(draft: &mut Draft, given: &Given) -> Result<(), String> {
     time(draft, given, "limits.first_byte_timeout_s")?;
     time(draft, given, "limits.idle_timeout_s")

@@ -1,4 +1,5 @@
-//! `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches share no prefix.
+//! The member `prompt` of a completion: a text, a list of token ids, or a list of one of these. Larger batches have no
+//! fingerprint.
 
 use policy::fingerprint::Pieces;
 
@@ -47,7 +48,7 @@ fn single(
     }
 }
 
-/// Reads a list of token ids; skips any other value and returns false.
+/// Reads a list of token ids. Returns false for any other value, with the scanner before it.
 fn ids(scanner: &mut Scanner<'_>, tokens: &mut Vec<u32>) -> Result<bool, Malformed> {
     let start = scanner.clone();
     tokens.clear();

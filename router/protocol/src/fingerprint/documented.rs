@@ -1,4 +1,4 @@
-//! Tests of the examples in the documentation.
+//! Tests of the examples in `docs/fingerprints.md`.
 
 use std::collections::HashSet;
 

@@ -23,7 +23,7 @@ pub(super) fn named_medium(
     }
 }
 
-/// Skips a part and returns a scanner at its `uuid`.
+/// Skips a part. Returns a scanner at its `uuid`, if it has one.
 pub(super) fn uuid<'a>(
     scanner: &mut Scanner<'a>,
     twice: &mut bool,
@@ -41,7 +41,8 @@ pub(super) fn uuid<'a>(
     Ok(uuid)
 }
 
-/// Returns the digest of a `uuid`. vLLM keys its media cache by `uuid` alone and ignores the URL.
+/// Returns the digest of a `uuid`; `None` if it is absent or `null`. vLLM keys its media cache by `uuid` alone and
+/// ignores the URL.
 pub(super) fn named(uuid: Option<Scanner<'_>>, medium: Medium) -> Result<Option<MediaDigest>, Malformed> {
     let Some(mut scanner) = uuid.filter(|uuid| uuid.clone().peek() != Some(b'n')) else {
         return Ok(None);
@@ -72,7 +73,7 @@ pub(super) fn unnamed(
     Ok(())
 }
 
-/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string is `null`.
+/// Reads the digest of an image's URL or data: a string, or an object with `url`. An empty string counts as absent.
 pub(super) fn image(scanner: &mut Scanner<'_>, digest: &mut Option<MediaDigest>) -> Result<(), Malformed> {
     *digest = None;
     if scanner.peek() == Some(b'"') {

@@ -89,7 +89,7 @@ const LAST: u8 = 2;
 
 const ROLE: u8 = 7;
 
-/// Returns a member's rank in the canonical form, and its number.
+/// Returns a member's rank in the canonical form, and its number for [`Met`]; `None` for members that are not hashed.
 fn place(key: &[u8]) -> Option<(u8, u8)> {
     match key {
         b"reasoning" => Some((0, 0)),
@@ -137,7 +137,8 @@ impl Fields {
     }
 }
 
-/// Begins the message at `start`, whose role may follow later. Errors in the role are reported later.
+/// Begins the message at `start`, whose role may follow later. An error in the role is reported when it is read in
+/// order.
 fn begin(start: &Scanner<'_>, pieces: &mut Pieces) {
     match start.ahead(b"role") {
         Some(mut scanner) => drop(role(&mut scanner, pieces)),

@@ -5,7 +5,7 @@
 
 use crate::json::{Malformed, Scanner};
 
-/// Known members of a message, its parts and its calls.
+/// Members that are hashed or compared, of a message, its parts and its calls.
 const NAMES: [&[u8]; 21] = [
     b"role",
     b"reasoning",
@@ -30,7 +30,7 @@ const NAMES: [&[u8]; 21] = [
     b"source",
 ];
 
-/// Maximum depth of objects with these members: message, calls, call, function.
+/// Greatest depth of objects with these members: message, calls, call, function.
 const DEEPEST: u32 = 3;
 
 /// Rewrites the message that begins here with each of [`NAMES`] once per object. Deeper levels stay unchanged.
@@ -89,7 +89,7 @@ fn object<'a>(scanner: &mut Scanner<'a>, depth: u32, out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// The members of one object seen so far.
+/// Numbered members of one object that were seen so far.
 #[derive(Default)]
 pub(super) struct Met(u8);
 

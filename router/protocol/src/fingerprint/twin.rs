@@ -67,7 +67,7 @@ fn tell_item(twin: &mut ChainBuilder, item: &Item) {
     }
 }
 
-/// Salt for the root of the chain.
+/// Returns the salt for the root of the chain.
 fn namespace(chat: &Chat) -> Option<String> {
     let given = [("0", &chat.salt), ("1", &chat.extra_key)];
     match given {

@@ -15,7 +15,7 @@ pub(super) struct Marks {
     pub(super) quotes: u64,
     pub(super) backslashes: u64,
     pub(super) controls: u64,
-    /// Letters that form a canonical escape after a backslash, besides quote and backslash.
+    /// Letters that form a canonical escape after a backslash (`b`, `f`, `n`, `r`, `t`).
     pub(super) letters: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum First {
     Other,
 }
 
-/// Finds the first special byte; its kind follows from the same bits without another load.
+/// Finds the first special byte and, from the same bits, whether it is a quote.
 #[inline]
 pub(super) fn first_special(bytes: &[u8; 16]) -> First {
     let lanes = u8x16::from(*bytes);
@@ -69,7 +69,7 @@ fn special(bytes: u8x16) -> u8x16 {
     bytes.simd_eq(u8x16::splat(b'"')) | bytes.simd_eq(u8x16::splat(b'\\')) | control(bytes)
 }
 
-/// Bytes below 0x20: those that equal their minimum with 0x1F.
+/// Marks bytes below 0x20: those that equal their minimum with 0x1F.
 #[inline]
 fn control(bytes: u8x16) -> u8x16 {
     bytes.min(u8x16::splat(0x1F)).simd_eq(bytes)
@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytewise reference of [`escapes`].
+    /// Computes [`escapes`] byte by byte.
     fn naive_escapes(backslash: u64) -> u64 {
         let (mut starts, mut within) = (0, false);
         for at in 0..64 {

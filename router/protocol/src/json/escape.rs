@@ -1,4 +1,4 @@
-//! Decodes single escapes, for those that are rewritten and for small fields.
+//! Decodes escapes: those that are rewritten, and those of small fields.
 
 use std::borrow::Cow;
 

@@ -124,10 +124,10 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Scans a string from after its opening quote: scanner, start of the pending bytes, output.
+/// Function that scans a string from after its opening quote, with scanner, start of the pending bytes, and output.
 type Walk = fn(&mut Scanner<'_>, &mut usize, &mut Vec<u8>) -> Result<(), Malformed>;
 
-/// Returns the bytes that a walk emits and its end position.
+/// Returns the bytes that a walk emits, and its end position.
 fn walked(text: &[u8], walk: Walk) -> Result<(Vec<u8>, usize), Malformed> {
     let (mut scanner, mut run, mut said) = (Scanner { bytes: text, at: 1 }, 1, Vec::new());
     walk(&mut scanner, &mut run, &mut said)?;

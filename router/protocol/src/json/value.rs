@@ -4,7 +4,7 @@ use super::string::Nothing;
 use super::walk::{Out, flush};
 use super::{Malformed, Scanner};
 
-/// Maximum nesting depth. Engines accept far less.
+/// Maximum nesting depth; a deeper value is malformed.
 pub(super) const MAX_DEPTH: usize = 512;
 
 impl<'a> Scanner<'a> {
@@ -101,7 +101,7 @@ impl<'a> Scanner<'a> {
         self.expect(b':', "expected `:`")
     }
 
-    /// Like [`Scanner::peek`], but flushes the pending bytes before white space.
+    /// Works like [`Scanner::peek`], and flushes the pending bytes before white space.
     #[inline]
     fn next(&mut self, run: &mut usize, out: &mut impl Out) -> Option<u8> {
         let before = self.at;
@@ -172,7 +172,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The open brackets, one bit each: set for objects.
+/// Open brackets, one bit each: set for objects.
 #[derive(Default)]
 struct Nesting {
     depth: usize,

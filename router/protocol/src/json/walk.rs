@@ -86,7 +86,7 @@ fn from_bit(bit: usize) -> u64 {
     if bit < 64 { u64::MAX << bit } else { 0 }
 }
 
-/// Receives canonical bytes.
+/// Receiver of canonical bytes.
 pub trait Out {
     /// Receives the next bytes.
     fn bytes(&mut self, bytes: &[u8]);

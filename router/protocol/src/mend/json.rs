@@ -15,7 +15,7 @@ struct Cut {
     /// Open brackets, `{` or `[`, outermost first.
     open: Vec<u8>,
     next: Next,
-    /// Completes the string, number or literal that was cut.
+    /// Bytes that complete the string, number or literal that was cut.
     token: Vec<u8>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn close(said: &mut Vec<u8>, partial: &[u8], error: &[u8]) -> bool {
     false
 }
 
-/// Reads a cut text. `None` if it is no prefix of JSON.
+/// Reads a cut text; `None` if it is no prefix of JSON.
 fn read(text: &[u8]) -> Option<Cut> {
     let mut cut = Cut {
         open: Vec::new(),
@@ -151,7 +151,7 @@ fn is_first_half(digits: &[u8]) -> bool {
     matches!(digits, [b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..])
 }
 
-/// Completes a cut UTF-8 character. The character is arbitrary, but decodes.
+/// Completes a cut UTF-8 character, to an arbitrary one that decodes.
 fn finish_character(text: &[u8], missing: &mut Vec<u8>) {
     let Err(error) = std::str::from_utf8(text) else {
         return;
@@ -174,7 +174,7 @@ fn finish_character(text: &[u8], missing: &mut Vec<u8>) {
     }
 }
 
-/// Returns the length of a number. One that is cut after a sign, a point or an `e` gets a digit.
+/// Returns the length of a number. `missing` receives a digit for one that is cut after a sign, a point or an `e`.
 fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
     let length = text.iter().take_while(of_number).count();
@@ -184,7 +184,7 @@ fn number(text: &[u8], missing: &mut Vec<u8>) -> usize {
     length
 }
 
-/// Returns the length of `true`, `false` or `null`, complete or cut.
+/// Returns the length of `true`, `false` or `null`, complete or cut; `missing` receives the bytes that complete it.
 fn name(text: &[u8], missing: &mut Vec<u8>) -> Option<usize> {
     let names: [&[u8]; 3] = [b"true", b"false", b"null"];
     let name = names

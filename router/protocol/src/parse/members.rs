@@ -1,4 +1,4 @@
-//! The members of a body that the router reads.
+//! Members of a body that the router reads.
 
 use std::borrow::Cow;
 
@@ -61,7 +61,8 @@ pub(super) struct Members<'a, 'd> {
     stream: bool,
     namespace: Namespace<'a>,
     has_tools: bool,
-    /// The response repeats the prompt or continues its last message, so its keys do not match those of the next turn.
+    /// Whether the response repeats the prompt or continues its last message, so that its keys do not match those of
+    /// the next turn.
     within: bool,
     session: Option<Value<'a>>,
     cache_key: Option<Value<'a>>,

@@ -1,4 +1,4 @@
-//! The members of a body that divide an engine's cache: prompts of two namespaces never share a block.
+//! Members of a body that divide an engine's cache: prompts of two namespaces never share a block.
 //!
 //! vLLM divides its cache by `cache_salt`; SGLang by `cache_salt`, `extra_key` and the adapter. The root of a
 //! fingerprint takes one salt: a lone `cache_salt` unchanged, otherwise a NUL-prefixed list of tagged, length-prefixed

@@ -1,5 +1,5 @@
-//! Generated messages are streamed in randomly split deltas and sent back in the various ways of clients; the keys must
-//! agree.
+//! Tests with generated messages, which are streamed in randomly split deltas and sent back in the various ways of
+//! clients: the keys must agree.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::watch::Watch;
 struct Said {
     reasoning: String,
     text: String,
-    /// Id, name, arguments.
+    /// Id, name and arguments of each call.
     calls: Vec<[String; 3]>,
     /// A call in the older form, for messages without newer ones.
     function: Option<[String; 2]>,

@@ -109,7 +109,7 @@ fn a_503_is_declined_only_if_the_engine_says_so() {
     }
 }
 
-/// Each form, as an event and as a whole body.
+/// Tests each form as an event and as a whole body.
 #[test]
 fn an_error_in_the_body_of_a_200_is_found_in_every_form() {
     for (body, verdict) in [

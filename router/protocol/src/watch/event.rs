@@ -1,4 +1,4 @@
-//! Wire format of an event or a whole response.
+//! Wire format of an event or a whole response, of OpenAI's chat and completions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -78,7 +78,8 @@ pub(super) struct Delta<'a> {
 }
 
 impl Delta<'_> {
-    /// Returns the reasoning: `reasoning` in vLLM, `reasoning_content` in older versions and SGLang; some send both.
+    /// Returns the reasoning: the member `reasoning` in vLLM, `reasoning_content` in older versions and SGLang; some
+    /// send both.
     pub(super) fn reasoning(&self) -> &StreamFact<'_> {
         match self.reasoning {
             StreamFact::Nothing => &self.reasoning_content,
@@ -86,7 +87,7 @@ impl Delta<'_> {
         }
     }
 
-    /// Returns whether it has content that the next prompt does not repeat verbatim.
+    /// Returns whether the delta has content that the next prompt does not repeat verbatim.
     pub(super) fn is_more(&self) -> bool {
         self.audio.is_some() || !matches!(self.refusal, StreamFact::Nothing)
     }
@@ -94,7 +95,7 @@ impl Delta<'_> {
 
 #[derive(Default)]
 pub(super) enum StreamFact<'a> {
-    /// Absent, `null`, or an empty string or list.
+    /// An absent member, `null`, or an empty string or list.
     #[default]
     Nothing,
     Text(Cow<'a, str>),
@@ -106,7 +107,7 @@ impl StreamFact<'_> {
         matches!(self, Self::Text(said) if said == text)
     }
 
-    /// Returns the piece of the reply that it is, if any.
+    /// Returns the member as a piece of the reply, if it has content.
     pub(super) fn piece<'b>(&'b self, read: impl FnOnce(&'b str) -> Piece<'b>) -> Option<Piece<'b>> {
         match self {
             Self::Nothing => None,
@@ -148,7 +149,7 @@ struct Function<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the fragment if all its members are text.
+    /// Returns the fragment; [`Piece::Unrepeated`] unless all its members are text.
     pub(super) fn piece(&self, index: Option<u64>) -> Piece<'_> {
         let inner = self.function.as_ref().filter(|_| index.is_some());
         let (name, arguments) = inner.map_or((&self.name, &self.arguments), |inner| {

@@ -10,7 +10,7 @@ use super::event::StreamFact;
 use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 
-/// Maximum text kept to find the new part; a longer reply is not learned.
+/// Maximum size in bytes of the text that is kept to find the new part; a longer reply is not learned.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize)]

@@ -9,21 +9,21 @@ use std::borrow::Cow;
 use super::event::{Event, StreamFact};
 use crate::reply::Piece;
 
-/// Maximum length of an event with one token.
+/// Maximum length in bytes of an event with one token.
 const MAX_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Stencil {
     event: Vec<u8>,
-    /// Offset of its text.
+    /// Offset of the event's text.
     head: usize,
-    /// Bytes after its text; 0 if no event was learned.
+    /// Number of bytes after the event's text; 0 if no event was learned.
     tail: usize,
     is_reasoning: bool,
 }
 
 impl Stencil {
-    /// Returns the piece of an event that matches the stencil.
+    /// Returns the piece of an event that matches the stencil; `None` if the event has to be parsed.
     pub(super) fn read<'a>(&self, json: &'a [u8]) -> Option<Piece<'a>> {
         if self.tail == 0 || json.len() <= self.head + self.tail {
             return None;

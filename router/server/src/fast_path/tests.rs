@@ -28,7 +28,8 @@ fn data(piece: impl Into<Bytes>) -> Piece {
     Ok(Frame::data(piece.into()))
 }
 
-/// A connection that answers each request with the next of these bodies, and the number of times hyper polled it.
+/// Returns a connection that answers each request with the next of these bodies, and the number of times that hyper
+/// polled it.
 async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -80,7 +81,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
     (client, polls)
 }
 
-/// A response body and the sender of its pieces.
+/// Returns a response body and the sender of its pieces.
 fn answer() -> (mpsc::Sender<Piece>, Body) {
     let (sender, mut pieces) = mpsc::channel(4);
     let pieces = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
@@ -143,7 +144,7 @@ fn run<F: Future>(future: F) -> F::Output {
         })
 }
 
-/// Sizes of pieces, and whether a pause precedes each.
+/// Generates sizes of pieces, and whether a pause precedes each.
 fn pieces() -> impl Strategy<Value = Vec<(usize, bool)>> {
     let size = prop_oneof![
         2 => Just(0_usize),

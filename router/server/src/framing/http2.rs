@@ -14,9 +14,9 @@ pub(super) struct Frames {
     known: usize,
     left: usize,
     begun: u64,
-    /// Bytes of the unfinished header block.
+    /// Number of bytes of the unfinished header block, if there is one.
     block: Option<usize>,
-    /// The current frame ends a header block.
+    /// Whether the current frame ends a header block.
     ends_block: bool,
 }
 

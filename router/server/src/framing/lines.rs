@@ -1,12 +1,12 @@
-//! The grammar of single lines: request lines, fields, chunk sizes, trailers (RFC 9112).
+//! Grammar of single lines: request lines, fields, chunk sizes, trailers (RFC 9112).
 
 use super::{Bad, Line, MALFORMED, Place, Why};
 
-/// Most fields of a head: hyper's own limit.
+/// Largest number of fields of a head: hyper's own limit.
 pub(super) const MAX_FIELDS: usize = 100;
-/// Longest target: hyper's own limit.
+/// Length in bytes of the longest target: hyper's own limit.
 pub(super) const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Longest field name; `http` cannot hold one of 64 KiB.
+/// Length in bytes of the longest field name; `http` cannot hold one of 64 KiB.
 pub(super) const MAX_NAME_BYTES: usize = 8 * 1024;
 /// Largest body length. hyper reserves a few larger values.
 pub(super) const MAX_LENGTH: u64 = i64::MAX as u64;
@@ -21,7 +21,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Parses a complete line. Returns what follows it.
+    /// Parses a complete line. Returns the place after it.
     pub(super) fn line(&mut self, line: Line, bytes: &[u8]) -> Result<Place, Bad> {
         let text = bytes.strip_suffix(b"\r\n").ok_or(MALFORMED)?;
         if memchr::memchr2(b'\r', 0, text).is_some() {
@@ -83,7 +83,7 @@ impl Head {
         if refused { Err(MALFORMED) } else { Ok(()) }
     }
 
-    /// Ends the head. Returns what follows it.
+    /// Ends the head. Returns the place after it.
     fn end(&self) -> Result<Place, Bad> {
         if !self.has_host && !self.is_old {
             return Err(MALFORMED);

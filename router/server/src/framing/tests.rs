@@ -220,7 +220,7 @@ fn an_unfinished_head_is_counted_until_it_ends() {
     assert_eq!(after(b"c\r\nGET"), 5);
 }
 
-/// Mostly valid requests, with some bytes displaced.
+/// Generates streams of mostly valid requests, with some bytes displaced.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let odd = prop::sample::select(vec![
         "content-length: 2\r\n",
@@ -274,8 +274,8 @@ fn streams() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Returns whether a rejection lies within the line that the twin rejects. It may lie after the line's beginning,
-/// which was passed on then; what hyper gets is not a valid line either.
+/// Returns whether the guard and the twin agree. A rejection may lie within the line that the twin rejects, after a
+/// beginning that was passed on: what hyper gets is not a valid line either.
 fn agree(stream: &[u8], refused: Option<usize>) -> bool {
     match (refused, twin::read(stream).refused) {
         (None, None) => true,

@@ -1,4 +1,4 @@
-//! A naive version of the same rules: over all bytes at once, without state.
+//! A naive twin of [`Framing`](super::Framing): the same rules over all bytes at once, without state.
 
 /// A request as the twin reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// The twin's reading of a stream.
+/// Reading of a stream by the twin.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     /// Complete requests.
@@ -22,7 +22,7 @@ struct Cursor<'a> {
     at: usize,
 }
 
-/// Why reading stops.
+/// Reason why reading stops.
 enum End {
     /// The stream is incomplete.
     More,

@@ -13,9 +13,9 @@ pub(super) enum Json {
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     Text(String),
-    /// By a URL that is not empty.
+    /// An image by a URL that is not empty.
     Image(String),
-    /// By uuid, with an optional URL.
+    /// An image by `uuid`, with an optional URL.
     Kept(String, Option<String>),
     File(String),
     Audio(Json),
@@ -29,7 +29,7 @@ pub(super) struct Call {
     pub(super) arguments: Result<String, Json>,
 }
 
-/// Fields of a message; their order matters.
+/// Member of a message. The order of members matters.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
     Null,
@@ -38,7 +38,7 @@ pub(super) enum Item {
     Name(String),
     AnswerTo(String),
     Calls(Vec<Call>),
-    /// Comes first in the canonical form.
+    /// Reasoning, which comes first in the canonical form.
     Reasoning(String),
 }
 

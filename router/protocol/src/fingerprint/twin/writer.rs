@@ -1,4 +1,4 @@
-//! The spellings of a chat that a client may use.
+//! Writes a chat in the spellings that a client may use.
 
 use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
@@ -75,7 +75,7 @@ impl Writer {
         format!("{{{before}{}{after}}}", written.join(","))
     }
 
-    /// A value that a later duplicate overrides.
+    /// Returns a value that a later duplicate overrides.
     fn decoy(&mut self) -> &'static str {
         let decoys = [
             "null",

@@ -19,7 +19,7 @@ use super::{BYTES, Marks};
 use crate::json::walk::Out;
 use crate::json::{Malformed, Scanner};
 
-/// [`Scanner::walk_string`] with the widest available vectors; `None` if the CPU has no wide vectors.
+/// Runs [`Scanner::walk_string`] with the widest available vectors; `None` if the CPU has no wide vectors.
 #[inline]
 pub(in crate::json) fn walk_string(
     scanner: &mut Scanner<'_>,
@@ -47,7 +47,7 @@ fn walk_32(scanner: &mut Scanner<'_>, run: &mut usize, out: &mut impl Out) -> Re
     scanner.walk_string(run, out, |bytes| marks_32(bytes))
 }
 
-/// All 64 bytes in one vector; each comparison yields a mask.
+/// Returns a block's marks, from one vector of 64 bytes: each comparison yields a mask.
 #[inline]
 #[target_feature(enable = "avx512bw,bmi1")]
 fn marks_64(bytes: &[u8; BYTES]) -> Option<Marks> {
@@ -125,7 +125,7 @@ pub(in crate::json) mod tests {
         found
     }
 
-    /// The AVX2 walk, which a CPU with AVX-512 does not take otherwise.
+    /// Runs the AVX2 walk, which a CPU with AVX-512 does not take otherwise.
     pub(in crate::json) fn narrower(
         scanner: &mut Scanner<'_>,
         run: &mut usize,

@@ -5,9 +5,11 @@
 
 use wide::{u8x16, u32x4};
 
-/// Length of four escapes and of their spelling, and size of the output.
+/// Length of four escapes in bytes.
 pub(super) const ESCAPES: usize = 24;
+/// Length of the spelling of four escapes in bytes.
 pub(super) const SPELLED: usize = 12;
+/// Size of the output in bytes.
 pub(super) const ROOM: usize = 16;
 
 /// Spells the four escapes at the start of the text; `None` if there are fewer, or if one has no three-byte spelling.
