@@ -31,7 +31,7 @@ const CHANCE: f64 = 1e-5;
 /// Thresholds and pauses of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Decayed failures at which it may open; at least 1.
+    /// Decayed failures at which the breaker may open; at least 1.
     pub failures: f64,
     /// Share of outcomes that must have failed, between 0 and 1.
     pub share: f64,
@@ -41,14 +41,14 @@ pub struct Settings {
     pub longest_pause: Millis,
 }
 
-/// What a breaker admits at one moment.
+/// The requests that a breaker admits at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// All requests.
+    /// All requests are admitted.
     Closed,
-    /// No request: the pause is not over, or the trial is in flight.
+    /// No request is admitted: the pause is not over, or the trial is in flight.
     Open,
-    /// One trial request.
+    /// One trial request is admitted.
     HalfOpen,
 }
 
@@ -67,18 +67,16 @@ impl BreakerState {
 /// [`Breaker::failed`] or [`Breaker::undecided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerPass {
-    /// Through a closed breaker.
+    /// The breaker was closed.
     Ordinary,
-    /// As the trial of a half-open breaker.
+    /// The request is the trial of a half-open breaker.
     Trial,
 }
 
 /// Decayed counts of successes and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcomes {
-    /// Successes.
     pub good: f64,
-    /// Failures.
     pub bad: f64,
 }
 
@@ -134,7 +132,7 @@ pub struct Breaker {
     /// Failures since the last success.
     run: u32,
     sources: Sources,
-    /// When the counts were last decayed.
+    /// Time at which the counts were last decayed.
     at: Millis,
     pause: Millis,
     closed_at: Millis,
@@ -155,7 +153,7 @@ impl Breaker {
         }
     }
 
-    /// Returns what it would admit.
+    /// Returns which requests the breaker would admit.
     pub fn standing(&self, now: Millis) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
@@ -182,17 +180,17 @@ impl Breaker {
         }
     }
 
-    /// Returns whether this request has failed here recently.
+    /// Returns whether a request has failed on this worker recently.
     pub fn has_failed(&self, now: Millis, source: u64) -> bool {
         self.sources.has(now, source)
     }
 
-    /// Returns whether any known request has failed here recently.
+    /// Returns whether any identified request has failed on this worker recently.
     pub fn has_failures(&self, now: Millis) -> bool {
         self.sources.any(now)
     }
 
-    /// Admits a request or not.
+    /// Admits a request, unless the breaker is open.
     pub fn admit(&mut self, now: Millis) -> Option<BreakerPass> {
         match self.standing(now) {
             BreakerState::Closed => Some(BreakerPass::Ordinary),

@@ -16,23 +16,24 @@ use policy::route::WorkerView;
 
 use super::breaker::BreakerState;
 
-/// A worker's condition beside its view.
+/// A worker's condition, which its view does not show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Condition {
-    /// What its breaker admits.
+    /// The requests that the worker's breaker admits.
     pub breaker: BreakerState,
-    /// Failed share of its requests: the highest is withheld first.
+    /// Failed share of the worker's requests. Workers with the highest share are withheld first.
     pub failing: f64,
-    /// Progress of its slow start, from 0 to 1.
+    /// Progress of the worker's slow start, from 0 to 1.
     pub started: f64,
-    /// Whether its probes are late.
+    /// Whether the worker's probes are late.
     pub late: bool,
-    /// Whether another worker is preferred: it has declined a request, or this request has failed there.
+    /// Whether another worker is preferred, because this one has declined a request, or has failed the same request
+    /// before.
     pub is_avoided: bool,
 }
 
 impl Condition {
-    /// A closed breaker and a finished start.
+    /// The condition of a closed breaker and a finished start.
     pub const WELL: Self = Self {
         breaker: BreakerState::Closed,
         failing: 0.0,
