@@ -83,7 +83,7 @@ struct Noted {
     compared: Option<Compared>,
     /// Report of the turn to other replicas.
     told: Option<Box<dyn ReportedTurn>>,
-    /// Number of blocks in the worker's cache by its own events; `None` without events.
+    /// Number of the worker's store events before the attempt was sent; `None` if its event stream is not live.
     blocks_told: Option<u64>,
 }
 
