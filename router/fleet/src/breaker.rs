@@ -1,17 +1,17 @@
 //! A circuit breaker: a worker whose responses fail gets no turns for a while, then a single trial request.
 //!
-//! It judges by the outcome of requests, which shows more than probes: an engine whose model has died answers `/health`
-//! for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at least
-//! [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that an
-//! engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the breaker opens for
-//! twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
-//! consecutive failures, alone, since one success in ten would keep a worker of which nine in ten fail; and a share
-//! alone, since it would open on the first failure.
+//! The breaker judges by the outcome of requests, which shows more than probes: an engine whose model has died answers
+//! `/health` for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at
+//! least [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that
+//! an engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the
+//! breaker opens for twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]).
+//! Rejected: a count of consecutive failures alone, since one success in ten would keep a worker of which nine in ten
+//! fail; and a share alone, since it would open on the first failure.
 //!
 //! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
 //! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
-//! other workers answer some of their requests, a worker must fail significantly more than they do: a client whose every
-//! request fails is no worker's fault.
+//! other workers answer some of their requests, a worker must fail significantly more than they do: a client whose
+//! every request fails is no worker's fault.
 
 use policy::units::Millis;
 
@@ -63,7 +63,7 @@ impl BreakerState {
     }
 }
 
-/// How a request was admitted. The caller must report the outcome exactly once: [`Breaker::answered`],
+/// A request's admission by a breaker. The caller must report the outcome exactly once: [`Breaker::answered`],
 /// [`Breaker::failed`] or [`Breaker::undecided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerPass {
@@ -96,8 +96,8 @@ impl Outcomes {
         self.good >= 0.1
     }
 
-    /// Returns whether the failed share is significantly larger than that of the other workers. If those answer nothing,
-    /// there is nothing to compare with.
+    /// Returns whether the failed share is significantly larger than that of the other workers. If those answer
+    /// nothing, there is nothing to compare with.
     fn stands_out(self, others: Self) -> bool {
         if !others.has_answered() {
             return true;

@@ -112,7 +112,7 @@ pub enum Change {
     Changed,
 }
 
-/// Time after which the next answer ends a denial that the list of models contradicts.
+/// Time after which the next query for the models ends a denial that their list contradicts.
 const REFUTED_FOR: Millis = Millis(30_000.0);
 /// Largest number of a list's models that are shown.
 const SHOWN_MODELS: usize = 32;
@@ -141,7 +141,7 @@ struct Ledger {
     known: Vec<(Fact, Known)>,
     models: Schedule,
     settings: Schedule,
-    /// When the engine's process started, in seconds since 1970.
+    /// Start of the engine's process, in seconds since 1970; `None` if it is not known.
     started: Option<f64>,
 }
 

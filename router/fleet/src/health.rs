@@ -1,7 +1,7 @@
 //! Health of a worker, judged over several probes.
 //!
-//! A new worker is healthy after its first success. Engines answer probes from the thread that builds batches, so a late
-//! probe while the worker has requests counts half, and does not take it out: a worker whose probes are [late](
+//! A new worker is healthy after its first success. Engines answer probes from the thread that builds batches, so a
+//! late probe while the worker has requests counts half, and does not take it out: a worker whose probes are [late](
 //! Health::is_late) is passed over while others remain ([`rotation`](crate::rotation)).
 
 use std::num::NonZeroU32;

@@ -50,7 +50,7 @@ pub struct Proxy {
     cut: watch::Sender<bool>,
 }
 
-/// Why the request path cannot be created.
+/// The reason why the request path cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The export of traces cannot be started.

@@ -48,8 +48,8 @@ impl<'a> Plays<'a> {
         }
     }
 
-    /// Plays the settings in force and compares them with what was measured; then the baseline and the proposed settings,
-    /// and once more for the decisions of the turns that change most.
+    /// Plays the settings in force and compares them with what was measured; then the baseline and the proposed
+    /// settings, and once more for the decisions of the turns that change most.
     pub(super) fn report(
         &self,
         [in_force, baseline, proposed]: [Tried; 3],

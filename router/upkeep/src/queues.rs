@@ -1,9 +1,9 @@
 //! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by the figures. While an engine is silent, the
-//! effect of its last ones fades. An engine that publishes none is queried less often, and so is one without requests
-//! while the router is idle ([`state::idle`]). A figure that no engine can have is ignored and logged once, until a
-//! plausible one.
+//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by the figures. While an engine is silent,
+//! the effect of its last ones fades. An engine that publishes none is queried less often, and so is one without
+//! requests while the router is idle ([`state::idle`]). A figure that no engine can have is ignored and logged once,
+//! until a plausible one.
 
 pub(super) mod exposition;
 

@@ -84,8 +84,8 @@ impl Schedule {
         is_first
     }
 
-    /// Makes the query due at once, or as soon as the allowance of doubts permits. Returns the number of the answer that
-    /// settles the doubt; `None` while paused.
+    /// Makes the query due at once, or as soon as the allowance of doubts permits. Returns the number of the answer
+    /// that settles the doubt; `None` while paused.
     pub fn doubt(&mut self, now: Millis) -> Option<u64> {
         let next = self.next?;
         if next > now {

@@ -85,7 +85,7 @@ pub struct Ask {
     pub standing: (f64, i32),
     /// Work, in the unit that all requests use.
     pub cost: f64,
-    /// When the request is too late, if late turns are shed.
+    /// Times by which a late turn is shed; `None` if late turns are not shed.
     pub shed: Option<Shed>,
     /// Longest wait in the queue.
     pub patience: Duration,

@@ -43,7 +43,7 @@ pub struct Key {
     used: Arc<Mutex<Used>>,
 }
 
-/// Why a request is not admitted.
+/// The reason why a caller is not identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
     /// The request has no key.

@@ -100,7 +100,7 @@ pub struct Rest {
 /// Outcome of a decision, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Came {
-    /// How the attempt ended; `None` while it is running.
+    /// Metric label of the attempt's outcome; `None` while the attempt is running.
     pub outcome: Option<&'static str>,
     /// Time from the turn's arrival to its end.
     pub took: Millis,

@@ -67,8 +67,8 @@ pub struct Explained {
     pub reason: Reason,
     /// Reason of the choice in one sentence.
     pub verdict: String,
-    /// The field of a worker's terms that its `parts` add up to: `score`, or `predicted_ttft_ms` under policies that do not
-    /// minimise a cost.
+    /// The field of a worker's terms that its `parts` add up to: `score`, or `predicted_ttft_ms` under policies that do
+    /// not minimise a cost.
     pub parts_of: &'static str,
     /// Name of the chosen worker.
     pub worker: String,
@@ -104,8 +104,8 @@ pub struct WorkerTerms {
     /// Value that the policy minimised; `null` for a worker that it would not use.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
-    /// Parts in tenths of a millisecond, which add up to the rounded value of the field in `parts_of`. Parts that are zero
-    /// on all workers are left out. Absent in a response's header.
+    /// Parts in tenths of a millisecond, which add up to the rounded value of the field in `parts_of`. Parts that are
+    /// zero on all workers are left out. Absent in a response's header.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
 }
@@ -140,7 +140,7 @@ pub struct RunnerUp {
 /// Outcome of a decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Outcome {
-    /// How the attempt ended; `answering` while it is running.
+    /// Outcome of the attempt; `answering` while it is running.
     pub state: &'static str,
     /// Time from the turn's arrival to the end of the response, in milliseconds; `null` while it is running.
     pub took_ms: Option<f64>,
@@ -148,8 +148,8 @@ pub struct Outcome {
     pub ttft_ms: Option<f64>,
     /// Time to first token less the time held in the router and the predicted time, in milliseconds.
     pub ttft_error_ms: Option<f64>,
-    /// Whether the first token was within the objective. Absent for a response that does not stream, unless its request names
-    /// the objective.
+    /// Whether the first token was within the objective; `null` before the first token, and for a response that does not
+    /// stream, unless its request names the objective.
     pub met: Option<bool>,
     /// Cause of a missed objective; `null` if the objective was not missed.
     #[schemars(with = "Option<String>")]

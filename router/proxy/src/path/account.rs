@@ -43,7 +43,7 @@ struct First {
     streamed: bool,
 }
 
-/// How an attempt ended.
+/// The end of an attempt, as its account records it.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
     /// Metric label of the outcome.

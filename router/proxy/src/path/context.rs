@@ -26,7 +26,7 @@ pub struct RequestContext<'a> {
 pub struct RequestTimer {
     /// Name of the endpoint in metrics.
     pub endpoint: &'static str,
-    /// When the request head was complete.
+    /// Time at which the request head was complete.
     pub started: Millis,
 }
 

@@ -14,7 +14,7 @@ use protocol::steering::{self, Keys};
 const LOOKED_AT: usize = 64 * 1024;
 const MAX_MODEL_BYTES: usize = 2 * names::MAX_BYTES;
 
-/// How much of a body is searched for the model.
+/// The part of a body that is searched for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
     /// The body is not searched.
@@ -25,7 +25,7 @@ pub enum Search {
     Whole,
 }
 
-/// Why a body may not be passed on.
+/// The reason why a body may not be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// A field steers an engine.

@@ -63,7 +63,7 @@ pub const COMPUTES: [&str; 16] = [
 /// Header by which a client declares its request idempotent.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// How an attempt failed.
+/// The failure of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No connection was made.

@@ -1,5 +1,5 @@
-//! Ends a response that its worker does not begin or continue in time, whose deadline passes, or that outlasts the drain
-//! limit.
+//! Ends a response that its worker does not begin or continue in time, whose deadline passes, or that outlasts the
+//! drain limit.
 //!
 //! The limit depends on what is waited for, not on when an engine flushes its head:
 //!
@@ -107,7 +107,8 @@ impl Waits {
         }
     }
 
-    /// Returns when to check next. A token that passes in between may bring the end forward, but not to before this time.
+    /// Returns when to check next. A token that passes in between may bring the end forward, but not to before this
+    /// time.
     fn check_at(&self, now: Instant) -> Instant {
         self.due().0.min(now + self.idle)
     }

@@ -11,7 +11,7 @@ use protocol::reply;
 use protocol::verdict::PushBack;
 use protocol::watch::Seen;
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
     pub outcome: Outcome,

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use protocol::verdict::{PushBack, Verdict};
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The response is complete.

@@ -31,8 +31,8 @@ use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 use telemetry::traces::AttemptSpan;
 
-/// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails at
-/// once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
+/// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails
+/// at once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
 const REFUSAL: Duration = Duration::from_millis(100);
 /// Longest wait for the body of a 503 or 404, which says whether the worker declined or lacks the model.
 pub(super) const REASON: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ impl Head {
     }
 }
 
-/// What a 404 says about the requested model.
+/// The meaning of a 404 for the requested model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotFound {
     /// The worker lacks the model.
