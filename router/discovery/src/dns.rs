@@ -16,7 +16,7 @@ use crate::pause::{self, Pause};
 use crate::source::Source;
 use crate::state::{DiscoveryState, Found, MAX_NAME, Named};
 
-/// Maximum time to live that is honoured, which bounds the delay by a wrong one.
+/// Longest time to live that is honoured, which bounds the delay that a wrong one causes.
 const MAX_TTL: Duration = Duration::from_secs(300);
 
 pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {

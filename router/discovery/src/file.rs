@@ -1,6 +1,6 @@
 //! Workers listed in a file. The file's metadata is polled twice per second, following links (docs/discovery.md, "A
-//! file"). The file is read once two polls agree, because a writer may still be active. A malformed file is reported
-//! once until it changes.
+//! file"). The file is read at the start, and after a change once two polls agree, because a writer may still be
+//! active. A malformed file is reported once until it changes.
 
 use std::path::Path;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! backoff ([`crate::pause`]). The last set stays in force during any failure. [`transport`] is the HTTP service below
 //! kube's client, and [`objects`] converts [`endpoints`] and [`pods`] to workers.
 //!
-//! A dead connection may give no sign. The server is asked to end each watch after 55 s, and a silent watch is dropped
-//! after 70 s, which bounds the delay of a change.
+//! A dead connection may give no sign. The server is asked to end each watch after 55 s, and the router ends one that
+//! lasts longer after 70 s, which bounds the delay of a change.
 
 mod endpoints;
 mod failure;

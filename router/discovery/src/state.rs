@@ -20,7 +20,6 @@ const MAX_REASON: usize = 500;
 /// The workers named by one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    /// Workers, by name.
     pub workers: BTreeMap<String, Named>,
     /// Refused entries.
     pub refused: Refused,
@@ -41,23 +40,22 @@ pub struct Named {
 /// Refused entries of a source: the first ones, and the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Refused {
-    /// The first 32 entries.
+    /// The first 32 refused entries.
     pub told: Vec<NotTaken>,
-    /// Total number of entries.
+    /// Number of refused entries.
     pub total: usize,
 }
 
 /// A refused entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotTaken {
-    /// Name in the source.
+    /// Name of the entry in the source.
     pub name: String,
     /// Reason of the refusal.
     pub why: String,
 }
 
 impl Refused {
-    /// Adds an entry.
     pub fn push(&mut self, name: &str, why: impl Into<String>) {
         self.total += 1;
         if self.told.len() < MAX_LISTED {
@@ -82,14 +80,14 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// A continuing failure.
+/// A failure that continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failure {
-    /// What failed, and how to fix it.
+    /// Description of the failure, and of its remedy.
     pub what: String,
     /// Start of the failure, in seconds since 1970.
     pub since_unix_s: u64,
-    /// Number of attempts since then.
+    /// Number of failed attempts since then.
     pub times: u64,
 }
 
@@ -98,23 +96,23 @@ pub struct Failure {
 pub struct SourceState {
     /// The source.
     pub source: Source,
-    /// What is watched.
+    /// Description of the watched objects.
     pub of: String,
     /// Last time that the source answered, in seconds since 1970; `null` if it never did.
     pub heard_at_unix_s: Option<u64>,
-    /// Current failure, if any. The last answer stays in force.
+    /// Current failure; `null` if there is none. During a failure the last answer stays in force.
     pub failure: Option<Failure>,
     /// Number of workers named.
     pub named: usize,
     /// Number of named workers that are ready.
     pub ready: usize,
-    /// Entries that are invalid or already named by another source.
+    /// Entries that are invalid, or that the fleet has refused.
     pub refused: Refused,
 }
 
-/// Observes failures of sources.
+/// An observer of sources' failures.
 pub trait Observer: Send + Sync + 'static {
-    /// Called when a source could not be reached or understood.
+    /// Records that a source could not be reached or understood.
     fn failed(&self, source: Source);
 }
 
@@ -168,7 +166,7 @@ impl DiscoveryState {
         entries.iter_mut().find(|entry| entry.source == source).map(with)
     }
 
-    /// Replaces the workers of a source.
+    /// Replaces the workers of a source, and ends its failure.
     pub fn found(&self, source: Source, found: Found) {
         let changed = self.with(source, |entry| {
             entry.recovered();
@@ -187,7 +185,7 @@ impl DiscoveryState {
         }
     }
 
-    /// Records an answer of a source without changes.
+    /// Records an answer of a source without changes, and ends its failure.
     pub fn heard(&self, source: Source) {
         self.with(source, Entry::recovered);
     }
@@ -201,7 +199,7 @@ impl DiscoveryState {
         });
     }
 
-    /// Records a failure of a source; its last workers stay. Returns whether the failure is new.
+    /// Records a failure of a source, whose last workers stay. Returns whether the failure is new.
     pub fn failed(&self, source: Source, what: &str) -> bool {
         self.observer.failed(source);
         let what = shortened(what);
@@ -253,7 +251,7 @@ impl DiscoveryState {
         });
     }
 
-    /// Waits until the workers of a source change.
+    /// Waits until the workers of a source change, or a source begins to fail in another way.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -30,7 +30,7 @@ use state::State;
 
 /// Interval of the requests that detect silent losses.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Pause before asking a worker without events again, and the longest pause after a broken stream. A stream that
+/// Pause after which a worker without events is asked again, and longest pause after a broken stream. A stream that
 /// lasted this long restarts with a short pause.
 const RETRY: Duration = Duration::from_secs(30);
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -38,9 +38,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// The age of a batch relative to the mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// Made after everything applied before it, so newer than the mirror.
+    /// The batch was made after everything applied before it, so it is newer than the mirror.
     Since,
-    /// Of unknown age: the mirror, restored from a snapshot or updated by responses, may be newer.
+    /// The age of the batch is unknown: the mirror, restored from a snapshot or updated by responses, may be newer.
     Before,
 }
 
@@ -59,7 +59,7 @@ enum StreamError {
 }
 
 impl StreamError {
-    /// Returns whether the stream ends even if only a replay failed: the publisher cannot be trusted.
+    /// Returns whether the stream ends even if only a replay failed, because the publisher cannot be trusted.
     fn is_final(&self) -> bool {
         matches!(self, Self::Ranks(..)) || self.breach().is_some_and(|breach| breach != "unfinished")
     }
@@ -270,7 +270,7 @@ impl Stream<'_> {
         self.sequence.begin_at(0);
     }
 
-    /// Drops the state after a permanent loss of events.
+    /// Drops the cache state after a permanent loss of events, and continues with batch `number`.
     fn lost(&mut self, number: u64) {
         info!(
             worker = self.worker.name(),
@@ -291,7 +291,7 @@ impl Stream<'_> {
     }
 }
 
-/// Returns the number and the payload: the last two frames.
+/// Returns the sequence number and the payload of a message: its last two frames.
 fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), StreamError> {
     let [.., number, payload] = frames else {
         return Err(StreamError::Frames(frames.len()));

@@ -16,12 +16,12 @@ use fleet::Worker;
 use state::State;
 use state::control;
 
-/// A publisher.
+/// The publisher of a worker's cache events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Endpoint of the subscription.
     pub endpoint: String,
-    /// Endpoint of replays, if there is one.
+    /// Endpoint of replays, if the publisher has one.
     pub replay: Option<String>,
     /// Prefix of the messages' first frame.
     pub topic: String,
@@ -31,16 +31,16 @@ pub struct Source {
 
 const MAX_TOPIC_BYTES: usize = 256;
 
-/// Finds a worker's publisher. Rejected endpoints are logged once.
+/// Search for a worker's publisher. Rejected endpoints are logged once.
 #[derive(Debug, Default)]
 pub struct Finder {
-    /// The last rejected endpoint.
+    /// Last rejected endpoint.
     refused: Option<String>,
 }
 
 impl Finder {
-    /// Returns a worker's publisher: its rank's, if there are several. `None` if there is none, if there are several
-    /// and the worker's rank is not known, or if it is on another host.
+    /// Returns a worker's publisher, or that of its rank, if there are several. `None` if there is none, if there are
+    /// several and the worker's rank is not known, or if the publisher is on another host.
     pub async fn find(&mut self, state: &State, worker: &Worker) -> Option<Source> {
         match &worker.spec.kv_events {
             KvEvents::Off => None,
@@ -54,7 +54,7 @@ impl Finder {
         }
     }
 
-    /// Returns the source with endpoints reachable from here; `None` if it is on another host.
+    /// Returns the source with endpoints that the router can reach; `None` if the source is on another host.
     fn reachable(&mut self, state: &State, worker: &Worker, source: Source) -> Option<Source> {
         let host = worker.spec.url.host().unwrap_or_default();
         let mut reach = |named: &str| {
@@ -114,7 +114,8 @@ async fn ask(state: &State, worker: &Worker) -> Option<Source> {
     None
 }
 
-/// Returns the rank's source, or the only one, which all ranks share. `Err` with their number if the rank is unknown.
+/// Returns the rank's source, or the only one, which all ranks share. Fails with the number of sources if the rank is
+/// unknown.
 fn choose(sources: &[Source], rank: Option<u32>) -> Result<Option<&Source>, usize> {
     match (sources, rank) {
         ([], _) => Ok(None),
@@ -203,7 +204,7 @@ fn host_and_port(endpoint: &str) -> Option<(&str, u16)> {
         .map(|port| (host, port))
 }
 
-/// Returns an endpoint on the worker's own host; `None` if it names another one. A wildcard names none.
+/// Returns an endpoint on the worker's own host; `None` if the endpoint names another host. A wildcard names no host.
 fn on_own_host(endpoint: &str, own: &str) -> Option<String> {
     let (named, port) = host_and_port(endpoint)?;
     let is_own = match (address(named), address(own)) {
@@ -221,7 +222,7 @@ fn address(host: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// Returns whether this is the address of `localhost`. Other loopback addresses are other hosts.
+/// Returns whether an address is that of `localhost`. Other loopback addresses are other hosts.
 fn is_localhost(address: IpAddr) -> bool {
     address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
 }

@@ -15,14 +15,15 @@ use msgpack::{Reader, Type};
 use policy::evidence::{Event, Medium, Stored};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most events in a batch.
+/// Largest number of events in a batch.
 const MAX_EVENTS: u32 = 1 << 17;
-/// Most hashes in an event.
+/// Largest number of hashes in an event.
 const MAX_HASHES: u32 = 1 << 20;
-/// Most hashes in a batch: as many as the index keeps per worker. A hash takes one byte on the wire and eight here.
+/// Largest number of hashes in a batch: as many as the index keeps per worker. A hash takes one byte or more on the
+/// wire, and eight in memory.
 const MAX_BATCH_HASHES: usize = 1 << 21;
 
-/// Why a batch cannot be read.
+/// The reason why a batch cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The batch is truncated.
@@ -31,19 +32,19 @@ pub enum WireError {
     /// A value has a type that the field cannot have.
     #[error("{field}: found {found:?} at byte {at}")]
     Type {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// The type found.
+        /// Type of the value.
         found: Type,
-        /// Its offset.
+        /// Offset of the value, in bytes.
         at: usize,
     },
     /// A list has too many elements.
     #[error("{field}: too many ({count})")]
     TooMany {
-        /// The field.
+        /// Name of the list.
         field: &'static str,
-        /// Their number.
+        /// Number of elements.
         count: u32,
     },
     /// A required field of an event is missing.
@@ -60,8 +61,8 @@ pub struct Batch {
     pub rank: Option<u32>,
 }
 
-/// Decodes a batch. Passes each known event to `take` and returns the common fields.
-/// Fails at the first invalid value; events before it were passed on.
+/// Decodes a batch. Passes each known event to `take`, and returns the common fields. Fails at the first invalid value;
+/// events before it were passed on.
 pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, WireError> {
     let mut reader = Reader::new(payload);
     let parts = reader.array("batch")?;
@@ -303,7 +304,7 @@ fn optional<'a, T>(
     read(reader).map(Some)
 }
 
-/// Returns whether this kind of layer attends to only a part of the prompt. Unknown kinds count as full attention.
+/// Returns whether a kind of layer attends to only a part of the prompt. Unknown kinds count as full attention.
 fn is_partial(kind: &[u8]) -> bool {
     const PARTIAL: [&[u8]; 4] = [b"sliding_window", b"chunked_local", b"mamba", b"cross_attention"];
     PARTIAL.iter().any(|name| kind.starts_with(name))

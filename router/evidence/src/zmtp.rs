@@ -19,13 +19,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use codec::{CodecError, Decoder, Incoming};
 
-/// Timeout of connecting: TCP, greeting and READY.
+/// Time limit for connecting: TCP, greeting and READY.
 const OPENING: Duration = Duration::from_secs(5);
-/// Timeout of a message from its first byte to its last.
+/// Time limit for a message from its first byte to its last.
 const WHOLE: Duration = Duration::from_secs(30);
 const SENDING: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 << 10;
-/// Longest context of a PING (RFC 37).
+/// Largest number of bytes of a PING's context (RFC 37).
 const MAX_CONTEXT_BYTES: usize = 16;
 
 /// The socket type of this side.
@@ -53,7 +53,7 @@ impl Role {
     }
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ZmtpError {
     /// The endpoint is not `tcp://host:port`.
@@ -102,15 +102,15 @@ impl ZmtpError {
 pub struct Connection<S = TcpStream> {
     stream: S,
     decoder: Decoder,
-    /// Bytes read and not yet decoded.
+    /// Bytes that are read and not decoded yet.
     input: BytesMut,
-    /// When the current message began.
+    /// Time at which the current message began.
     began: Option<Instant>,
 }
 
 impl Connection {
-    /// Connects to `tcp://host:port`. A message may have at most `max_message_bytes`.
-    /// Fails if the connection is not established within five seconds.
+    /// Connects to `tcp://host:port`. A message may have at most `max_message_bytes`. Fails if the connection is not
+    /// established within five seconds.
     pub async fn connect(endpoint: &str, role: Role, max_message_bytes: usize) -> Result<Self, ZmtpError> {
         let address = endpoint.strip_prefix("tcp://");
         let address = address.ok_or_else(|| ZmtpError::Endpoint(endpoint.to_owned()))?;
@@ -153,8 +153,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send(&[&[&[1], topic].concat()]).await
     }
 
-    /// Sends a message. Not cancel-safe: a partially sent frame breaks the connection.
-    /// Fails if the connection broke, or the peer does not read.
+    /// Sends a message. Not cancel-safe: a partially sent frame breaks the connection. Fails if the connection broke,
+    /// or the peer does not read.
     pub async fn send(&mut self, frames: &[&[u8]]) -> Result<(), ZmtpError> {
         let mut bytes = Vec::new();
         for (at, frame) in frames.iter().enumerate() {
@@ -164,8 +164,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(sent.map_err(|_| ZmtpError::Unread)??)
     }
 
-    /// Returns the next message's frames. Cancel-safe: received bytes are kept.
-    /// Fails if the connection broke, the peer violated the protocol or exceeded a bound, or a message takes too long.
+    /// Returns the next message's frames. Cancel-safe: received bytes are kept. Fails if the connection broke, the peer
+    /// violated the protocol or exceeded a bound, or a message takes too long.
     pub async fn recv(&mut self) -> Result<Vec<Bytes>, ZmtpError> {
         loop {
             match self.incoming().await? {

@@ -1,17 +1,17 @@
 //! A circuit breaker: a worker whose responses fail gets no turns for a while, then a single trial request.
 //!
-//! It judges by the outcome of requests, which shows more than probes: an engine whose model has died answers `/health`
-//! for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at least
-//! [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that an
-//! engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the breaker opens for
-//! twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]). Rejected: a count of
-//! consecutive failures, alone, since one success in ten would keep a worker of which nine in ten fail; and a share
-//! alone, since it would open on the first failure.
+//! The breaker judges by the outcome of requests, which shows more than probes: an engine whose model has died answers
+//! `/health` for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at
+//! least [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that
+//! an engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the
+//! breaker opens for twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]).
+//! Rejected: a count of consecutive failures alone, since one success in ten would keep a worker of which nine in ten
+//! fail; and a share alone, since it would open on the first failure.
 //!
 //! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
 //! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
-//! other workers answer some of their requests, a worker must fail significantly more than they do: a client whose every
-//! request fails is no worker's fault.
+//! other workers answer some of their requests, a worker must fail significantly more than they do: a client whose
+//! every request fails is no worker's fault.
 
 use policy::units::Millis;
 
@@ -31,7 +31,7 @@ const CHANCE: f64 = 1e-5;
 /// Thresholds and pauses of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Decayed failures at which it may open; at least 1.
+    /// Decayed failures at which the breaker may open; at least 1.
     pub failures: f64,
     /// Share of outcomes that must have failed, between 0 and 1.
     pub share: f64,
@@ -41,14 +41,14 @@ pub struct Settings {
     pub longest_pause: Millis,
 }
 
-/// What a breaker admits at one moment.
+/// The requests that a breaker admits at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// All requests.
+    /// All requests are admitted.
     Closed,
-    /// No request: the pause is not over, or the trial is in flight.
+    /// No request is admitted: the pause is not over, or the trial is in flight.
     Open,
-    /// One trial request.
+    /// One trial request is admitted.
     HalfOpen,
 }
 
@@ -63,22 +63,20 @@ impl BreakerState {
     }
 }
 
-/// How a request was admitted. The caller must report the outcome exactly once: [`Breaker::answered`],
+/// A request's admission by a breaker. The caller must report the outcome exactly once: [`Breaker::answered`],
 /// [`Breaker::failed`] or [`Breaker::undecided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerPass {
-    /// Through a closed breaker.
+    /// The breaker was closed.
     Ordinary,
-    /// As the trial of a half-open breaker.
+    /// The request is the trial of a half-open breaker.
     Trial,
 }
 
 /// Decayed counts of successes and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcomes {
-    /// Successes.
     pub good: f64,
-    /// Failures.
     pub bad: f64,
 }
 
@@ -98,8 +96,8 @@ impl Outcomes {
         self.good >= 0.1
     }
 
-    /// Returns whether the failed share is significantly larger than that of the other workers. If those answer nothing,
-    /// there is nothing to compare with.
+    /// Returns whether the failed share is significantly larger than that of the other workers. If those answer
+    /// nothing, there is nothing to compare with.
     fn stands_out(self, others: Self) -> bool {
         if !others.has_answered() {
             return true;
@@ -134,7 +132,7 @@ pub struct Breaker {
     /// Failures since the last success.
     run: u32,
     sources: Sources,
-    /// When the counts were last decayed.
+    /// Time at which the counts were last decayed.
     at: Millis,
     pause: Millis,
     closed_at: Millis,
@@ -155,7 +153,7 @@ impl Breaker {
         }
     }
 
-    /// Returns what it would admit.
+    /// Returns which requests the breaker would admit.
     pub fn standing(&self, now: Millis) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
@@ -182,17 +180,17 @@ impl Breaker {
         }
     }
 
-    /// Returns whether this request has failed here recently.
+    /// Returns whether a request has failed on this worker recently.
     pub fn has_failed(&self, now: Millis, source: u64) -> bool {
         self.sources.has(now, source)
     }
 
-    /// Returns whether any known request has failed here recently.
+    /// Returns whether any identified request has failed on this worker recently.
     pub fn has_failures(&self, now: Millis) -> bool {
         self.sources.any(now)
     }
 
-    /// Admits a request or not.
+    /// Admits a request, unless the breaker is open.
     pub fn admit(&mut self, now: Millis) -> Option<BreakerPass> {
         match self.standing(now) {
             BreakerState::Closed => Some(BreakerPass::Ordinary),

@@ -10,16 +10,16 @@ use serde_json::Value;
 /// Cache policy that a worker reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportedPolicy {
-    /// A policy that mirrors model.
+    /// The policy is one that mirrors simulate.
     Known(CachePolicy),
-    /// A policy that no mirror models.
+    /// Mirrors do not simulate the policy of this name.
     Unknown(String),
-    /// No policy reported.
+    /// The worker reports no policy.
     Nothing,
 }
 
 impl ReportedPolicy {
-    /// Reads a capability document, or a server's info.
+    /// Reads a capability document, or SGLang's server info.
     pub fn of(document: &[u8]) -> Self {
         let says: Value = serde_json::from_slice(document).unwrap_or_default();
         let name = ["cache_policy", "radix_eviction_policy"].map(|key| says[key].as_str());

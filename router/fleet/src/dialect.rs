@@ -38,25 +38,23 @@ pub struct TurnHint {
     pub sequence: u64,
 }
 
-/// How a request carries a hint.
+/// The place of a hint in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carried {
-    /// In a header.
+    /// A header.
     Header(HeaderName, HeaderValue),
-    /// In a body field; one set by the client is kept.
+    /// A field of the body. A field that the client set is kept.
     Field {
-        /// Name of the field.
         key: &'static str,
-        /// Value as JSON.
+        /// Value in JSON.
         value: String,
     },
-    /// As a member of a body field that is an object, beside the client's members.
+    /// A member of a body field that is an object, beside the client's members.
     Member {
-        /// Name of the field.
+        /// Name of the field that is an object.
         object: &'static str,
-        /// Name of the member.
         key: &'static str,
-        /// Value as JSON.
+        /// Value in JSON.
         value: String,
     },
 }
@@ -64,31 +62,27 @@ pub enum Carried {
 /// A call to a worker outside of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Method.
     pub method: Method,
-    /// Path.
     pub path: &'static str,
-    /// Body.
     pub body: Value,
 }
 
-/// ξ and Q̂ for an idle worker.
+/// ξ and Q̂ for an idle worker, to be sent to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// Uncached tokens that fit in the objective.
     pub xi_tokens: f64,
     /// Tokens that the next prompt is expected to add.
     pub next_prompt: Tokens,
-    /// Increases with each objective sent to this worker.
+    /// Epoch, which increases with each objective sent to this worker.
     pub epoch: u64,
 }
 
 /// The hints that a worker accepts, and their encoding.
 pub trait Dialect: Debug + Send + Sync {
-    /// Returns the name in logs.
     fn name(&self) -> &'static str;
 
-    /// Returns the evict-first tail that the worker applies when it is sent `asked`, as its mirror has to assume it.
+    /// Returns the evict-first tail that the worker applies when `asked` is sent to it, which its mirror has to assume.
     fn evict_first(&self, asked: Tokens) -> Tokens {
         asked
     }
@@ -124,13 +118,13 @@ pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     hints.enabled && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
 }
 
-/// Returns whether such a worker evicts a free tail first, by hints or by its own rule.
+/// Returns whether a worker of this dialect evicts a free tail first, by hints or by its own rule.
 pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     let is_asked = is_told(dialect, hints) || dialect.trims_by_itself();
     is_asked && dialect.evict_first(Tokens(1)) > Tokens::ZERO
 }
 
-/// Sends no hints.
+/// The dialect of a worker that gets no hints.
 #[derive(Debug)]
 pub struct Silent {
     /// Whether the worker runs Tail-Optimized LRU by itself, with an objective like the router's.

@@ -1,9 +1,10 @@
-//! Which workers may be given a request, by its model and by what is known of them.
+//! The workers that may get a request, by its model and by what is known of them.
 //!
-//! Of the workers that may be asked at all, only those that are most certain to serve the model are eligible: those that
-//! list it, else those that list the base of `BASE:ADAPTER`, else those whose list is unknown, else, if unlisted models
-//! are passed on, all. So a worker whose list is unknown gets no request for a model that another worker is known to
-//! serve, even while that worker is down. A sleeping worker is eligible only if no other ready one is.
+//! Of the workers that may be asked at all, only those that are most certain to serve the model are eligible: those
+//! that list it, else those that list the base of `BASE:ADAPTER`, else those whose list is unknown, else, if unlisted
+//! models are passed on, all that did not deny the model. So a worker whose list is unknown gets no request for a model
+//! that another worker is known to serve, even while that worker is down. A sleeping worker is eligible only if no
+//! eligible ready one is awake.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ pub struct Eligibility<'a> {
     /// The model; `None` if the request names none.
     model: Option<&'a str>,
     least: Serves,
-    /// Whether a ready worker is eligible whose engine is awake.
+    /// Whether a ready worker whose engine is awake is eligible.
     is_one_awake: bool,
 }
 
 impl<'a> Eligibility<'a> {
-    /// Judges a model among workers. An empty name is none.
+    /// Judges a model among workers. An empty name stands for no model.
     #[must_use]
     pub fn of<'w>(
         workers: impl Iterator<Item = &'w Arc<Worker>> + Clone,
@@ -50,7 +51,6 @@ impl<'a> Eligibility<'a> {
         found
     }
 
-    /// Returns whether a worker is eligible.
     #[must_use]
     pub fn admits(&self, worker: &Worker) -> bool {
         let serves = self.model.is_none_or(|model| worker.serves(model) >= self.least);
@@ -58,7 +58,7 @@ impl<'a> Eligibility<'a> {
     }
 }
 
-/// Returns the best of all; no more are read once one is certain.
+/// Returns the best of the values. Stops at the first that is certain.
 fn best(all: impl Iterator<Item = Serves>) -> Option<Serves> {
     let mut best = None;
     for serves in all {
@@ -71,8 +71,9 @@ fn best(all: impl Iterator<Item = Serves>) -> Option<Serves> {
 }
 
 impl Fleet {
-    /// Returns whether a model is to be refused: some worker is healthy, the models of every healthy worker are known,
-    /// and no worker serves it, nor takes it as an unlisted one. A model whose workers are all down is not refused.
+    /// Returns whether requests for a model are refused: some worker is healthy, the models of every healthy worker are
+    /// known, and no worker serves the model, nor accepts it as an unlisted one. A model whose workers are all down is
+    /// not refused.
     #[must_use]
     pub fn lacks(&self, model: &str, unlisted: UnlistedModels) -> bool {
         let workers = self.workers();

@@ -2,7 +2,7 @@
 
 use policy::units::Millis;
 
-/// First tokens that are remembered.
+/// Number of first tokens whose errors are kept.
 const KEPT: usize = 256;
 
 /// Ring of the last differences between actual and predicted times, in milliseconds.

@@ -1,5 +1,5 @@
-//! What is known of a worker's engine: one place, where each fact has its value, its source, its age, and the time of
-//! the next query.
+//! The known facts about a worker's engine: one place, where each fact has its value, its source, its age, and the time
+//! of the next query.
 //!
 //! | fact | learned from | asked again |
 //! |---|---|---|
@@ -36,21 +36,21 @@ use crate::health::ProbeFailure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// The models that it serves.
+    /// Models that the engine serves.
     Models,
-    /// The hint dialect that it accepts.
+    /// Hint dialect that the engine accepts.
     Dialect,
-    /// The eviction order of its cache.
+    /// Eviction order of the engine's cache.
     CachePolicy,
-    /// The capacity of its cache, in tokens.
+    /// Capacity of the engine's cache, in tokens.
     Capacity,
-    /// The tokens of a block of its cache.
+    /// Size of a block of the engine's cache, in tokens.
     BlockSize,
-    /// Whether it caches inputs of an embedding model, which take no salt.
+    /// Whether the engine caches inputs of an embedding model, which take no salt.
     SharedInputs,
-    /// Whether it sleeps.
+    /// Whether the engine sleeps.
     Sleep,
-    /// When its process started, in seconds since 1970.
+    /// Start of the engine's process, in seconds since 1970.
     Start,
 }
 
@@ -70,7 +70,7 @@ pub enum FactSource {
     Assumed,
 }
 
-/// A query that several facts are learned from.
+/// A query that reports several facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The list of models.
@@ -79,27 +79,25 @@ pub enum Query {
     Settings,
 }
 
-/// A known fact.
+/// The value of a fact, with its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
     /// The value as text, for people.
     pub value: String,
-    /// Its source.
     pub source: FactSource,
-    /// When it was last confirmed.
+    /// Time at which the value was last confirmed.
     pub confirmed: Millis,
 }
 
 /// A fact as the admin API shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// The fact.
     pub fact: Fact,
-    /// What is known; `None` if nothing is.
+    /// The value; `None` if it is not known.
     pub known: Option<Known>,
-    /// When it is asked again; `None` if it is not.
+    /// Time of the next query for the fact; `None` if there is none.
     pub next: Option<Millis>,
-    /// The error, if its query fails.
+    /// The error, if the fact's query fails.
     pub failing: Option<ProbeFailure>,
 }
 
@@ -108,17 +106,17 @@ pub struct Report {
 pub enum Change {
     /// The value is the same.
     Same,
-    /// It is the first value.
+    /// The value is the first one.
     First,
     /// The value differs from the previous one.
     Changed,
 }
 
-/// Longest time for which a model that the engine denied is not sent there, while its list still names it.
+/// Time after which the next query for the models ends a denial that their list contradicts.
 const REFUTED_FOR: Millis = Millis(30_000.0);
-/// Models of a list that are shown.
+/// Largest number of a list's models that are shown.
 const SHOWN_MODELS: usize = 32;
-/// Largest number of models that are known to be denied.
+/// Largest number of denied models that are kept.
 const MOST_REFUTED: usize = 16;
 
 /// The facts of one worker.
@@ -143,7 +141,7 @@ struct Ledger {
     known: Vec<(Fact, Known)>,
     models: Schedule,
     settings: Schedule,
-    /// When the engine's process started, in seconds since 1970.
+    /// Start of the engine's process, in seconds since 1970; `None` if it is not known.
     started: Option<f64>,
 }
 
@@ -205,7 +203,7 @@ impl Facts {
         self.ledger.lock().learn(fact, known)
     }
 
-    /// Returns what is known of a fact.
+    /// Returns the value of a fact, if known.
     #[must_use]
     pub fn known(&self, fact: Fact) -> Option<Known> {
         let ledger = self.ledger.lock();
@@ -270,13 +268,13 @@ impl Facts {
         Some([without(&listed, &before), without(&before, &listed)])
     }
 
-    /// Returns the models as the engine lists them, if known.
+    /// Returns the models that the engine lists, if known.
     #[must_use]
     pub fn models(&self) -> Option<Arc<Listed>> {
         self.models.load_full()
     }
 
-    /// Returns the names of the models that it serves, in order; `None` if they are not known.
+    /// Returns the names of the models that the engine serves, in order; `None` if they are not known.
     #[must_use]
     pub fn model_names(&self) -> Option<Vec<String>> {
         if !self.configured.is_empty() {
@@ -304,7 +302,8 @@ impl Facts {
         models::serves(&self.configured, model, has_adapter)
     }
 
-    /// Records that the engine denied having a model. It holds until a list without the name comes, or for a while.
+    /// Records that the engine denied having a model. The denial holds until a list without the name arrives, or for a
+    /// while.
     pub fn refute(&self, now: Millis, model: &str) {
         let mut refuted = self.refuted.write();
         refuted.retain(|(name, _)| &**name != model);
@@ -333,13 +332,11 @@ impl Facts {
 
 // Dialect, inputs, sleep and start.
 impl Facts {
-    /// Returns the hint dialect.
     #[must_use]
     pub fn dialect(&self) -> Arc<dyn Dialect> {
         Arc::clone(&self.dialect.read())
     }
 
-    /// Records the hint dialect.
     pub fn learn_dialect(&self, now: Millis, found: Arc<dyn Dialect>, source: FactSource) -> Change {
         let name = found.name().to_owned();
         // Dialects of one name may differ in what they carry.
@@ -361,7 +358,8 @@ impl Facts {
         self.learn(now, Fact::SharedInputs, FactSource::Probed, shares.to_string())
     }
 
-    /// Returns whether it caches inputs of an embedding model without a salt; true until the engine has reported it.
+    /// Returns whether the engine caches inputs of an embedding model without a salt; true until the engine has
+    /// reported it.
     #[must_use]
     pub fn shares_inputs(&self) -> bool {
         self.shares_inputs.load(Ordering::Relaxed)
@@ -384,7 +382,7 @@ impl Facts {
     }
 
     /// Records when the engine's process started, in seconds since 1970. Returns whether it has restarted: the time is
-    /// later than every earlier one, since an address may stand for several processes.
+    /// later than all earlier ones. Several processes behind one address report different times in turn.
     pub fn learn_start(&self, now: Millis, started: f64) -> bool {
         let mut ledger = self.ledger.lock();
         let is_later = ledger.started.is_some_and(|before| started > before + 1.0);
@@ -403,8 +401,8 @@ impl Facts {
 
 // Queries.
 impl Facts {
-    /// Makes every query due: the worker is new, or its engine has restarted. Another engine may be there, so only its
-    /// list of models counts until the answers come.
+    /// Makes every query due, for a new worker or a restarted engine. Since another engine may run there, forgets all
+    /// facts but the models, a configured capacity, and the dialect in use.
     pub fn begin(&self, now: Millis) {
         self.asleep.store(false, Ordering::Release);
         self.shares_inputs.store(true, Ordering::Relaxed);
@@ -422,7 +420,7 @@ impl Facts {
         self.wake.notify_one();
     }
 
-    /// Ends the queries until [`Facts::begin`]: the engine is down.
+    /// Stops the queries until [`Facts::begin`], because the engine is down.
     pub fn pause(&self) {
         let mut ledger = self.ledger.lock();
         ledger.models.pause();
@@ -453,7 +451,7 @@ impl Facts {
         self.ledger.lock().schedule(query).asked();
     }
 
-    /// Records that a query was answered, and when to repeat it. Returns the failure that this ends.
+    /// Records that a query was answered, and when to repeat it. Returns the failure that the answer ends.
     pub fn answered(&self, query: Query, now: Millis, interval: Millis) -> Option<ProbeFailure> {
         let mut ledger = self.ledger.lock();
         let ended = ledger.schedule(query).answered(now, interval);
@@ -462,8 +460,9 @@ impl Facts {
         ended
     }
 
-    /// Records that a query was not answered, or not readably. The value is kept, and the query repeated after a pause
-    /// that grows from `shortest` to `longest`. Returns whether it is the first failure since an answer.
+    /// Records that a query was not answered, or that its answer is unreadable. The value is kept, and the query is
+    /// repeated after a pause that grows from `shortest` to `longest`. Returns whether this is the first failure since
+    /// an answer.
     pub fn failed(&self, query: Query, now: Millis, error: String, [shortest, longest]: [Millis; 2]) -> bool {
         self.forget_refuted(|_, until| until > now);
         let mut ledger = self.ledger.lock();
@@ -473,15 +472,15 @@ impl Facts {
         is_first
     }
 
-    /// Asks for the list of models at once, as often as a small allowance permits. Returns the number of the answer to
-    /// wait for; `None` while the queries are paused.
+    /// Makes the query for the models due at once, as often as a small allowance permits. Returns the number of the
+    /// answer to wait for; `None` while the queries are paused.
     pub fn doubt(&self, now: Millis) -> Option<u64> {
         let number = self.ledger.lock().models.doubt(now)?;
         self.wake.notify_one();
         Some(number)
     }
 
-    /// Waits for the answer of this number, or a failure in its place.
+    /// Waits for the answer with this number, or for a failure in its place.
     pub async fn wait_for_answer(&self, query: Query, number: u64) {
         let mut done = self.counter(query).subscribe();
         // The sender is in `self`, so the channel is open.

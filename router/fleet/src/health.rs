@@ -1,7 +1,7 @@
 //! Health of a worker, judged over several probes.
 //!
-//! A new worker is healthy after its first success. Engines answer probes from the thread that builds batches, so a late
-//! probe while the worker has requests counts half, and does not take it out: a worker whose probes are [late](
+//! A new worker is healthy after its first success. Engines answer probes from the thread that builds batches, so a
+//! late probe while the worker has requests counts half, and does not take it out: a worker whose probes are [late](
 //! Health::is_late) is passed over while others remain ([`rotation`](crate::rotation)).
 
 use std::num::NonZeroU32;
@@ -13,20 +13,20 @@ use policy::units::Millis;
 pub enum Probe {
     /// The worker is healthy.
     Well,
-    /// No response in time, but responses to requests arrive.
+    /// The probe was not answered in time, but responses to requests arrive.
     Busy,
-    /// No response in time while the worker has requests.
+    /// The probe was not answered in time while the worker has requests.
     Late,
-    /// Refused, failed, or no response from an idle worker.
+    /// The probe was refused, failed, or was not answered in time by an idle worker.
     Bad,
 }
 
-/// The probes of a worker that have failed since the last one that succeeded.
+/// The failed probes of a worker since the last one that succeeded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeFailure {
-    /// Error of the last one.
+    /// Error of the last failed probe.
     pub error: String,
-    /// Time of the first one.
+    /// Time of the first failed probe.
     pub since: Millis,
 }
 
@@ -43,7 +43,6 @@ pub struct Health {
 }
 
 impl Health {
-    /// Creates a state without observations.
     pub fn new(unhealthy_after: NonZeroU32, healthy_after: NonZeroU32) -> Self {
         Self {
             unhealthy_after: unhealthy_after.get(),

@@ -22,10 +22,10 @@ const NEWS: f64 = 0.05;
 /// Largest accepted lead of another replica's epoch over this clock: an hour.
 const MOST_AHEAD_US: u64 = 3_600_000_000;
 
-/// Content of a hint. Each is idempotent and states how many leading tokens of the conversation it keeps or protects.
+/// Content of a hint. A hint is idempotent and states how many leading tokens of the conversation it keeps or protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Keep the first tokens of the conversation; the rest may be evicted first.
+    /// All but the first tokens of the conversation may be evicted first.
     Trim {
         /// Tokens to keep.
         keep: Tokens,
@@ -35,7 +35,7 @@ pub enum Kind {
         /// Leading tokens that other conversations share.
         keep: Tokens,
     },
-    /// Many conversations use the first tokens: remove any evict-first mark from them.
+    /// Many conversations use the first tokens: the worker removes evict-first marks from them.
     Protect {
         /// Leading tokens that other conversations share.
         keep: Tokens,
@@ -65,11 +65,10 @@ impl Kind {
 /// A queued hint.
 #[derive(Clone, Debug)]
 pub struct Hint {
-    /// Name of the conversation at the worker.
+    /// Name of the conversation on the worker.
     pub session: Arc<str>,
-    /// Content of the hint.
     pub kind: Kind,
-    /// Number on this worker: of two hints about one conversation the higher one counts.
+    /// Number of the hint on this worker: of two hints about one conversation the one with the higher number counts.
     pub epoch: u64,
 }
 
@@ -105,7 +104,7 @@ impl SentObjective {
     }
 }
 
-/// Queue of one worker.
+/// Queue of hints for one worker.
 #[derive(Debug, Default)]
 pub struct HintQueue {
     state: Mutex<State>,
@@ -136,7 +135,7 @@ fn unix_us() -> u64 {
 
 impl HintQueue {
     /// Advances the epoch past one that another replica has sent to this worker. Ignores epochs more than
-    /// [`MOST_AHEAD_US`] ahead of this clock: the worker would ignore all later hints.
+    /// [`MOST_AHEAD_US`] ahead of this clock, after which the worker would ignore all later hints.
     pub fn observe_epoch(&self, epoch: u64) {
         if epoch <= unix_us().saturating_add(MOST_AHEAD_US) {
             let mut state = self.state.lock();
@@ -144,7 +143,7 @@ impl HintQueue {
         }
     }
 
-    /// Queues a hint, replacing one about the same conversation.
+    /// Queues a hint, which replaces one of the same sort about the same conversation.
     pub fn push(&self, session: Arc<str>, kind: Kind) {
         let mut state = self.state.lock();
         let epoch = state.next_epoch();
@@ -160,7 +159,7 @@ impl HintQueue {
         self.wake.notify_one();
     }
 
-    /// Queues the objective if it differs from the last one sent. Returns whether it does.
+    /// Queues the objective if it differs from the last one that the worker accepted. Returns whether it does.
     pub fn objective(&self, objective: SentObjective) -> bool {
         let mut state = self.state.lock();
         let news = state.told.is_none_or(|told| objective.differs(&told));
@@ -193,7 +192,7 @@ impl HintQueue {
         self.wake.notified().await;
     }
 
-    /// Takes the queued objective, with its epoch.
+    /// Takes the queued objective, and the epoch for it.
     #[must_use]
     pub fn take_objective(&self) -> Option<(SentObjective, u64)> {
         let mut state = self.state.lock();
@@ -201,7 +200,7 @@ impl HintQueue {
         Some((objective, state.next_epoch()))
     }
 
-    /// Takes the oldest hints, up to one message.
+    /// Takes the oldest hints, as many as fit in one message.
     #[must_use]
     pub fn take(&self) -> Vec<Hint> {
         let mut state = self.state.lock();

@@ -12,13 +12,12 @@ use super::breaker::BreakerPass;
 use super::worker::Worker;
 use crate::clock::Clock;
 
-/// A request in flight.
 #[derive(Debug)]
 pub struct InFlight {
     worker: Arc<Worker>,
     clock: Clock,
     ticket: Option<Ticket>,
-    /// Taken when the outcome is reported to the breaker.
+    /// The breaker's pass, until the outcome is reported.
     pass: Option<BreakerPass>,
     answered: bool,
 }
@@ -38,7 +37,6 @@ impl Worker {
 }
 
 impl InFlight {
-    /// Returns the worker of the request.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
     }
@@ -93,7 +91,7 @@ impl InFlight {
         self.worker.declined(now, after);
     }
 
-    /// Withdraws a trial that shows nothing.
+    /// Withdraws a trial whose outcome is undecided.
     fn withdraw(&mut self, now: Millis) {
         if let Some(pass @ BreakerPass::Trial) = self.pass.take() {
             self.worker.with_breaker(now, |breaker| breaker.undecided(pass));

@@ -43,14 +43,14 @@ pub struct Fleet {
     workers: ArcSwap<Vec<Arc<Worker>>>,
     /// Locked while the list changes.
     changing: Mutex<()>,
-    /// Notifies when a worker joins or is to leave.
+    /// Notification that a worker joins or is to leave.
     changed: watch::Sender<()>,
 }
 
-/// Reason why a worker cannot join.
+/// The reason why a worker cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
-    /// Another worker has the name.
+    /// Another worker has this name.
     #[error("a worker of this name is already in the fleet")]
     NameTaken,
     /// The previous worker of this name still has requests in flight.
@@ -64,7 +64,6 @@ pub enum JoinError {
 }
 
 impl Fleet {
-    /// Creates a fleet of these workers.
     #[must_use]
     pub fn new(workers: Vec<Arc<Worker>>) -> Self {
         Self {
@@ -74,8 +73,8 @@ impl Fleet {
         }
     }
 
-    /// Adds a worker. `make` gets its slot and prepares per-slot state before the worker becomes visible.
-    /// Fails if the name is taken or the fleet is full.
+    /// Adds a worker. `make` gets its slot and prepares per-slot state before the worker becomes visible. Fails if the
+    /// name is taken, or no slot is free.
     pub fn join(
         &self,
         name: &str,
@@ -118,7 +117,7 @@ impl Fleet {
         before
     }
 
-    /// Subscribes to workers joining and leaving.
+    /// Returns a receiver of notifications that a worker joins or is to leave.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -160,15 +159,15 @@ impl Fleet {
             .map(Arc::clone)
     }
 
-    /// Returns whether any worker may be given turns.
+    /// Returns whether any worker may get turns.
     #[must_use]
     pub fn any_ready(&self) -> bool {
         self.workers.load().iter().any(|worker| worker.is_ready())
     }
 
-    /// Returns whether workers serve different models, so that the model of a request decides where it may go. A worker
-    /// whose models are unknown may differ from one whose models are known. Workers that are down count: their models
-    /// are no other worker's.
+    /// Returns whether workers serve different models, so that the model of a request decides which workers may get it.
+    /// A worker whose models are unknown may differ from one whose models are known. Workers that are down count, since
+    /// no other worker may have their models.
     #[must_use]
     pub fn models_differ(&self) -> bool {
         let workers = self.workers.load();
@@ -296,7 +295,7 @@ mod tests {
         );
     }
 
-    /// Returns a fleet of workers with these addresses and models; no models are unknown ones.
+    /// Returns a fleet of workers with these addresses and models. An empty list of models stands for unknown ones.
     fn fleet(workers: &[(&str, &[&str])]) -> Fleet {
         let config = config();
         let worker = |(slot, (url, models)): (usize, &(&str, &[&str]))| {

@@ -12,7 +12,7 @@ const PAUSE_MS: u64 = 60_000;
 pub struct LogRateLimit(AtomicU64);
 
 impl LogRateLimit {
-    /// Returns whether a message is due, and if so records it.
+    /// Returns whether a message is due. If so, records it as logged.
     pub fn is_due(&self, now: Millis) -> bool {
         let now = now.0.max(0.0) as u64 + 1;
         let is_due = |last: u64| (last == 0 || now >= last.saturating_add(PAUSE_MS)).then_some(now);

@@ -11,15 +11,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminState {
-    /// No override.
+    /// There is no override.
     None,
-    /// Gets only turns that no other worker can answer.
+    /// The worker gets only turns that no other worker can answer.
     Cordoned,
-    /// Gets no new turns, and finishes those it has.
+    /// The worker gets no new turns, and finishes those it has.
     Draining,
-    /// Leaving the fleet: like draining, and removed once its turns have ended.
+    /// The worker is leaving the fleet: like draining, and removed once its turns have ended.
     Leaving,
-    /// Removed: its slot is free.
+    /// The worker is removed. Its slot may be reused some seconds later.
     Gone,
 }
 
@@ -30,7 +30,7 @@ impl AdminState {
     }
 }
 
-/// A [`AdminState`] that every routing decision reads.
+/// An [`AdminState`] that every routing decision reads.
 #[derive(Debug, Default)]
 pub(super) struct AtomicAdminState(AtomicU8);
 
@@ -63,19 +63,18 @@ impl AtomicAdminState {
 /// A cost that an operator measured and sent to the running router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Measured cost.
     pub cost: PrefillCost,
     /// Time of the measurement, in seconds since 1970.
     pub at_unix_s: u64,
-    /// Share of the variance that it explains.
+    /// Share of the variance that the cost explains.
     pub r_squared: f64,
 }
 
-/// An α set by an operator.
+/// A value of α set by an operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PinnedAlpha {
-    /// The α, in ms per uncached token.
+    /// Value of α, in milliseconds per uncached token.
     pub alpha_ms_per_token: f64,
-    /// Time at which it expires, by the router's clock; `None` for never.
+    /// Time at which the value expires, by the router's clock; `None` for never.
     pub until: Option<Millis>,
 }

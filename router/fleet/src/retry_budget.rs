@@ -31,13 +31,12 @@ impl RetryBudget {
         }
     }
 
-    /// Records a request.
     pub fn request(&mut self, now: Millis) {
         self.fade(now);
         self.requests += 1.0;
     }
 
-    /// Takes a retry out of the budget; returns whether one was available.
+    /// Takes a retry out of the budget. Returns whether one was available.
     pub fn take(&mut self, now: Millis) -> bool {
         self.fade(now);
         let left = self.left();
@@ -48,7 +47,7 @@ impl RetryBudget {
         true
     }
 
-    /// Returns the retries available as of the last recorded time.
+    /// Returns the number of retries available as of the last recorded time.
     pub fn left(&self) -> f64 {
         self.share * self.requests + self.floor - self.retries
     }

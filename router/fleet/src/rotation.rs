@@ -1,9 +1,9 @@
 //! Selects the workers that may be given turns among the healthy ones, by breakers and slow starts, and bounds both.
 //!
 //! If many breakers open at once, the remaining workers get all the load and fail in turn. So open breakers and late
-//! probes withhold turns from at most a share of the eligible workers, the worst first, and never from the last one. This
-//! is evaluated among the workers that serve the model: a bound over the whole fleet could withhold a model's only two
-//! workers.
+//! probes withhold turns from at most a share of the eligible workers, the worst first, and never from the last one.
+//! This is evaluated among the workers that serve the model: a bound over the whole fleet could withhold a model's only
+//! two workers.
 //!
 //! A restarted worker is cold and idle, so that every policy prefers it. For a while its requests in flight are capped
 //! at a growing share, from none to all, of those of the busiest other worker, and at least one. Unlike an added cost,
@@ -16,23 +16,24 @@ use policy::route::WorkerView;
 
 use super::breaker::BreakerState;
 
-/// A worker's condition beside its view.
+/// A worker's condition, which its view does not show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Condition {
-    /// What its breaker admits.
+    /// The requests that the worker's breaker admits.
     pub breaker: BreakerState,
-    /// Failed share of its requests: the highest is withheld first.
+    /// Failed share of the worker's requests. Workers with the highest share are withheld first.
     pub failing: f64,
-    /// Progress of its slow start, from 0 to 1.
+    /// Progress of the worker's slow start, from 0 to 1.
     pub started: f64,
-    /// Whether its probes are late.
+    /// Whether the worker's probes are late.
     pub late: bool,
-    /// Whether another worker is preferred: it has declined a request, or this request has failed there.
+    /// Whether another worker is preferred, because this one has declined a request, or has failed the same request
+    /// before.
     pub is_avoided: bool,
 }
 
 impl Condition {
-    /// A closed breaker and a finished start.
+    /// The condition of a closed breaker and a finished start.
     pub const WELL: Self = Self {
         breaker: BreakerState::Closed,
         failing: 0.0,
@@ -46,8 +47,8 @@ impl Condition {
     }
 }
 
-/// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers and late
-/// probes withhold at most `max_share` of the ready workers and never all. Returns how many open breakers were
+/// Clears `ready` of workers that should not be given turns. `conditions` are in the order of `views`. Breakers and
+/// late probes withhold at most `max_share` of the ready workers and never all. Returns how many open breakers were
 /// overridden.
 pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64) -> usize {
     debug_assert_eq!(views.len(), conditions.len());

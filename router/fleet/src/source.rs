@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Source of a worker's registration, which also decides when it leaves.
+/// The source of a worker's registration, which also decides when the worker leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -21,7 +21,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns whether it is a discovery source.
+    /// Returns whether workers are discovered by this source.
     pub fn finds(self) -> bool {
         matches!(self, Self::Kubernetes | Self::Dns | Self::File)
     }

@@ -32,36 +32,33 @@ mod trust;
 pub use load::Load;
 use trust::Trust;
 
-/// One worker: its identity, configuration and state.
+/// A worker: its identity, configuration and state.
 #[derive(Debug)]
 pub struct Worker {
-    /// Slot.
     pub id: WorkerId,
-    /// Configuration.
     pub spec: config::Worker,
-    /// What is known of its engine.
+    /// The known facts about the worker's engine.
     pub facts: Facts,
-    /// Hints to be sent.
     pub hints: HintQueue,
     /// Recent errors of predicted times to first token.
     pub errors: Mutex<Errors>,
     /// Rate limit for the warning about implausible claims of the worker.
     pub doubted: LogRateLimit,
-    /// Address, if the url names one and no path.
+    /// Address, if the URL names one and no path.
     pub endpoint: Option<SocketAddr>,
-    /// When it joined: older data of its slot belongs to another worker.
+    /// Time at which the worker joined. Older data of its slot belongs to another worker.
     pub joined: Millis,
-    /// Source of its registration.
+    /// Source of the worker's registration.
     pub source: Source,
     offered: AtomicBool,
-    /// Connections to it, for turns without TLS.
+    /// Connections to the worker, for turns without TLS.
     pub origin: Option<Arc<Origin>>,
     load: Mutex<Load>,
     health: Mutex<Health>,
     failing: Mutex<Option<ProbeFailure>>,
     well: AtomicBool,
     admin_state: AtomicAdminState,
-    /// When it was removed, in milliseconds.
+    /// Time of the worker's removal, in milliseconds.
     gone_at: AtomicU64,
     pinned: Mutex<Option<PinnedAlpha>>,
     is_pinned: AtomicBool,
@@ -69,7 +66,7 @@ pub struct Worker {
     trust: Mutex<Trust>,
     /// Whether `trust` limits the worker.
     is_watched: AtomicBool,
-    /// Whether its probes are late.
+    /// Whether the worker's probes are late.
     late: AtomicBool,
     bytes_seen: AtomicU64,
     progress: Mutex<Progress>,
@@ -81,21 +78,21 @@ pub struct Worker {
     slowdown: ArcSwapOption<Slowdown>,
 }
 
-/// What slow workers cost the turns of one worker.
+/// How slow a worker is, and the part of its queue that slow workers cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slowdown {
-    /// How slow the worker itself is.
+    /// How slow the worker itself is; `None` if it is not slow.
     pub own: Option<Slow>,
-    /// Share of its queue that slow workers cause.
+    /// Share of the worker's queue that slow workers cause.
     pub queue_share: f64,
 }
 
 /// The last observed progress of a worker's responses.
 #[derive(Clone, Copy, Debug)]
 struct Progress {
-    /// The count of response bytes.
+    /// Count of response bytes.
     bytes: u64,
-    /// When it last grew, or the worker had no request.
+    /// Time at which the count last grew, or the worker last had no request.
     at: Millis,
 }
 
@@ -158,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Sets the source of the worker, and whether that allows it to be given turns.
+    /// Sets the source of the worker, and whether that source allows the worker to get turns.
     #[must_use]
     pub fn with_source(mut self, source: Source, offered: bool) -> Self {
         self.source = source;
@@ -166,13 +163,12 @@ impl Worker {
         self
     }
 
-    /// Returns the name in metrics, logs and response headers.
+    /// Returns the worker's name in metrics, logs and response headers.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// Sets what slow workers cost its turns.
     pub fn set_slowdown(&self, slowdown: Slowdown) {
         let any = (slowdown != Slowdown::default()).then(|| Arc::new(slowdown));
         if any.is_some() || self.slowdown.load().is_some() {
@@ -180,24 +176,24 @@ impl Worker {
         }
     }
 
-    /// Returns what slow workers cost its turns.
     pub fn slowdown(&self) -> Slowdown {
         self.slowdown.load().as_deref().copied().unwrap_or_default()
     }
 
-    /// Returns whether it caches inputs of an embedding model without a salt; true until the worker has reported it.
+    /// Returns whether the engine caches inputs of an embedding model without a salt; true until the engine has
+    /// reported it.
     #[must_use]
     pub fn shares_inputs(&self) -> bool {
         self.facts.shares_inputs()
     }
 
-    /// Returns whether it may be given turns: healthy, offered by its source and without an override.
+    /// Returns whether the worker may get turns: it is healthy, offered by its source and without an override.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_well() && self.is_offered() && self.admin_state() == AdminState::None
     }
 
-    /// Returns whether it may be given turns that only it can answer, which a cordon permits.
+    /// Returns whether the worker may get turns that only it can answer, which a cordon permits.
     #[must_use]
     pub fn accepts_pinned(&self) -> bool {
         self.is_well()
@@ -205,24 +201,23 @@ impl Worker {
             && matches!(self.admin_state(), AdminState::None | AdminState::Cordoned)
     }
 
-    /// Returns whether its source allows it to be given turns.
+    /// Returns whether the worker's source allows it to get turns.
     #[must_use]
     pub fn is_offered(&self) -> bool {
         self.offered.load(Ordering::Acquire)
     }
 
-    /// Sets whether its source allows it to be given turns. Returns the previous value.
+    /// Sets whether the worker's source allows it to get turns. Returns the previous value.
     pub fn set_offered(&self, offered: bool) -> bool {
         self.offered.swap(offered, Ordering::AcqRel)
     }
 
-    /// Returns whether probes find it healthy.
+    /// Returns whether probes find the worker healthy.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.well.load(Ordering::Acquire) && self.admin_state() != AdminState::Gone
     }
 
-    /// Returns the administrative state.
     #[must_use]
     pub fn admin_state(&self) -> AdminState {
         self.admin_state.get()
@@ -276,7 +271,7 @@ impl Worker {
         *self.failing.lock() = None;
     }
 
-    /// Returns the probes that have failed since one succeeded, if any.
+    /// Returns the failed probes since the last one that succeeded, if any.
     #[must_use]
     pub fn failing(&self) -> Option<ProbeFailure> {
         self.failing.lock().clone()
@@ -293,20 +288,20 @@ impl Worker {
         self.tells_cached.load(Ordering::Relaxed).then_some(0)
     }
 
-    /// Returns whether a response has reported cached tokens since it became healthy.
+    /// Returns whether a response has reported cached tokens since the worker became healthy.
     #[must_use]
     pub fn reports_cached(&self) -> bool {
         self.tells_cached.load(Ordering::Relaxed)
     }
 
-    /// Returns whether its probes are late: it is passed over while other workers remain.
+    /// Returns whether the worker's probes are late. Such a worker is passed over while others remain.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns for how long it has had requests and sent nothing. Progress is noticed when this is called, as each probe
-    /// does.
+    /// Returns for how long the worker has had requests and sent nothing. Progress is noticed only when this is called,
+    /// as each probe does.
     pub fn silent_for(&self, now: Millis) -> Millis {
         let (bytes, is_idle) = (self.bytes_seen(), self.with_load(|load| load.in_flight == 0));
         let mut progress = self.progress.lock();
@@ -316,31 +311,29 @@ impl Worker {
         now - progress.at
     }
 
-    /// Returns the bytes of responses received, without streams' events before the first token: a worker that sends is
-    /// alive, whatever its probes say.
+    /// Returns the number of response bytes received, without streams' events before the first token. A worker that
+    /// sends is alive, whatever its probes report.
     #[must_use]
     pub fn bytes_seen(&self) -> u64 {
         self.bytes_seen.load(Ordering::Relaxed)
     }
 
-    /// Counts response bytes.
     pub fn count_bytes(&self, bytes: usize) {
         self.bytes_seen.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the hint dialect.
     #[must_use]
     pub fn dialect(&self) -> Arc<dyn Dialect> {
         self.facts.dialect()
     }
 
-    /// Returns whether hints about conversations can be sent outside of requests.
+    /// Returns whether hints about conversations can be sent to the worker outside of requests.
     #[must_use]
     pub fn hears_hints(&self) -> bool {
         self.dialect().hears_hints()
     }
 
-    /// Returns whether the objective can be sent.
+    /// Returns whether objectives can be sent to the worker.
     #[must_use]
     pub fn takes_objective(&self) -> bool {
         let terms = Terms {
@@ -351,32 +344,32 @@ impl Worker {
         self.dialect().objective(&terms).is_some()
     }
 
-    /// Returns the models as the worker lists them, if known.
+    /// Returns the models that the worker lists, if known.
     #[must_use]
     pub fn models(&self) -> Option<Arc<Listed>> {
         self.facts.models()
     }
 
-    /// Returns the longest prompt and response together that it lists for this model, else for another one.
+    /// Returns the longest context, prompt and response together, that is listed for this model, else for another one.
     #[must_use]
     pub fn context(&self, model: &str) -> Option<u64> {
         self.models()?.context(model)
     }
 
-    /// Returns whether it serves this model.
+    /// Returns whether the worker serves this model.
     #[must_use]
     pub fn serves(&self, model: &str) -> Serves {
         self.facts.serves(model)
     }
 
-    /// Returns whether this is its host, by the name or the address that is configured.
+    /// Returns whether `host` is the worker's, by the configured name or address.
     pub(crate) fn has_host(&self, host: &str) -> bool {
         let own = self.spec.url.host().unwrap_or_default();
         own.trim_matches(['[', ']']).eq_ignore_ascii_case(host)
     }
 
-    /// Returns whether this is its host and port. An engine that does not know its host names the unspecified or the
-    /// local one.
+    /// Returns whether `host` and `port` are the worker's. An engine that does not know its host names the unspecified
+    /// or the local one.
     pub(crate) fn has_address(&self, host: &str, port: Option<u16>) -> bool {
         let url = &self.spec.url;
         let default = if url.scheme_str() == Some("https") {

@@ -6,8 +6,8 @@
 //! path/select ◀─────────────────────────────────────────────────┘
 //! ```
 //!
-//! A finished turn puts a [`Observation`] into a bounded queue, and one task applies the queue, so no client waits for a
-//! regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
+//! A finished turn puts an [`Observation`] into a bounded queue, and one task applies the queue, so no client waits for
+//! a regression or for room on a worker. When the queue is full, observations are dropped and counted: learning from a
 //! sample is better than learning late. The routing decision reads one atomic pointer and one table of conversations,
 //! whose lock is held for a single look-up.
 
@@ -44,18 +44,18 @@ use fleet::Worker;
 
 const QUEUE: usize = 4096;
 
-/// Observation of a completed turn.
+/// The observation of a completed turn.
 #[derive(Debug)]
 pub struct Observation {
     /// Worker that served the turn.
     pub worker: WorkerId,
     /// Worker that served the conversation's previous turn, if it was a different one.
     pub left: Option<WorkerId>,
-    /// Conversation: its key, and the name that is passed to workers.
+    /// Key of the conversation, and its name as passed to workers.
     pub conversation: Option<(u64, Arc<str>)>,
     /// Class of the turn as known when it was sent.
     pub class: Class,
-    /// How the response ended.
+    /// Reason for which the response ended.
     pub finish: Finish,
     /// Whether the client marked the turn as the conversation's last.
     pub last: bool,
@@ -63,9 +63,7 @@ pub struct Observation {
     pub arrived: Millis,
     /// Time at which the response was complete.
     pub ended: Millis,
-    /// Prompt tokens.
     pub prompt: Tokens,
-    /// Response tokens.
     pub response: Tokens,
     /// Prompt tokens that the worker found in its cache: as reported by the worker, else as predicted.
     pub cached: Tokens,
@@ -75,7 +73,7 @@ pub struct Observation {
     pub prefill: Option<Sample>,
     /// Time to first token beyond the queue and prefill times that the engine reports.
     pub beside: Option<Millis>,
-    /// Tokens cached with hints and without, where this comparison is tracked.
+    /// Cached tokens with hints and without, where both are tracked.
     pub compared: Option<Compared>,
     /// Prefill cost assumed at routing time.
     pub cost: PrefillCost,
@@ -89,7 +87,7 @@ pub struct Observation {
     pub end: Option<PrefixHash>,
     /// Keys of the prompt.
     pub chain: Arc<Chain>,
-    /// Tokens per unit of the chain's ends, for this prompt.
+    /// Tokens per unit of the chain's ends, in this prompt.
     pub tokens_per_unit: f64,
 }
 
@@ -110,7 +108,7 @@ impl Observation {
     }
 }
 
-/// A first token so late that the worker's cost must have changed; learned from at once.
+/// A first token so late that the worker's cost must have changed, which the learner applies at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Late {
     /// Worker that served the turn.
@@ -141,24 +139,24 @@ pub struct Begun {
 /// An entry of the learner's queue.
 #[derive(Debug)]
 pub enum LearnerEvent {
-    /// A completed turn.
+    /// A turn is complete.
     Turn(Box<Observation>),
-    /// A late first token.
+    /// A first token is late.
     Late(Late),
     /// A turn was sent to a worker that has little room left in its cache.
     Sent(WorkerId),
-    /// A stream began.
+    /// A stream has begun.
     Begun(Begun),
 }
 
-/// State learned from responses, each part behind its own lock.
+/// Learned state, each part behind its own lock.
 #[derive(Debug)]
 pub struct Feedback {
     events: mpsc::Sender<LearnerEvent>,
     /// Receiving end of the queue, until the learner takes it.
     waiting: Mutex<Option<mpsc::Receiver<LearnerEvent>>>,
     dropped: AtomicU64,
-    /// α, β, γ of each worker.
+    /// Coefficients α, β, γ of each worker.
     pub costs: Mutex<Costs>,
     /// Prefill counters reported by engines.
     pub counters: Mutex<Counters>,
@@ -166,9 +164,8 @@ pub struct Feedback {
     pub conversations: Mutex<Conversations>,
     /// Value of the ends of silent conversations, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
-    /// Tokens stored by the turns for which a worker should keep room; read when turns are sent.
+    /// Tokens stored by the turns for which a worker should keep room, which are read when turns are sent.
     next_turns: AtomicU64,
-    /// The most recent trims.
     pub recent: Recent,
     /// Prefixes that many conversations share.
     pub shared: Mutex<SharedPrefixes>,
@@ -177,7 +174,7 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// Returns a state without observations.
+    /// Creates a state without observations.
     pub fn new(config: &Config) -> Self {
         let (events, waiting) = mpsc::channel(QUEUE);
         let mut tail = Tail::default();
@@ -227,18 +224,18 @@ impl Feedback {
         Tokens(self.next_turns.load(Ordering::Relaxed))
     }
 
-    /// Sets the value returned by [`Self::next_turns`].
+    /// Publishes the tokens that [`Self::next_turns`] returns.
     pub fn publish_next_turns(&self, tokens: Tokens) {
         self.next_turns.store(tokens.0, Ordering::Relaxed);
     }
 
-    /// Returns the receiving end of the queue, or `None` if it was already taken.
+    /// Takes the receiving end of the queue; `None` if it was taken before.
     #[must_use]
     pub fn take_receiver(&self) -> Option<mpsc::Receiver<LearnerEvent>> {
         self.waiting.lock().take()
     }
 
-    /// Returns the number of observations dropped because the queue was full.
+    /// Returns the number of events dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -264,7 +261,7 @@ impl Feedback {
         self.free_tails.store(Arc::new(tails));
     }
 
-    /// Records a trim.
+    /// Records a trim among the recent ones.
     pub fn trimmed(&self, worker: &Worker, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
         self.recent.push(worker.name(), trim, keep);
     }

@@ -4,8 +4,8 @@
 //! section = kind (4 bytes) · length (8 bytes) · contents · checksum of all of these (8 bytes)
 //! ```
 //!
-//! A damaged section, and one of an unknown kind, is left out and named; the others are read. What people decided and
-//! what is small comes first, so that the beginning of a file suffices before requests are served.
+//! A damaged section, and one of an unknown kind, is left out and named; the others are read. The decisions of
+//! operators and the small sections come first, so that the beginning of a file suffices before requests are served.
 //!
 //! No memory is allocated on the basis of a length alone, and no number is used as an index before it is checked.
 
@@ -28,14 +28,14 @@ const UNDIVIDED: u32 = 7;
 const HEAD: usize = 28;
 /// Length of a section's kind and length.
 const SECTION_HEAD: usize = 12;
-/// Parts that are named before the rest of a file is given up.
+/// Number of parts that are named before the rest of a file is given up.
 const MOST_NAMED: usize = 16;
-/// Most bytes of each section that is a document.
+/// Largest number of bytes of a section that is a document.
 pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
-/// Bytes of a file within which its documents end.
+/// Number of bytes of a file within which its documents end.
 pub const EARLY_BYTES: usize = HEAD + 3 * (MAX_DOCUMENT_BYTES + SECTION_HEAD + 8);
 const NONE: u32 = u32::MAX;
-/// What followed a response: the next turn, or silence of a conversation without or with a name.
+/// What followed a response: the next turn, or silence of a conversation without a name or with one (`NAMED`).
 const NEXT: u8 = 0;
 const SILENT: u8 = 1;
 const NAMED: u8 = 2;
@@ -43,9 +43,9 @@ const NAMED: u8 = 2;
 /// Contents of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Time at which it was taken, in milliseconds since 1970.
+    /// Time at which the snapshot was taken, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// What people decided: JSON, empty for none.
+    /// Decisions of operators: JSON, empty for none.
     pub decisions: Vec<u8>,
     /// The audit log: JSON, empty for none.
     pub audit: Vec<u8>,
@@ -63,37 +63,35 @@ pub struct Contents {
     pub places: Vec<(u64, u64, Kind)>,
     /// Each conversation's last worker, as an index into `workers`; the least recently used first.
     pub last_workers: Vec<(u64, u32)>,
-    /// Each conversation by the last key of its last prompt; the least recently used first.
+    /// Each conversation's key by the key that its next prompt repeats; the least recently used first.
     pub prompts: Vec<(u64, u64)>,
 }
 
-/// State of a message end's position.
+/// The state of a message end's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Counted by a worker.
+    /// A worker counted the tokens.
     Counted,
-    /// Counted by a worker at the end of a conversation.
+    /// A worker counted the tokens at the end of a conversation.
     Tip,
-    /// Estimated by proportion.
+    /// The tokens are estimated by proportion.
     Guessed,
 }
 
 /// A part of a file that is read or left out as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// What people decided.
+    /// Decisions of operators.
     Decisions = 1,
-    /// The audit log.
     Audit = 2,
     /// Costs and habits.
     Learned = 3,
     /// Tokens per byte, by model.
     Models = 4,
-    /// What followed responses.
+    /// Responses and what followed them.
     Outcomes = 5,
-    /// Conversations.
     Conversations = 6,
-    /// Cached prefixes, and where conversations were.
+    /// Cached prefixes, and the last workers of conversations.
     Caches = 7,
 }
 
@@ -131,7 +129,7 @@ impl Section {
     }
 }
 
-/// Reason why a file is not read.
+/// The reason why a file is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file is not a snapshot.
@@ -148,13 +146,13 @@ pub enum FormatError {
 /// A snapshot as far as it can be read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded {
-    /// What was read; parts that cannot be read are empty.
+    /// The parts that were read. Parts that cannot be read are empty.
     pub contents: Contents,
-    /// The parts that cannot be read, for the log.
+    /// Names of the parts that cannot be read, for the log.
     pub left_out: Vec<String>,
 }
 
-/// Encodes a snapshot. A document that is too long is left out: its reader would refuse it.
+/// Encodes a snapshot. A document that is too long is left out, because its reader would refuse it.
 pub fn encode(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -177,7 +175,7 @@ pub fn encode(contents: &Contents) -> Vec<u8> {
     out
 }
 
-/// Decodes a snapshot. Fails if the bytes are none.
+/// Decodes a snapshot. Fails if the bytes are not one, or are one of another version, or their head is damaged.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, FormatError> {
     let (version, rest) = version_of(bytes)?;
     if version == UNDIVIDED {
@@ -190,7 +188,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, FormatError> {
     Ok(sections(head_of(bytes)?, false))
 }
 
-/// Decodes the documents of a snapshot from its first [`EARLY_BYTES`]. Fails if the bytes are none.
+/// Decodes the documents of a snapshot from its first [`EARLY_BYTES`]. Fails like [`decode`].
 pub fn decode_early(bytes: &[u8]) -> Result<Decoded, FormatError> {
     match version_of(bytes)? {
         (UNDIVIDED, _) => Ok(Decoded::default()),
@@ -225,7 +223,7 @@ fn undivided(bytes: &[u8], rest: &[u8]) -> Option<Contents> {
     Reader(contents).undivided().filter(|_| is_whole)
 }
 
-/// Reads the sections, or only the documents where they come `early`.
+/// Reads the sections; if `early`, only the documents.
 fn sections((taken_ms, mut rest): (u64, &[u8]), early: bool) -> Decoded {
     let mut decoded = Decoded::default();
     decoded.contents.taken_ms = taken_ms;
@@ -337,7 +335,7 @@ fn conversation(out: &mut Vec<u8>, talk: &KeptConversation) {
     pair(out, talk.heard.0.to_bits(), talk.ended.0.to_bits());
 }
 
-/// Packs a class without its key: two bits of stage, one of tools, three of how the response ended.
+/// Packs a class without its key: two bits for the stage, one for tools, three for the reason of the response's end.
 fn class_byte(class: TurnClass) -> u8 {
     let stage = Stage::ALL
         .iter()

@@ -1,4 +1,4 @@
-//! What the router has learned, behind its locks: where prefixes live, the length of text in tokens, and where
+//! What the router has learned, behind its locks: where prefixes are cached, the length of text in tokens, and where
 //! conversations are served.
 //!
 //! [`Knowledge::look_up`] uses the strongest evidence per worker (docs/evidence.md): its own cache events (`events`),
@@ -52,20 +52,22 @@ use token_offsets::TokenOffsets;
 pub struct Knowledge {
     residency: Mutex<Residency>,
     index: IndexReader,
-    /// Tokens believed held by each worker, by slot ([`Residency::filled_on`]); published whenever residency changes.
+    /// Tokens that each worker is believed to hold, by slot ([`Residency::filled_on`]); published whenever residency
+    /// changes.
     held: Slots<AtomicU64>,
     events: Slots<EventEvidence>,
     models: Models,
     offsets: TokenOffsets,
     tails: PlainPromptEnds,
     conversations: Conversations,
-    /// Lookups cut short because a writer was preempted.
+    /// Number of lookups cut short because a writer was preempted.
     incomplete: AtomicU64,
     emptied: ClearedCaches,
 }
 
 impl Knowledge {
-    /// Creates an empty state for workers of these capacities and block sizes. Conversations are counted over `window`.
+    /// Creates an empty state for workers of these capacities and block sizes. Conversations are counted over the time
+    /// `window`.
     pub fn new(index_bytes: u64, workers: &[(Tokens, u32)], initial_ratio: f64, window: Millis) -> Self {
         let capacities: Vec<Tokens> = workers
             .iter()
@@ -118,14 +120,14 @@ impl Knowledge {
         self.emptied.heard(worker);
     }
 
-    /// Marks a worker's event stream as paused: the mirror is used until it is live again.
+    /// Marks a worker's event stream as paused. The mirror is used until the stream is live again.
     pub fn evidence_paused(&self, worker: WorkerId) {
         if let Some(events) = self.events.get(worker) {
             events.set_live(false);
         }
     }
 
-    /// Returns the tokens believed held by a worker.
+    /// Returns the tokens that a worker is believed to hold.
     pub fn held(&self, worker: WorkerId) -> Tokens {
         Tokens(
             self.held
@@ -172,7 +174,8 @@ impl Knowledge {
         self.models.set_measured_gap(model, gap);
     }
 
-    /// Removes a worker's residency after it cleared its cache, which workers do when idle: turns in flight are kept.
+    /// Removes a worker's residency except that of turns in flight, after the worker cleared its cache. Workers do so
+    /// while idle.
     pub fn cleared(&self, worker: WorkerId) {
         self.update(worker, |residency| residency.cleared(worker));
     }
@@ -193,7 +196,7 @@ impl Knowledge {
         self.residency.lock().newest(most, worker, copies)
     }
 
-    /// Returns the tokens up to a key on a worker believed to hold it. Writers wait for one walk along a prompt.
+    /// Returns the tokens up to a key, if a worker is believed to hold it. Writers wait for one walk along a prompt.
     pub fn tokens_up_to(&self, worker: WorkerId, key: PrefixHash) -> Option<Tokens> {
         self.residency.lock().tokens_up_to(worker, key)
     }
@@ -255,8 +258,8 @@ impl Knowledge {
         self.conversations.moved(now, session, worker)
     }
 
-    /// Returns the conversation that this prompt continues, or a new one; `None` for a prompt without keys. Further
-    /// turns find the conversation by this prompt.
+    /// Returns the conversation that this prompt continues, or a new one; `None` for a prompt without keys. Later turns
+    /// find the conversation by this prompt.
     pub fn conversation(&self, chain: &Chain) -> Option<u64> {
         self.conversations.of(chain)
     }

@@ -1,4 +1,4 @@
-//! Builds the answers to a gateway.
+//! Answers to a gateway.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::wire::{
 use protocol::error::ApiError;
 use protocol::family::Family;
 
-/// Most bytes of a body in one message, as the protocol recommends.
+/// Largest number of a body's bytes in one message, as the protocol recommends.
 pub(super) const PIECE_BYTES: usize = 62 * 1024;
 
 /// Headers that the gateway manages on its own connections. They are neither read nor changed.
@@ -64,7 +64,7 @@ pub(super) fn piece(
     part(of, Some(response))
 }
 
-/// Returns a body as answers in pieces; at least one if the body ends here.
+/// Returns a body as answers in pieces, at least one if the body ends here.
 pub(super) fn pieces(mut body: Bytes, ends: bool) -> impl Iterator<Item = ProcessingResponse> {
     let mut is_over = body.is_empty() && !ends;
     std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ pub(super) fn pieces(mut body: Bytes, ends: bool) -> impl Iterator<Item = Proces
     })
 }
 
-/// Returns an answer that names these endpoints and changes the request. `body` is a new body, if it changed.
+/// Returns an answer that names these endpoints and changes the request. `body`: the new body, if it changed.
 pub(super) fn picked(
     of: impl FnOnce(PartResponse) -> AnswerPart,
     endpoints: &[SocketAddr],
@@ -114,7 +114,8 @@ pub(super) fn picked(
     }
 }
 
-/// Returns an answer that adds `marks` to the response's head and removes the headers meant for the router.
+/// Returns an answer that adds `marks` to the response's head, and removes the headers of `said_for_router` that
+/// `marks` lacks.
 pub(super) fn answered(said_for_router: &HeaderMap, marks: &HeaderMap) -> ProcessingResponse {
     let response = CommonResponse {
         header_mutation: Some(changes(said_for_router, marks)),

@@ -20,11 +20,11 @@ use super::wire::{BODY_TAGS, ProcessingRequest, ProcessingResponse};
 use tailroute_http::body::{BodyError, PolledFrame};
 use tailroute_http::unread::Unread;
 
-/// Most bytes of a message other than bodies: heads, attributes and metadata.
+/// Largest number of bytes of a message other than bodies: heads, attributes and metadata.
 pub(super) const MOST_BESIDE_BODIES: usize = 256 * 1024;
-/// Most decoded bytes per encoded byte of those: an empty header takes two bytes.
+/// Largest number of decoded bytes per encoded byte other than bodies: an empty header takes two bytes.
 const DECODED_BYTES: usize = 48;
-/// Flag and length before each message.
+/// Length of the flag and the length before each message.
 const PREFIX_BYTES: usize = 5;
 
 pub(super) fn overloaded() -> Status {
@@ -35,7 +35,7 @@ pub(super) fn overloaded() -> Status {
 pub(super) struct Counted {
     body: Incoming,
     prefix: [u8; PREFIX_BYTES],
-    /// Bytes of the prefix received.
+    /// Number of bytes of the prefix received.
     has: usize,
     rest: usize,
     held: usize,
@@ -143,7 +143,7 @@ impl Decoder for BoundedCodec {
     }
 }
 
-/// Returns the bytes of a message that are not body data.
+/// Returns the number of bytes of a message that are not body data.
 fn beside_bodies(mut message: &[u8]) -> Result<usize, prost::DecodeError> {
     let mut beside = 0;
     while !message.is_empty() {

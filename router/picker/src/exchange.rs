@@ -47,7 +47,7 @@ use telemetry::traces::{Stage, Trace};
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
 pub(super) type Outgoing = mpsc::Sender<Going>;
 
-/// Why no worker is named.
+/// The reason why no worker is named.
 enum No {
     /// The client gets an error.
     Refused(ApiError),
@@ -70,7 +70,8 @@ struct Modes {
 }
 
 impl Modes {
-    /// Returns the modes of the first message. A gateway that sends none is built for endpoint pickers.
+    /// Returns the modes of the first message. A gateway that sends none uses full duplex, as one built for endpoint
+    /// pickers.
     fn of(first: &ProcessingRequest) -> Self {
         let duplex = BodyMode::FullDuplexStreamed;
         first.protocol_config.map_or(
@@ -156,13 +157,13 @@ struct Asked {
     deadline: Deadline,
     among: Among,
     has_body: bool,
-    /// The headers as sent by the gateway.
+    /// Headers as the gateway sent them.
     given: HeaderMap,
     trace: Trace,
 }
 
 impl Asked {
-    /// Returns the rate limit headers for its client.
+    /// Returns the rate limit headers for the client.
     fn limits(&self, proxy: &Proxy) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
@@ -183,7 +184,7 @@ impl Exchange<'_> {
         self.out.send((told, None)).await.map_err(|_| No::Gone)
     }
 
-    /// Handles a request without a worker.
+    /// Answers a request for which no worker is named.
     async fn no(&self, no: No, asked: &Asked) -> Result<(), Status> {
         match no {
             No::Gone => {
@@ -223,7 +224,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Picks a worker and names it.
+    /// Picks a worker, and names it to the gateway.
     async fn ask(
         &self,
         inbox: &mut Inbox,
@@ -311,7 +312,7 @@ impl Exchange<'_> {
         Ok((read, body.ended_by_trailers))
     }
 
-    /// Names the worker in the answer to the body, and relays the body.
+    /// Names the worker in the answer to the head or the body, and relays the body.
     async fn name(
         &self,
         pick: Pick,
@@ -385,7 +386,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Ends a request that a limit ends. The gateway answers its client with the error, or cuts the response.
+    /// Ends a request whose limit has passed. The gateway answers its client with the error, or cuts the response.
     fn overran(&self, overrun: Overrun, watchdog: &Watchdog, mut served: Served, asked: &Asked) {
         let error = watchdog.told(overrun);
         if !served.has_head() {
@@ -401,7 +402,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Observes a part of the request or its response. Returns the answer to it.
+    /// Observes a part of the request or its response. Returns the answer to the part.
     fn passes(
         &self,
         message: ProcessingRequest,
@@ -458,7 +459,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Completes with the work, or with the limit that passes first.
+/// Returns the result of the work, or the limit that passes first.
 async fn within<T>(watchdog: &mut Watchdog, work: impl Future<Output = T>) -> Result<T, Overrun> {
     let mut work = pin!(work);
     poll_fn(|cx| match work.as_mut().poll(cx) {

@@ -1,4 +1,4 @@
-//! Parses a request's head as sent by a gateway, and the workers that are eligible for it.
+//! Parses the heads that a gateway sends, and its list of eligible workers.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use protocol::error::ApiError;
 use protocol::{headers, references};
 use proxy::path::among::Among;
 
-/// The header and metadata key of the chosen endpoints.
+/// Header and metadata key of the chosen endpoints.
 pub(super) const DESTINATION: &str = "x-gateway-destination-endpoint";
-/// The metadata namespace, and its key for the endpoint that served.
+/// Metadata namespace of the chosen endpoints, and of the one that served.
 pub(super) const NAMESPACE: &str = "envoy.lb";
 const SERVED: &str = "x-gateway-destination-endpoint-served";
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET: &str = "x-gateway-destination-endpoint-subset";
-/// The attribute with the endpoint that served, if a plain Envoy is configured to send it.
+/// Attribute with the endpoint that served, if a plain Envoy is configured to send it.
 const UPSTREAM: &str = "upstream.address";
 
-/// Most fields of a head: the data port's hundred, and HTTP/2's pseudo-headers.
+/// Largest number of fields of a head: the data port's hundred, and HTTP/2's pseudo-headers.
 const MOST_FIELDS: usize = 104;
 
 /// Parses the head of a request. Fails if it is invalid or exceeds the data port's limits on fields and bytes.
@@ -87,7 +87,7 @@ pub(super) fn response(said: &wire::HttpHeaders) -> (StatusCode, HeaderMap) {
     (status, headers)
 }
 
-/// Returns the response headers that workers set for the router only.
+/// Returns the names of the response's headers that only the router may set, with empty values.
 pub(super) fn routers_own(said: &wire::HttpHeaders) -> HeaderMap {
     let all = said.headers.iter().flat_map(|headers| &headers.headers);
     let names = all.filter_map(|header| HeaderName::from_bytes(header.key.as_bytes()).ok());

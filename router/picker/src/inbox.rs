@@ -18,9 +18,9 @@ use tailroute_http::unread::Unread;
 pub(super) struct Inbox {
     proxy: Arc<Proxy>,
     incoming: Streaming<SizedMessage>,
-    /// The memory reservation of the latest message, until the next one comes or it is taken.
+    /// Reservation of memory for the latest message, until the next one arrives or it is taken.
     room: Option<Unread>,
-    /// A message received while waiting for the gateway to close.
+    /// Message that arrived while the gateway's hang-up was awaited.
     kept: Option<ProcessingRequest>,
 }
 
@@ -34,7 +34,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the memory reservation of the latest message, to hold as long as the message is.
+    /// Takes the reservation of memory for the latest message, to be held as long as the message is.
     pub(super) fn take_room(&mut self) -> Option<Unread> {
         self.room.take()
     }
@@ -61,8 +61,8 @@ impl Inbox {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Waits until the gateway closes or resets the stream. If a message comes instead, it is kept and this pends
-    /// forever: only one message is read ahead.
+    /// Waits until the gateway closes or resets the stream. If a message arrives instead, it is kept, and this never
+    /// completes: only one message is read ahead.
     pub(super) async fn hung_up(&mut self) {
         std::future::poll_fn(|cx| {
             if self.kept.is_some() {
@@ -80,7 +80,7 @@ impl Inbox {
         .await;
     }
 
-    /// Returns the request's body, which comes next.
+    /// Returns the request's body, which is to arrive next.
     pub(super) fn body(&mut self, is_one_piece: bool) -> RequestBody<'_> {
         RequestBody {
             inbox: self,
@@ -93,10 +93,10 @@ impl Inbox {
 
 pub(super) struct RequestBody<'a> {
     inbox: &'a mut Inbox,
-    /// The first message contains the whole body, even if it does not say that it is the end: trailers may follow.
+    /// Whether the first message contains the whole body, even if it does not mark the end: trailers may follow.
     is_one_piece: bool,
     is_over: bool,
-    /// Trailers, which must be answered, ended the body.
+    /// Whether trailers, which must be answered, ended the body.
     pub(super) ended_by_trailers: bool,
 }
 

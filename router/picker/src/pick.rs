@@ -26,7 +26,7 @@ use proxy::path::select::Choice;
 use proxy::path::{self, models, named};
 
 pub(super) struct Pick {
-    /// The best endpoint, followed by fallbacks in order.
+    /// Best endpoint, followed by fallbacks in order.
     pub(super) endpoints: Vec<SocketAddr>,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -122,7 +122,8 @@ fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     endpoints
 }
 
-/// Returns whether a request prepared for `picked` is valid here too: the gateway sends the same one to both.
+/// Returns whether a request prepared for `picked` is valid on this worker too. The gateway sends the same request to
+/// both.
 fn stands_in(worker: &Worker, picked: &Worker) -> bool {
     let (spec, other) = (&worker.spec, &picked.spec);
     spec.rank == other.rank

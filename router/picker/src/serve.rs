@@ -1,7 +1,8 @@
 //! The endpoint picker's port: HTTP/2 connections of gateways, with a stream of messages per request.
 //!
-//! Connections, streams per connection, message sizes and pending output per stream are bounded. Each request has a task,
-//! which ends with the gateway's stream, so that its limits hold while the gateway reads nothing. At the connection limit, a connection without streams is closed for a new one.
+//! Connections, streams per connection, message sizes and pending output per stream are bounded. Each request has a
+//! task, which ends with the gateway's stream, so that its limits hold while the gateway reads nothing. At the
+//! connection limit, a connection without streams is closed for a new one.
 
 use std::convert::Infallible;
 use std::io;
@@ -38,11 +39,11 @@ use state::supervise::{Task, until_done};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Pending messages to a gateway, per request.
+/// Largest number of pending messages to a gateway, per request.
 const WAITING: usize = 4;
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
-/// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
+/// Accepts connections until the router drains. Each connection holds a receiver of the phase while it is served.
 pub async fn run(
     proxy: Arc<Proxy>,
     settings: EndpointPicker,
@@ -156,7 +157,8 @@ async fn connection(
     }
 }
 
-/// Performs the TLS handshake, if TLS is on, and waits for the first byte, so that a silent connection takes no slot.
+/// Performs the TLS handshake, if TLS is on, or waits for the first byte, so that a silent connection ends with
+/// `limits.header_timeout_s`.
 async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
     let limit = proxy.state.config.limits.header_timeout;
     let opening = async {
@@ -214,7 +216,7 @@ impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Process
 
 /// The response stream of one request. Dropping it ends the exchange.
 struct Conversation {
-    /// The exchange, until its end was read.
+    /// Task of the exchange, until its result was read.
     talking: JoinSet<Result<(), Status>>,
     told: mpsc::Receiver<Going>,
     _open: Open,

@@ -39,8 +39,8 @@ pub(super) enum Served {
 }
 
 impl Served {
-    /// Observes the head of the response from `by`. If the body `comes_whole`, its first token cannot be timed.
-    /// Returns the headers to add.
+    /// Observes the head of the response from `by`. If the body `comes_whole`, its first token cannot be timed. Returns
+    /// the headers to add.
     pub(super) fn head(
         &mut self,
         status: StatusCode,
@@ -54,7 +54,7 @@ impl Served {
         }
     }
 
-    /// Inspects a piece of a body that was not parsed before the pick. Fails if it must not be forwarded.
+    /// Inspects a piece of a body that was not parsed before the pick. Fails if the body must not be forwarded.
     pub(super) fn asks(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         match self {
             Self::Turn(_) => Ok(()),
@@ -62,7 +62,7 @@ impl Served {
         }
     }
 
-    /// Observes a piece of the response. Returns how far it brought it.
+    /// Observes a piece of the response. Returns how far the piece advances the response.
     pub(super) fn body(&mut self, piece: &Bytes) -> Step {
         match self {
             Self::Turn(turn) => turn
@@ -73,7 +73,7 @@ impl Served {
         }
     }
 
-    /// Returns whether the head of the response has come.
+    /// Returns whether the head of the response has arrived.
     pub(super) fn has_head(&self) -> bool {
         match self {
             Self::Turn(turn) => turn.attempt.is_none(),
@@ -81,7 +81,7 @@ impl Served {
         }
     }
 
-    /// Returns whether the response has limits: it is not complete, and no tunnel.
+    /// Returns whether the response has limits, because it is incomplete and no tunnel.
     pub(super) fn is_watched(&self) -> bool {
         match self {
             Self::Turn(turn) => {
@@ -100,7 +100,7 @@ impl Served {
         }
     }
 
-    /// Ends the response. `unseen` if only its head was observed.
+    /// Ends the response. `unseen`: only its head was observed.
     pub(super) fn ended(&mut self, unseen: bool) {
         match self {
             Self::Turn(turn) => match &mut turn.observer {
@@ -114,7 +114,7 @@ impl Served {
     }
 }
 
-/// Returns the endpoint that served, if it differs from the picked one, and counts the outcome.
+/// Counts whether the picked endpoint served. Returns the one that did, if it is another.
 fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
     let elsewhere = by.filter(|by| picked.endpoint != Some(*by));
     let is_known = elsewhere.is_none_or(|by| at(proxy, picked, by).is_some());
@@ -126,7 +126,7 @@ fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option
     elsewhere
 }
 
-/// Returns the worker at an address; with several ranks there, the one that the request was prepared for.
+/// Returns the worker at an address; of several ranks there, the one that the request was prepared for.
 fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
     let present = proxy.state.fleet.present();
     let mut there = present.iter().filter(|worker| worker.endpoint == Some(address));
@@ -135,17 +135,17 @@ fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>
         .map(Arc::clone)
 }
 
-/// A turn that a gateway proxies.
+/// A turn that a gateway carries.
 pub(super) struct Carried {
     proxy: Arc<Proxy>,
     turn: Arc<Turn>,
     worker: Arc<Worker>,
     sequence: u64,
     explained: Option<HeaderValue>,
-    /// Present until the head of the response.
+    /// Attempt, until the head of the response arrives.
     attempt: Option<Attempt>,
     charged: Charged,
-    /// Present after the head of the response.
+    /// Observer, once the head of the response has arrived.
     observer: Option<Observer>,
     permit: Option<RequestPermit>,
 }
@@ -215,7 +215,7 @@ impl Carried {
         marks
     }
 
-    /// Moves the account to the worker that answered in place of the picked one.
+    /// Moves the account to the worker that answered in place of the picked one. Returns `None` if it is unknown.
     fn moved(&mut self, attempt: Attempt, by: SocketAddr) -> Option<Attempt> {
         let Attempt { flight, span } = attempt;
         let trace = span.trace().clone();
@@ -274,15 +274,15 @@ impl Drop for Carried {
     }
 }
 
-/// Any other request that a gateway proxies.
+/// A request other than a turn that a gateway carries.
 pub(super) struct Relayed {
     proxy: Arc<Proxy>,
-    /// Until the response ends.
+    /// Guard of the request on its worker, until the response ends.
     in_flight: Option<InFlight>,
     permit: Option<RequestPermit>,
     timer: RequestTimer,
     is_answered: bool,
-    /// The gateway carries a WebSocket, of which it shows nothing.
+    /// Whether the gateway carries a WebSocket, of which it shows nothing.
     is_tunnel: bool,
     first: FirstEvent,
     /// The worker's count of response bytes when it was picked.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 
-/// The path of the service's method.
+/// Path of the service's method.
 pub const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
 /// Tags of `ProcessingRequest`'s body fields.
@@ -15,7 +15,7 @@ pub const BODY_TAGS: [u32; 2] = [4, 5];
 /// `ProcessingRequest`: a message of the gateway.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingRequest {
-    /// The part it contains.
+    /// Part that the message contains.
     #[prost(oneof = "RequestPart", tags = "2, 3, 4, 5, 6, 7")]
     pub request: Option<RequestPart>,
     /// Metadata of earlier filters.
@@ -24,10 +24,10 @@ pub struct ProcessingRequest {
     /// The configured attributes (`request_attributes`, `response_attributes`), by filter name.
     #[prost(map = "string, message", tag = "9")]
     pub attributes: HashMap<String, Struct>,
-    /// The gateway ignores answers.
+    /// Whether the gateway ignores answers.
     #[prost(bool, tag = "10")]
     pub observability_mode: bool,
-    /// In the first message: how bodies are sent.
+    /// Modes in which bodies are sent; in the first message only.
     #[prost(message, optional, tag = "11")]
     pub protocol_config: Option<ProtocolConfiguration>,
 }
@@ -55,13 +55,12 @@ pub enum RequestPart {
     ResponseTrailers(HttpTrailers),
 }
 
-/// `ProtocolConfiguration`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct ProtocolConfiguration {
-    /// How the request's body is sent.
+    /// Mode in which the request's body is sent.
     #[prost(enumeration = "BodyMode", tag = "1")]
     pub request_body_mode: i32,
-    /// How the response's body is sent.
+    /// Mode in which the response's body is sent.
     #[prost(enumeration = "BodyMode", tag = "2")]
     pub response_body_mode: i32,
 }
@@ -70,46 +69,42 @@ pub struct ProtocolConfiguration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum BodyMode {
-    /// Not sent.
+    /// The body is not sent.
     None = 0,
-    /// In pieces, each of which is answered.
+    /// The body is sent in pieces, each of which is answered.
     Streamed = 1,
-    /// In one piece.
+    /// The body is sent in one piece.
     Buffered = 2,
-    /// In one piece, truncated if too long.
+    /// The body is sent in one piece, truncated if too long.
     BufferedPartial = 3,
-    /// In pieces, replaced by the answered ones.
+    /// The body is sent in pieces, which the answered pieces replace.
     FullDuplexStreamed = 4,
-    /// Message by message.
+    /// The body is sent as gRPC messages.
     Grpc = 5,
 }
 
-/// `HttpHeaders`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpHeaders {
     /// All headers, including pseudo-headers such as `:method`.
     #[prost(message, optional, tag = "1")]
     pub headers: Option<HeaderMap>,
-    /// There is no body.
+    /// Whether there is no body.
     #[prost(bool, tag = "3")]
     pub end_of_stream: bool,
 }
 
-/// `HttpBody`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpBody {
     /// A piece of a body.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// It is the last piece.
+    /// Whether this is the last piece.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
 
-/// `HttpTrailers`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HttpTrailers {
-    /// All trailers.
     #[prost(message, optional, tag = "1")]
     pub trailers: Option<HeaderMap>,
 }
@@ -117,7 +112,7 @@ pub struct HttpTrailers {
 /// `config.core.v3.HeaderMap`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderMap {
-    /// The headers in order.
+    /// Headers in order.
     #[prost(message, repeated, tag = "1")]
     pub headers: Vec<HeaderValue>,
 }
@@ -125,13 +120,13 @@ pub struct HeaderMap {
 /// `config.core.v3.HeaderValue`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderValue {
-    /// The name in lower case.
+    /// Name in lower case.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// The value as text, if the gateway sends it so.
+    /// Value as text, if the gateway sends it so.
     #[prost(string, tag = "2")]
     pub value: String,
-    /// The value as bytes.
+    /// Value as bytes, if the gateway sends it so.
     #[prost(bytes = "bytes", tag = "3")]
     pub raw_value: Bytes,
 }
@@ -166,7 +161,7 @@ pub struct Struct {
 /// `google.protobuf.Value`
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
-    /// The value, if it is of a supported kind.
+    /// Value, if it is of a supported kind.
     #[prost(oneof = "Kind", tags = "3, 5, 6")]
     pub kind: Option<Kind>,
 }
@@ -174,13 +169,11 @@ pub struct Value {
 /// The supported kinds of values.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Kind {
-    /// Text.
     #[prost(string, tag = "3")]
     Text(String),
     /// An object.
     #[prost(message, tag = "5")]
     Struct(Struct),
-    /// A list.
     #[prost(message, tag = "6")]
     List(ListValue),
 }
@@ -188,7 +181,7 @@ pub enum Kind {
 /// `google.protobuf.ListValue`
 #[derive(Clone, PartialEq, Message)]
 pub struct ListValue {
-    /// The elements in order.
+    /// Elements in order.
     #[prost(message, repeated, tag = "1")]
     pub values: Vec<Value>,
 }
@@ -196,7 +189,7 @@ pub struct ListValue {
 /// `ProcessingResponse`: an answer to the gateway.
 #[derive(Clone, PartialEq, Message)]
 pub struct ProcessingResponse {
-    /// The answered part.
+    /// Answered part.
     #[prost(oneof = "AnswerPart", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub response: Option<AnswerPart>,
     /// Metadata for later filters, by namespace.
@@ -204,25 +197,25 @@ pub struct ProcessingResponse {
     pub dynamic_metadata: Option<Struct>,
 }
 
-/// The answers to the parts.
+/// An answer to a part.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum AnswerPart {
-    /// Answers the request's head.
+    /// The answer to the request's head.
     #[prost(message, tag = "1")]
     RequestHeaders(PartResponse),
-    /// Answers the response's head.
+    /// The answer to the response's head.
     #[prost(message, tag = "2")]
     ResponseHeaders(PartResponse),
-    /// Answers a piece of the request's body.
+    /// The answer to a piece of the request's body.
     #[prost(message, tag = "3")]
     RequestBody(PartResponse),
-    /// Answers a piece of the response's body.
+    /// The answer to a piece of the response's body.
     #[prost(message, tag = "4")]
     ResponseBody(PartResponse),
-    /// Answers the request's trailers.
+    /// The answer to the request's trailers.
     #[prost(message, tag = "5")]
     RequestTrailers(TrailersResponse),
-    /// Answers the response's trailers.
+    /// The answer to the response's trailers.
     #[prost(message, tag = "6")]
     ResponseTrailers(TrailersResponse),
     /// A response to the client, in place of all other answers.
@@ -233,7 +226,7 @@ pub enum AnswerPart {
 /// `HeadersResponse`, and `BodyResponse`, which has the same form.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct PartResponse {
-    /// The changes.
+    /// Changes of the part.
     #[prost(message, optional, tag = "1")]
     pub response: Option<CommonResponse>,
 }
@@ -242,7 +235,6 @@ pub struct PartResponse {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct TrailersResponse {}
 
-/// `CommonResponse`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct CommonResponse {
     /// Changes of the head.
@@ -251,18 +243,15 @@ pub struct CommonResponse {
     /// Changes of the body.
     #[prost(message, optional, tag = "3")]
     pub body_mutation: Option<BodyMutation>,
-    /// The gateway must choose the route again.
+    /// Whether the gateway must choose the route again.
     #[prost(bool, tag = "5")]
     pub clear_route_cache: bool,
 }
 
-/// `HeaderMutation`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderMutation {
-    /// Headers to set.
     #[prost(message, repeated, tag = "1")]
     pub set_headers: Vec<HeaderValueOption>,
-    /// Headers to remove.
     #[prost(string, repeated, tag = "2")]
     pub remove_headers: Vec<String>,
 }
@@ -270,10 +259,9 @@ pub struct HeaderMutation {
 /// `config.core.v3.HeaderValueOption`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HeaderValueOption {
-    /// The header.
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
-    /// What to do if the header exists.
+    /// Action if the header exists: see [`AppendAction`].
     #[prost(enumeration = "AppendAction", tag = "3")]
     pub append_action: i32,
 }
@@ -282,18 +270,17 @@ pub struct HeaderValueOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 pub enum AppendAction {
-    /// Append the value.
+    /// The value is appended.
     AppendIfExistsOrAdd = 0,
-    /// Keep the existing value.
+    /// The existing value is kept.
     AddIfAbsent = 1,
-    /// Replace the existing value.
+    /// The value replaces the existing one.
     OverwriteIfExistsOrAdd = 2,
 }
 
-/// `BodyMutation`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct BodyMutation {
-    /// The new content.
+    /// New content of the body.
     #[prost(oneof = "Mutation", tags = "1, 3")]
     pub mutation: Option<Mutation>,
 }
@@ -301,10 +288,10 @@ pub struct BodyMutation {
 /// The new content of a body.
 #[derive(Clone, PartialEq, Eq, Hash, Oneof)]
 pub enum Mutation {
-    /// Replaces the received piece.
+    /// Content that replaces the received piece.
     #[prost(bytes = "bytes", tag = "1")]
     Body(Bytes),
-    /// The next piece, in full duplex mode.
+    /// Next piece, in full duplex mode.
     #[prost(message, tag = "3")]
     Streamed(StreamedBody),
 }
@@ -312,24 +299,20 @@ pub enum Mutation {
 /// `StreamedBodyResponse`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct StreamedBody {
-    /// A piece of the body.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
-    /// It is the last piece.
+    /// Whether this is the last piece.
     #[prost(bool, tag = "2")]
     pub end_of_stream: bool,
 }
 
-/// `ImmediateResponse`
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ImmediateResponse {
-    /// Its status.
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
-    /// Additional headers.
+    /// Headers to add.
     #[prost(message, optional, tag = "2")]
     pub headers: Option<HeaderMutation>,
-    /// Its body.
     #[prost(bytes = "bytes", tag = "3")]
     pub body: Bytes,
     /// Text for the gateway's log.
@@ -340,7 +323,6 @@ pub struct ImmediateResponse {
 /// `type.v3.HttpStatus`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
 pub struct HttpStatus {
-    /// The status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }

@@ -18,7 +18,7 @@ use state::supervise::{Task, until_done};
 /// Pause after a failed accept, usually for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until the phase changes. Each connection holds a receiver of the phase while it is served.
+/// Accepts connections until the router drains. Each connection holds a receiver of the phase while it is served.
 pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receiver<Phase>) {
     let port = Arc::new(Port {
         listener,

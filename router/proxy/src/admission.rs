@@ -2,8 +2,8 @@
 //!
 //! A request passes three checks, in this order:
 //!
-//! 1. [`keys`] finds the API key by its SHA-256. While none is configured, all callers are the same anonymous one, and
-//!    the checks below cost nothing.
+//! 1. [`keys`] finds the API key by its SHA-256. While no keys are required, all callers are the same anonymous one,
+//!    whose requests and tokens are not limited.
 //! 2. [`limits`] charges token buckets: requests before the body is read, tokens after that.
 //! 3. [`gate`] lets a request through while the engines have room. Else it waits in the router, whose queue is ordered
 //!    by priority, fair between keys, and free of requests that would be late.
@@ -23,17 +23,15 @@ use policy::units::Millis;
 use self::gate::Gate;
 use self::keys::Keyring;
 
-/// Keys, settings and gate in force.
+/// API keys, settings and gate of admission.
 #[derive(Debug)]
 pub struct Admission {
     keyring: ArcSwap<Keyring>,
     settings: ArcSwap<config::Admission>,
-    /// Gate and queue in front of the engines.
     pub gate: Gate,
 }
 
 impl Admission {
-    /// Creates admission from a configuration.
     pub fn new(config: &config::Config, now: Millis) -> Self {
         Self {
             keyring: ArcSwap::from_pointee(Keyring::new(config, &Keyring::default(), now)),

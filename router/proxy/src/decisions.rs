@@ -7,7 +7,7 @@
 //!
 //! All slots have the same size and are allocated at the start. Of a large fleet, the chosen worker and the
 //! [`ROWS`]` − 1` next ones are kept; [`slot::Rest`] summarises the others. A decision locks only its own slot, for as
-//! long as it takes to write some 600 bytes.
+//! long as it takes to write about 1.4 KiB.
 
 mod slot;
 mod verdict;
@@ -25,9 +25,7 @@ use telemetry::context::TraceId;
 /// A decision to be recorded.
 #[derive(Debug)]
 pub struct NewDecision<'a> {
-    /// Request id.
     pub request: &'a [u8],
-    /// Trace of the request.
     pub trace: Option<TraceId>,
     /// Key of the conversation.
     pub conversation: Option<u64>,
@@ -37,15 +35,13 @@ pub struct NewDecision<'a> {
     pub class: &'a str,
     /// Objective for the time to first token.
     pub objective: Millis,
-    /// Arrival time of the request.
     pub arrived: Millis,
     /// Time from arrival until the attempt was sent.
     pub held: Millis,
     /// Tokens of the prompt.
     pub prompt: Tokens,
-    /// Overrides that the request asks for, as written.
+    /// Policy or weights that the request asks for, as written.
     pub asked: &'a str,
-    /// The decision.
     pub decision: &'a Decision,
 }
 
@@ -56,13 +52,13 @@ pub struct Ticket(u64);
 /// Conditions on decisions; absent ones match all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
-    /// Request id.
+    /// Id of the request.
     pub request: Option<String>,
-    /// Trace.
+    /// Trace of the request.
     pub trace: Option<TraceId>,
     /// Number of the decision, as in the response header.
     pub decision: Option<u64>,
-    /// Slot of the chosen worker, and when that worker joined.
+    /// Slot of the chosen worker, and the time at which that worker joined.
     pub worker: Option<(u32, Millis)>,
     /// Class of the objective.
     pub class: Option<String>,
@@ -72,13 +68,13 @@ pub struct Filter {
     pub finished: Option<bool>,
     /// Cause for which the objective was missed.
     pub cause: Option<policy::slo::Cause>,
-    /// Earliest first token; turns without one count by their arrival.
+    /// Earliest time of the first token; turns without one are compared by their arrival.
     pub from: Option<Millis>,
-    /// Latest first token, likewise.
+    /// Latest time of the first token; turns without one are compared by their arrival.
     pub until: Option<Millis>,
 }
 
-/// The ring.
+/// A ring of recent decisions.
 #[derive(Debug)]
 pub struct Decisions {
     slots: Box<[Mutex<Slot>]>,
@@ -96,7 +92,7 @@ impl Decisions {
         }
     }
 
-    /// Returns the number of decisions kept.
+    /// Returns the largest number of decisions kept.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots.len()
@@ -108,7 +104,7 @@ impl Decisions {
         self.slots.get(usize::try_from(at).ok()?)
     }
 
-    /// Records a decision.
+    /// Records a decision. Returns `None` if the ring is empty.
     pub fn record(&self, made: &NewDecision<'_>) -> Option<Ticket> {
         if self.slots.is_empty() {
             return None;
@@ -118,7 +114,7 @@ impl Decisions {
         Some(Ticket(position))
     }
 
-    /// Updates the outcome of a decision that is still in the ring.
+    /// Updates the outcome of a decision, if the ring still has it.
     pub fn update(&self, ticket: Ticket, update: impl FnOnce(&mut Came)) {
         let Some(slot) = self.slot(ticket.0) else { return };
         let mut slot = slot.lock();
@@ -151,9 +147,9 @@ impl Decisions {
 /// Turns that have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// All of them.
+    /// Number of turns.
     pub turns: usize,
-    /// Those with a predicted first token beyond their objective.
+    /// Number of turns that are late, or predicted to be late.
     pub predicted_late: usize,
 }
 

@@ -27,39 +27,36 @@ use self::admission::limits::Charge;
 use self::decisions::Decisions;
 use self::path::stored::Stored;
 
-/// What all requests share.
+/// The state of the request path that all requests share.
 #[derive(Debug)]
 pub struct Proxy {
-    /// The state that every part shares.
+    /// The state that all parts of the router share.
     pub state: Arc<State>,
-    /// Keys, limits and queue.
     pub admission: Admission,
-    /// Budget of retries.
     pub retries: Mutex<RetryBudget>,
-    /// The worker that keeps each response.
+    /// The workers that store responses.
     pub stored: Stored,
-    /// Request ids.
+    /// Generator of ids for requests and their traces.
     pub ids: Ids,
-    /// Recent decisions.
     pub decisions: Decisions,
-    /// The capture of turns, if configured.
+    /// The capture of turns in a file, if configured.
     pub capture: Option<Capture>,
     /// Traces of requests, if configured.
     pub traces: Option<Arc<Traces>>,
-    /// Other replicas to report turns to, if configured.
+    /// Other replicas that turns are reported to, if configured.
     pub replicas: Option<Arc<dyn TurnReports>>,
     sequence: AtomicU64,
     in_flight: AtomicUsize,
     cut: watch::Sender<bool>,
 }
 
-/// Why the request path cannot be created.
+/// The reason why the request path cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The exporter of traces.
+    /// The export of traces cannot be started.
     #[error(transparent)]
     Traces(#[from] ExporterError),
-    /// The capture.
+    /// The capture cannot be started.
     #[error(transparent)]
     Capture(#[from] CaptureError),
 }
@@ -69,14 +66,14 @@ pub enum StartError {
 pub struct RequestPermit {
     proxy: Arc<Proxy>,
     is_free: bool,
-    /// What was charged to the key in advance.
+    /// The charge to the API key.
     pub charge: Charge,
     /// The permit of the admission gate, if there is one.
     pub turn: Option<Permit>,
 }
 
 impl RequestPermit {
-    /// The request is on its way to a worker.
+    /// Records that the request is on its way to a worker.
     pub fn sent(&mut self) {
         self.charge.sent();
         if let Some(turn) = &mut self.turn {
@@ -124,8 +121,8 @@ impl Proxy {
         }))
     }
 
-    /// Writes the fleet to the capture's file, if there is one, where costs or the policy have changed. Looks at most
-    /// every ten seconds, unless this is the `last` time.
+    /// Writes the fleet to the capture's file, if there is one, when costs or the policy have changed. Checks that at
+    /// most every ten seconds, unless `last` is set.
     pub fn capture_fleet(&self, last: bool) {
         if let Some(capture) = &self.capture {
             capture.look(self.state.clock.now(), last, || self.state.fleet_in_use());
@@ -174,7 +171,7 @@ impl Proxy {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// Ends all responses: the drain limit is reached.
+    /// Ends all responses, once the drain limit is reached.
     pub fn cut_off(&self) {
         self.cut.send_replace(true);
     }

@@ -11,8 +11,9 @@
 //! | relay | relays the response and observes it | [`tap`], [`observe`] |
 //! | finish | settles, learns, counts and records | [`flight`] |
 //!
-//! Before `forward`, a request waits only for the client's body and for the gate. After it, nothing delays the stream.
-//! The endpoint picker (the crate `picker`) runs the same stages for requests that a gateway proxies.
+//! Before `forward`, a request waits only for the client's body and for the gate, and one that names an unknown model
+//! for the workers' model lists. After it, nothing delays the stream. The endpoint picker (the crate `picker`) runs the
+//! same stages for requests that a gateway proxies.
 
 pub mod account;
 pub mod admit;
@@ -90,7 +91,7 @@ pub fn handle(
     arrival.answer(responding)
 }
 
-/// Guarantees a response: by the deadline, at the drain limit, and for every error, in the API's own format.
+/// Ensures a response: by the deadline, at the drain limit, and for every error, in the API's own format.
 async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
     let started = proxy.state.clock.now();
     let is_head = head.method == Method::HEAD;
@@ -150,7 +151,7 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
     response
 }
 
-/// Leaves out the body that the router made for the answer to `HEAD`, which HTTP/2 would otherwise carry.
+/// Removes the body from a response of the router to `HEAD`, which HTTP/2 would otherwise carry.
 fn bare(mut response: Response<Body>) -> Response<Body> {
     if response.body().is_end_stream() {
         return response;
@@ -161,7 +162,7 @@ fn bare(mut response: Response<Body>) -> Response<Body> {
     response.map(|_| tailroute_http::body::full(Bytes::new()))
 }
 
-/// Counts a request that the router answers itself.
+/// Counts a request that is answered with an error of the router.
 pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
     if error.is_overload() {
         proxy.state.metrics.refused(error.code());
@@ -205,7 +206,7 @@ async fn answer(
     }
 }
 
-/// Takes the head for a request that is passed on as it is.
+/// Takes the head of a request that is relayed unchanged.
 fn whole(head: &mut Parts, body: Incoming) -> Request<Incoming> {
     let (empty, ()) = Request::new(()).into_parts();
     Request::from_parts(std::mem::replace(head, empty), body)
@@ -233,7 +234,7 @@ pub fn enter(
     Ok(route)
 }
 
-/// Runs the stages of one turn. The response body relays and finishes.
+/// Runs the stages of one turn. The response body does the relaying and finishing.
 async fn turn(
     context: &RequestContext<'_>,
     endpoint: Endpoint,
@@ -335,7 +336,7 @@ async fn relay(
     forward::pass(context, Request::from_parts(head, body), &wanted).await
 }
 
-/// The worker that stores a response, if known. Returns 404 if the response may belong to another tenant.
+/// Returns the worker that stores a response, if known. Fails with 404 if the response may belong to another tenant.
 pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerId>, ApiError> {
     let kept = proxy.stored.find(caller.seed(), id);
     if kept.is_none() && proxy.admission.keys().isolates() {
@@ -344,8 +345,8 @@ pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerI
     Ok(kept.map(|kept| kept.worker))
 }
 
-/// Whether the router has a worker to send requests to. Not counted as a request, because load balancers ask all the
-/// time.
+/// Answers a health check: whether the router has a worker to send requests to. The check is not counted as a request,
+/// because load balancers send it all the time.
 fn health(proxy: &Proxy) -> Response<Body> {
     let error = if proxy.state.is_draining() {
         ApiError::Draining

@@ -1,4 +1,4 @@
-//! Comparison of the simulation with what was measured, under the policy that was in force.
+//! Comparison of the simulation with the measurements, under the policy that was in force.
 
 use serde::Serialize;
 use serde_json::json;
@@ -11,14 +11,14 @@ use super::played::Played;
 
 /// Largest ratio of a simulated percentile to the measured one, either way.
 const FACTOR: f64 = 1.5;
-/// Difference in ms that is never too large: what HTTP and timers of a busy machine add.
+/// Difference that is never too large, in milliseconds: HTTP and timers of a busy machine add as much.
 const SLACK_MS: f64 = 5.0;
 const FEWEST: usize = 20;
 
-/// The measured turns, as measured and as simulated.
+/// The measured turns, measured and simulated.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
-    /// Turns that are compared: after the warm-up, with a measured TTFT, under the policy in force.
+    /// Number of turns compared: after the warm-up, with a measured TTFT, under the policy in force.
     pub(super) turns: usize,
     pub(super) measured: Summary,
     pub(super) simulated: Summary,
@@ -29,7 +29,7 @@ pub(super) struct Summary {
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,
     pub(super) slo_share: f64,
-    /// Share of prompt tokens that were cached, of turns whose worker reported them.
+    /// Share of prompt tokens that were cached, of turns whose worker reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hit_ratio: Option<f64>,
 }
@@ -66,7 +66,7 @@ impl Side {
 }
 
 impl Check {
-    /// Compares a play under the policy in force with the measurements; `Err` is their number if they are too few.
+    /// Compares a play under the policy in force with the measurements. Fails with their number if they are too few.
     pub(super) fn of(trace: &Trace, fleet: &Fleet, played: &Played) -> Result<Self, usize> {
         let (mut measured, mut simulated) = (Side::default(), Side::default());
         for record in played.counted() {

@@ -17,26 +17,26 @@ use super::played::{Kept, Played};
 use super::verdict::{Scored, Verdict, scored, verdict};
 use simulator::trace_source::Trace;
 
-/// Turns listed as changing most.
+/// Number of turns in the list of those that change most.
 const CHANGES: usize = 10;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Counted turns: served in both plays, after the warm-up.
+    /// Number of counted turns: served in both plays, after the warm-up.
     pub(super) turns: usize,
-    /// Turns that were not served in both plays.
+    /// Number of turns that were not served in both plays.
     pub(super) unserved: u64,
     pub(super) workers: Vec<String>,
     pub(super) fleet: Vec<SimWorker>,
     pub(super) costs: String,
-    /// The simulation beside what was measured, under the policy in force; absent without enough measured turns.
+    /// The simulation beside the measurements, under the policy in force; absent without enough measured turns.
     pub(super) check: Option<Check>,
     pub(super) objective_ms: f64,
     pub(super) baseline: Side,
     pub(super) proposed: Side,
-    /// Counted turns that went to another worker.
+    /// Number of counted turns that went to another worker.
     pub(super) moved: usize,
-    /// Counted turns whose TTFT became shorter, and longer.
+    /// Number of counted turns whose TTFT became shorter.
     pub(super) better: usize,
     pub(super) worse: usize,
     pub(super) classes: Vec<ClassReport>,
@@ -59,7 +59,7 @@ pub(super) struct Side {
 #[derive(Debug, Serialize)]
 pub(super) struct ClassReport {
     pub(super) class: String,
-    /// Objective of its turns; the median, where requests set their own.
+    /// Objective of the class's turns; the median, where requests set their own.
     pub(super) objective_ms: f64,
     pub(super) turns: usize,
     pub(super) baseline: Figures,
@@ -74,7 +74,7 @@ pub(super) struct Change {
     pub(super) number: u32,
     pub(super) class: String,
     pub(super) change_ms: f64,
-    /// Why the proposed settings chose their worker over the baseline's; for the same worker, what changed there.
+    /// Reason why the proposed settings chose their worker over the baseline's; for the same worker, the change there.
     pub(super) decided_by: Verdict,
     pub(super) baseline: Seen,
     pub(super) proposed: Seen,
@@ -87,7 +87,7 @@ pub(super) struct Seen {
     pub(super) predicted_ms: f64,
     pub(super) cached: Tokens,
     pub(super) uncached: Tokens,
-    /// Every worker's terms when the turn was sent.
+    /// Terms of every worker when the turn was sent.
     pub(super) scores: Vec<Scored>,
 }
 
@@ -101,7 +101,7 @@ fn change_ms([before, after]: &[TurnRecord; 2]) -> f64 {
     after.ttft_ms - before.ttft_ms
 }
 
-/// Returns the turns that change most, the largest change first; of equal ones the earliest.
+/// Returns the turns that change most, the largest change first, and of equal ones the earliest.
 pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     let mut changes: Vec<_> = pairs(played).filter(|pair| change_ms(pair) != 0.0).collect();
     changes.sort_by(|a, b| change_ms(b).abs().total_cmp(&change_ms(a).abs()));
@@ -226,7 +226,7 @@ fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &
     }
 }
 
-/// Returns what changed for a turn on the same worker: its queue or its cache.
+/// Returns the change for a turn on the same worker: of its queue or of its cache.
 fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> Verdict {
     let prefill = |record: &TurnRecord| {
         let spec = config.workers.get(record.worker as usize);

@@ -1,4 +1,4 @@
-//! Where the costs of the simulated workers come from.
+//! Sources of the simulated workers' costs.
 
 use policy::cost::PrefillCost;
 use policy::fleet_record::{CostSource, WorkerRecord};
@@ -15,7 +15,7 @@ pub(super) struct SimWorker {
     pub(super) overhead_ms: Millis,
     pub(super) capacity_tokens: Tokens,
     pub(super) costs_from: CostsFrom,
-    /// What the cost is, as the router recorded it.
+    /// Source of the cost, as the router recorded it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cost_source: Option<CostSource>,
 }
@@ -23,12 +23,12 @@ pub(super) struct SimWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CostsFrom {
-    /// A calibration, or coefficients, in the configuration.
+    /// A calibration, or coefficients, of the configuration.
     Configuration,
     Capture,
     Router,
     Options,
-    /// Nowhere: the default.
+    /// The default, because no other source has the cost.
     Assumed,
 }
 

@@ -16,9 +16,9 @@ use state::State;
 use super::costs::{CostsFrom, SimWorker};
 
 const WORKERS: u32 = 4;
-/// Default blocks of each cache.
+/// Default number of blocks of each cache.
 const CAPACITY_BLOCKS: u64 = 8000;
-/// Default ms per uncached token.
+/// Default α, in milliseconds per uncached token.
 const ALPHA: f64 = 0.05;
 
 /// Options for the workers.
@@ -51,7 +51,7 @@ pub(super) struct FleetArgs {
     xi_ms: Option<f64>,
 }
 
-/// Simulated workers, the objective, and the policy that is compared with.
+/// Simulated workers, their objective, and the policy to compare with.
 #[derive(Debug)]
 pub struct Fleet {
     pub(super) workers: Vec<SimWorker>,
@@ -74,7 +74,7 @@ pub struct Fleet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnObjectives {
     None,
-    /// Those whose request brought it along.
+    /// Turns whose request named the objective.
     OfHeader,
     All,
 }
@@ -155,7 +155,7 @@ impl FleetArgs {
 }
 
 impl Fleet {
-    /// Returns the ready workers with their costs in force; `None` if there is none.
+    /// Returns the ready workers with their costs in force; `None` if no worker is ready.
     #[must_use]
     pub fn live(state: &State) -> Option<Self> {
         let record = state.ready_fleet()?;
@@ -165,7 +165,6 @@ impl Fleet {
         })
     }
 
-    /// Returns the number of workers.
     #[must_use]
     pub fn size(&self) -> usize {
         self.workers.len()

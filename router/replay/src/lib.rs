@@ -41,8 +41,8 @@ pub use self::preview::{PreviewError, preview};
 
 /// Evaluate other weights on a capture
 ///
-/// Plays a capture or a trace, with the router's own code in front of simulated workers: under the settings in force and
-/// under the proposed ones. Prints the measured figures beside the simulated ones, then both plays, also by traffic
+/// Plays a capture or a trace, with the router's own code in front of simulated workers: under the settings in force
+/// and under the proposed ones. Prints the measured figures beside the simulated ones, then both plays, also by traffic
 /// class, and the turns that change most with the deciding term. Exit code 1: the simulation does not reproduce the
 /// measured p50 and p95 within a factor of 1.5.
 #[derive(Debug, clap::Args)]

@@ -1,4 +1,4 @@
-//! One play of a capture, by turn.
+//! One play of a capture, with a record of each turn.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The plays of a capture, and what is made of them.
+//! The plays of a capture, and the report on them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(super) type Tried = (Settings, Millis);
 
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// The simulation does not reproduce what was measured.
+    /// The simulation does not reproduce the measurements.
     Unlike(Box<Check>),
-    /// The caller broke off.
+    /// The caller interrupted the play.
     Interrupted,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Plays<'a> {
         }
     }
 
-    /// Plays the settings in force and compares them with what was measured; then the baseline and the proposed settings,
-    /// and once more for the decisions of the turns that change most.
+    /// Plays the settings in force and compares them with what was measured; then the baseline and the proposed
+    /// settings, and once more for the decisions of the turns that change most.
     pub(super) fn report(
         &self,
         [in_force, baseline, proposed]: [Tried; 3],

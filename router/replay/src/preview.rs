@@ -15,7 +15,7 @@ use super::table::remedy;
 /// Share of captured turns, from the first, that fill the caches and are not counted.
 const WARM_UP: f64 = 0.2;
 
-/// Reason why there is no preview.
+/// The reason why there is no preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
     /// The captured turns are not a valid trace.
@@ -24,10 +24,10 @@ pub enum PreviewError {
     /// The trace cannot be played.
     #[error("the captured turns cannot be played")]
     Unplayable(#[from] WorkloadError),
-    /// The time limit was exceeded.
+    /// The comparison took longer than the time limit.
     #[error("it was cut off after {:.0} s", .0.as_secs_f64())]
     TooLong(Duration),
-    /// The simulation does not reproduce what was measured.
+    /// The simulation does not reproduce the measurements.
     #[error("{0}")]
     Unlike(String),
     /// The report cannot be serialised.

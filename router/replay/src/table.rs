@@ -6,7 +6,7 @@ use simulator::side_by_side::{header, rows};
 use super::compare::{Change, Report, Side};
 use super::costs::{SimWorker, any_assumed};
 
-/// Formats the report, on lines of about a hundred characters.
+/// Formats the report in lines of about a hundred characters.
 pub(super) fn text(report: &Report) -> String {
     let (before, after) = (&report.baseline, &report.proposed);
     let mut out = format!(
@@ -71,7 +71,7 @@ fn checked(report: &Report) -> String {
     out
 }
 
-/// Says what to do about a simulation that does not reproduce what was measured.
+/// Returns advice for a simulation that does not reproduce the measurements.
 pub(super) fn remedy(workers: &[SimWorker]) -> &'static str {
     if any_assumed(workers) {
         "The costs of some workers are assumed: measure them with `gpu-bench worker URL --out FILE` and set \

@@ -10,7 +10,7 @@ struct Cli {
     args: Args,
 }
 
-/// Sixty turns of as many conversations, a second apart, that were measured at 1 ms per token and 5 ms beside it.
+/// Returns sixty turns of as many conversations, a second apart, with TTFTs of 1 ms per token plus 5 ms.
 fn turns() -> String {
     let turn = |at: u32| {
         let tokens = 100 + 40 * (at % 6);

@@ -1,16 +1,17 @@
 //! The deciding term of a routing decision.
 //!
-//! For policies that minimise a cost, it is the term by which the chosen worker was furthest ahead of the other:
-//! the other terms together did not outweigh it. For any other policy it is the reason that the decision names.
+//! For policies that minimise a cost, it is the term by which the chosen worker was furthest ahead of the other: the
+//! other terms together did not outweigh it. For any other policy it is the reason that the decision gives.
 
 use policy::route::{Decision, Part, PolicyName, Settings, Terms, parts};
 use policy::units::Tokens;
 use serde::Serialize;
 
-/// Why one worker was chosen over another.
+/// The reason why one worker was chosen over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Verdict {
-    /// The term; the policy's reason; `tie`; or, for the same worker, `same_worker_queue` or `same_worker_cache`.
+    /// Name of the term; the policy's reason; `tie`; or, for the same worker, `same_worker_queue` or
+    /// `same_worker_cache`.
     pub(super) term: &'static str,
     /// The chosen worker's cost in that term less the other's, so negative; for the same worker, how much longer the
     /// turn waited or computed. Absent for a reason that is not a cost.
@@ -34,9 +35,9 @@ impl Verdict {
 pub(super) struct Scored {
     pub(super) worker: String,
     pub(super) chosen: bool,
-    /// Prompt tokens that the router believed to be cached there.
+    /// Prompt tokens that the router believed to be cached on the worker.
     pub(super) cached: Tokens,
-    /// Value that the policy minimised; `null` where it excluded the worker.
+    /// Value that the policy minimised; `null` if it excluded the worker.
     pub(super) score: f64,
     /// Cost by term, which makes up the score of `tail` and `least_ttft`.
     pub(super) terms: Vec<Part>,

@@ -1,7 +1,7 @@
 //! The cluster's key-value bucket in JetStream: the state that all replicas share, written by compare-and-set.
 //!
-//! It is named after the cluster and created by the first replica. Nothing is cached here: each read asks the leader of
-//! the bucket's stream, so that a lost or recreated bucket is noticed and no follower's old value is read.
+//! The bucket is named after the cluster and created by the first replica. Nothing is cached here: each read asks the
+//! leader of the bucket's stream, so that a lost or recreated bucket is noticed and no follower's old value is read.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 
-/// Revisions kept per key: the maximum of a bucket.
+/// Number of revisions kept per key: the maximum of a bucket.
 pub const HISTORY: usize = 64;
-/// Longest value.
+/// Length of the longest value, in bytes.
 pub const LONGEST_BYTES: usize = 64 << 10;
-/// Most bytes of all values on the server's disk.
+/// Largest number of bytes of all values on the server's disk.
 const MOST_BYTES: i64 = 64 << 20;
-/// Highest accepted number of a revision or a calibration. Each counts up by one.
+/// Highest accepted number of a revision or a calibration. Numbers count up by one.
 pub(super) const HIGHEST_NUMBER: u64 = 1 << 53;
 /// Pause between two reads after notifications, which limits the effect of continuous writes.
 pub(super) const BREATH: Duration = Duration::from_millis(50);
-/// Timeout of a request to the bucket.
+/// Time limit for a request to the bucket.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
-/// The header that marks a deleted value.
+/// Header that marks a deleted value.
 const OPERATION: &str = "KV-Operation";
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Bucket {
     name: String,
 }
 
-/// Why the bucket cannot be used.
+/// The reason why the bucket cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BucketError {
     /// The server has no JetStream.
@@ -53,7 +53,7 @@ pub enum BucketError {
 /// The entry of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// Its sequence number, which compare-and-set compares. 0 if the key was never written.
+    /// Sequence number of the entry, which compare-and-set compares. 0 if the key was never written.
     pub(super) sequence: u64,
     pub(super) value: Option<Bytes>,
 }
@@ -105,7 +105,7 @@ impl Bucket {
         }
     }
 
-    /// Returns all kept values of a key, oldest first.
+    /// Returns all kept values of a key, the oldest first.
     pub(super) async fn history(&self, key: &str) -> Result<Vec<Bytes>, BucketError> {
         let all = async {
             let store = self.context().get_key_value(&self.name).await;
@@ -147,7 +147,8 @@ impl Bucket {
         }
     }
 
-    /// Creates the bucket as a stream: the library's own call uses options that servers before 2.10 do not know.
+    /// Creates the bucket as a stream, because the library's own call uses options that servers before 2.10 do not
+    /// know.
     async fn make(&self, context: &Context) -> Result<(), BucketError> {
         let made = context.create_stream(stream::Config {
             name: self.stream(),

@@ -29,28 +29,28 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A worker's calibration in the bucket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// α, in the units of the admin port.
+    /// α, in milliseconds per uncached token.
     pub alpha_ms_per_token: f64,
-    /// β.
+    /// β, in milliseconds.
     pub beta_ms: f64,
-    /// γ.
+    /// γ, in milliseconds per square token.
     pub gamma_ms_per_token2: f64,
-    /// Shortest time of a prompt; 0 without a floor.
+    /// Shortest time of a prompt, in milliseconds; 0 without a floor.
     #[serde(default)]
     pub floor_ms: f64,
-    /// Time of the measurement.
+    /// Time of the measurement, in seconds since 1970.
     pub measured_at_unix_s: u64,
     /// Share of the variance that the fit explains.
     pub r_squared: f64,
-    /// Name of the token that it was pushed with.
+    /// Name of the token that the calibration was pushed with.
     pub by: String,
-    /// The reason given.
+    /// Reason that was given with the push.
     pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Told {
-    /// Higher than any earlier number.
+    /// Number of the calibration, higher than all earlier ones.
     number: u64,
     replica: String,
     #[serde(flatten)]
@@ -68,11 +68,11 @@ pub(super) struct Calibrations {
 
 #[derive(Debug, Default)]
 struct Exchanged {
-    /// Pushed here and not yet in the bucket.
+    /// Calibrations that were pushed to this replica and are not yet in the bucket.
     new: BTreeMap<String, Calibration>,
-    /// The number in force here, by worker.
+    /// Number of the calibration in force on this replica, by worker.
     taken: BTreeMap<String, u64>,
-    /// The bucket's content at the last read.
+    /// Content of the bucket at the last read.
     known: All,
 }
 
@@ -105,7 +105,7 @@ impl Calibration {
 }
 
 impl Bus {
-    /// Records a calibration pushed to this replica, for the others.
+    /// Records a calibration that was pushed to this replica, for the others.
     pub fn calibrated(&self, worker: &str, what: Calibration) {
         let mut state = self.calibrations.state.lock();
         state.new.insert(worker.to_owned(), what);
@@ -113,7 +113,7 @@ impl Bus {
         self.calibrations.wanted.notify_one();
     }
 
-    /// Writes the calibrations pushed here and applies those pushed elsewhere.
+    /// Writes the calibrations pushed to this replica, and applies those pushed to others.
     async fn exchange_calibrations(&self, state: &State, bucket: &Bucket) -> Result<(), BucketError> {
         loop {
             let standing = bucket.get(KEY).await?;

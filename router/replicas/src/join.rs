@@ -34,20 +34,20 @@ use state::snapshot::{self, SnapshotError};
 
 /// Longest time after startup that readiness waits for a snapshot.
 pub const READY_WITHIN: Millis = Millis(2_000.0);
-/// Timeouts for the first offer, and for further ones after it.
+/// Time limits for the first offer, and for further ones after it.
 const OFFERS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(50));
 const MOST_OFFERS: usize = 64;
-/// Most replicas asked, one after the other.
+/// Largest number of replicas that are asked, one after the other.
 const ATTEMPTS: usize = 3;
-/// Timeout of a chunk. The first one includes taking the snapshot.
+/// Time limit for a chunk. That of the first one includes taking the snapshot.
 const CHUNK_LIMIT: Duration = Duration::from_millis(1_500);
-/// Timeout of the whole transfer.
+/// Time limit for the whole transfer.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Polling interval for the connection to NATS.
 const LOOK: Duration = Duration::from_millis(5);
-/// Largest snapshot: some four million keys.
+/// Largest snapshot in bytes: some four million keys.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes per chunk. NATS accepts messages up to a megabyte by default.
+/// Number of bytes per chunk. NATS accepts messages up to a megabyte by default.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The result of a join.
@@ -55,7 +55,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 pub struct Joined {
     /// Name of the other replica.
     pub from: String,
-    /// Entries of the index.
+    /// Number of entries of the index that were restored.
     pub entries: usize,
     /// Seconds from startup to the end of the join.
     pub after_s: f64,

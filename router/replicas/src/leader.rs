@@ -19,10 +19,10 @@ use super::bucket::{Bucket, BucketError, Standing};
 use state::State;
 
 const KEY: &str = "leader";
-/// Intervals between writes and between reads.
+/// Interval between a leader's renewals of the lease.
 const RENEW: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(500);
-/// How long a leader considers itself leader after a write.
+/// Time for which a leader considers itself leader after a write.
 const HELD: Duration = Duration::from_secs(3);
 /// Time without a write after which the lease is free.
 const EXPIRED: Duration = Duration::from_secs(4);
@@ -34,7 +34,7 @@ pub(super) struct Lease(Mutex<LeaseState>);
 struct LeaseState {
     /// End of this replica's leadership.
     until: Option<Instant>,
-    /// The lease's sequence in the bucket, when it was first seen, and the holder's name.
+    /// Sequence of the lease in the bucket, the time at which it was first seen, and the holder's name.
     seen: Option<(u64, Instant, String)>,
 }
 

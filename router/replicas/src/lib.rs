@@ -39,27 +39,23 @@ use self::peers::{PeerState, Peers};
 use self::turns::TurnReport;
 use metrics::{BusCounters, BusGauges};
 
-/// Reports not yet in a message: some hundred milliseconds' worth at 2,000 turns a second.
+/// Largest number of reports that are not in a message yet: some hundred milliseconds' worth at 2,000 turns a second.
 const QUEUE: usize = 1024;
 
 /// This replica on the bus.
 #[derive(Debug)]
 pub struct Bus {
-    /// The configuration.
     pub settings: config::Fleet,
-    /// The name of this replica.
     pub name: String,
-    /// A random id of this process.
+    /// Random id of this process.
     pub id: u64,
-    /// The other replicas.
     pub peers: Peers,
-    /// The metrics.
     pub counters: BusCounters,
     queue: mpsc::Sender<TurnReport>,
-    /// Locked by the task that sends.
+    /// Receiving end of the queue, locked by the task that sends.
     waiting: tokio::sync::Mutex<mpsc::Receiver<TurnReport>>,
     next_turn: AtomicU64,
-    /// Notified when a roll call should be sent soon.
+    /// Notification that a roll call is to be sent soon.
     roll_wanted: Notify,
     /// The bucket of the present client; `None` without one.
     bucket: Mutex<Option<Arc<Bucket>>>,
@@ -74,7 +70,7 @@ pub struct Bus {
 
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// When the connection was established or lost.
+    /// Time at which the connection was established or lost.
     since: Option<Millis>,
     error: Option<String>,
 }
@@ -86,27 +82,27 @@ pub struct BusState {
     pub replica: String,
     /// Name of the cluster.
     pub cluster: String,
-    /// Whether NATS is connected. Without it this replica works by itself.
+    /// Whether NATS is connected. Without a connection this replica works alone.
     pub connected: bool,
-    /// Seconds since that changed.
+    /// Seconds since the connection was established or lost; since the start, before either.
     pub since_s: f64,
-    /// Why NATS is not connected, if known.
+    /// Reason why NATS is not connected; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// State of the live policy.
     pub policy: LivePolicyState,
-    /// Name of the leader, if known.
+    /// Name of the leader; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// The state taken from another replica at startup.
+    /// Index that this replica took from another one at its start; absent if it took none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
-    /// The other replicas heard from within seconds.
+    /// Other replicas whose last message is not older than seconds.
     pub peers: Vec<PeerState>,
 }
 
 impl Bus {
-    /// Returns an unconnected bus.
+    /// Creates a bus that is not connected.
     pub fn new(settings: &config::Fleet, counters: BusCounters) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         Self {
@@ -169,7 +165,6 @@ impl Bus {
         self.link.lock().error.clone()
     }
 
-    /// Returns the gauges.
     pub fn gauges(&self) -> BusGauges {
         let (peers, in_flight) = self.peers.count();
         BusGauges {

@@ -33,17 +33,18 @@ use tailroute_http::tls;
 /// Pauses between connection attempts: the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// Ping interval. A server that is silent for two intervals counts as lost.
+/// Interval of pings. A server that is silent for two intervals counts as lost.
 const PING: Duration = Duration::from_secs(1);
-/// Most messages of a subscription waiting in the client. Further ones are lost and detected by their numbers.
+/// Largest number of a subscription's messages waiting in the client. Further ones are lost, and noticed by their
+/// numbers.
 const INBOX: usize = 1_024;
-/// Most bytes of received messages waiting to be processed.
+/// Largest number of bytes of received messages that wait to be processed.
 const INBOX_BYTES: usize = 16 << 20;
 const LONGEST_CREDENTIALS: u64 = 1 << 20;
 /// Pauses before a new client: the first and the longest. The first follows again after a client that lasted a minute.
 const NEW_CLIENT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(15));
 const STEADY: Duration = Duration::from_secs(60);
-/// Interval of the check for silent replicas.
+/// Interval of the search for silent replicas.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, thiserror::Error)]
@@ -234,7 +235,7 @@ fn announce(state: &State, bus: &Bus) {
     state.operator.events.tell(Kind::Replicas, &bus.name, now);
 }
 
-/// Records what happens to the connection, until the client's own task has ended.
+/// Records the events of the connection, until the client's own task has ended.
 async fn watch(state: &State, bus: &Bus, events: &mut mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         match event {
@@ -281,7 +282,7 @@ struct Inbox {
 }
 
 impl Inbox {
-    /// Adds a message, unless it is too long or the inbox is full.
+    /// Adds a message, unless the message is too long or the inbox is full.
     fn put(&mut self, bus: &Bus, payload: Bytes) {
         if payload.len() > wire::LONGEST_BYTES {
             bus.counters.message("received", payload.len());

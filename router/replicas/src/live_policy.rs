@@ -28,21 +28,21 @@ use state::State;
 const KEY: &str = "policy";
 /// Polling interval of the bucket.
 const LOOK: Duration = Duration::from_secs(2);
-/// Pause before a retry.
+/// Pause after an attempt that failed.
 const AGAIN: Duration = Duration::from_millis(500);
-/// A replica that is not the leader reverts a temporary change only when it is overdue by this much.
+/// Time by which a temporary change must be overdue before a replica that is not the leader reverts it.
 const OVERDUE: Millis = Millis(6_000.0);
-/// Timeout of a change.
+/// Time limit for a change.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Attempts of a change without an expected revision, if others interfere.
+/// Number of attempts of a change without an expected revision, if others interfere.
 const ATTEMPTS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct LivePolicy {
-    /// Serialises reads and changes of the bucket.
+    /// Lock that serialises reads and changes of the bucket.
     turn: tokio::sync::Mutex<()>,
     looked: Mutex<Looked>,
-    /// Notified when the bucket should be read.
+    /// Notification that the bucket should be read.
     pub(super) wanted: Notify,
 }
 
@@ -54,19 +54,19 @@ enum Looked {
     Failed(BucketError),
 }
 
-/// The state of the live policy, for display.
+/// The state of the live policy.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LivePolicyState {
     /// Whether the policy is shared through the bucket; otherwise it is this replica's own.
     pub shared: bool,
     /// Whether the policy can be changed now.
     pub changeable: bool,
-    /// Why the bucket cannot be used, if so.
+    /// Error of the bucket; absent if the bucket can be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Why a change was not made.
+/// The reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// Another revision is in force.
@@ -105,8 +105,8 @@ impl Bus {
         }
     }
 
-    /// Changes the policy of all replicas. A given `expected` must be the current revision.
-    /// Fails if another revision is in force, or the bucket cannot be reached.
+    /// Changes the policy of all replicas. A given `expected` must be the current revision. Fails if another revision
+    /// is in force, or the bucket cannot be reached.
     pub async fn change_policy(
         &self,
         state: &State,
@@ -224,7 +224,7 @@ impl Bus {
         }
     }
 
-    /// Returns the earlier revisions in the bucket, leaving out invalid ones.
+    /// Returns the earlier revisions in the bucket. Invalid ones are left out.
     async fn earlier(
         &self,
         state: &State,
@@ -298,7 +298,7 @@ async fn look_and_wait(state: &State, bus: &Bus, bucket: &Bucket, told: &mut wat
     }
 }
 
-/// Writes a changed `[routing]` of this replica's configuration as a revision for all, unless they have it.
+/// Writes a changed `[routing]` of this replica's configuration as a revision for all replicas, unless they have it.
 async fn put_configured(state: &State, bus: &Bus) {
     let Some(change) = state.policy.to_configure() else {
         return;

@@ -21,22 +21,22 @@ use metrics::BusCounters;
 use state::State;
 use tailroute_http::unread::Unread;
 
-/// Most replicas tracked at the same time; others are ignored.
+/// Largest number of replicas tracked at the same time. Others are ignored.
 const MOST_PEERS: usize = 64;
 const MOST_TURNS: usize = 65_536;
 pub(super) const MOST_BYTES: usize = 64 << 20;
-/// Bytes counted for a turn, including its entries in maps and queues.
+/// Number of bytes counted for a turn, including its entries in maps and queues.
 pub(super) const TURN_BYTES: usize = 256;
-/// Bytes counted for a key of a turn's prompt.
+/// Number of bytes counted for a key of a turn's prompt.
 const KEY_BYTES: usize = size_of::<u32>();
 /// Longest prefill accepted for one turn. A longer one would make no difference: nothing is queued behind it anyway.
 const MOST_PREFILL: Millis = Millis(600_000.0);
-/// Most missing messages counted at once: more are not sent within [`SILENT`].
+/// Largest number of missing messages counted at once: more are not sent within [`SILENT`].
 const MOST_MISSING: u64 = 100_000;
-/// A replica without messages for this long is removed.
+/// Time without messages after which a replica is removed.
 pub const SILENT: Millis = Millis(3_000.0);
 
-/// The other replicas.
+/// The other replicas, and their turns in progress.
 #[derive(Debug, Default)]
 pub struct Peers(Mutex<All>);
 
@@ -44,7 +44,7 @@ pub struct Peers(Mutex<All>);
 struct All {
     peers: BTreeMap<u64, Peer>,
     workers: Workers,
-    /// Bytes of all tracked turns.
+    /// Number of bytes of all tracked turns.
     held: Arc<AtomicUsize>,
     is_foreign_known: bool,
 }
@@ -54,7 +54,7 @@ struct Peer {
     name: String,
     heard: Millis,
     draining: bool,
-    /// Expected number of its next message.
+    /// Expected number of the replica's next message.
     next: u64,
     lost: u64,
     turns: BTreeMap<u64, Turn>,
@@ -69,18 +69,18 @@ struct Turn {
     _room: Unread,
 }
 
-/// Another replica, for display.
+/// The state of another replica.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PeerState {
-    /// Its name.
+    /// Name of the replica.
     pub replica: String,
-    /// Seconds since its last message.
+    /// Seconds since the replica's last message.
     pub heard_s: f64,
-    /// Whether it is draining.
+    /// Whether the replica is draining.
     pub draining: bool,
-    /// Its turns in progress.
+    /// Number of the replica's turns in progress.
     pub in_flight: usize,
-    /// Number of its messages that were lost.
+    /// Number of the replica's messages that were lost.
     pub lost_messages: u64,
 }
 
@@ -191,7 +191,7 @@ impl Peers {
         });
     }
 
-    /// Returns the number of replicas and of their turns.
+    /// Returns the number of replicas, and that of their turns.
     #[must_use]
     pub fn count(&self) -> (usize, usize) {
         let all = self.0.lock();
@@ -201,7 +201,6 @@ impl Peers {
         )
     }
 
-    /// Returns the state of each replica.
     #[must_use]
     pub fn state(&self, now: Millis) -> Vec<PeerState> {
         let all = self.0.lock();
@@ -229,7 +228,7 @@ impl Peer {
     }
 }
 
-/// The accounts that turns are applied to.
+/// The state that turns of other replicas are applied to.
 struct Books<'a> {
     state: &'a State,
     counters: &'a BusCounters,

@@ -104,12 +104,12 @@ impl Replica {
         }
     }
 
-    /// Requests of other replicas on the first worker, and how many of them wait.
+    /// Returns the number of other replicas' requests on the first worker, and how many of them wait.
     fn others(&self) -> (u32, usize) {
         self.worker(0).with_load(|load| (load.others, load.pending.len()))
     }
 
-    /// Number of keys that the first worker is believed to hold.
+    /// Returns the number of keys that the first worker is believed to hold.
     fn holds(&self, keys: &Chain) -> usize {
         let id = self.worker(0).id;
         self.state.knowledge.update(id, |residency| {
@@ -344,7 +344,7 @@ async fn a_long_roll_call_is_split_without_gaps() {
     assert_eq!(other.others().0 as usize, told.len());
 }
 
-/// A message that no correct replica sends.
+/// Returns a message that no correct replica sends.
 fn lie(sender: u64, number: u64, sent: &[wire::Sent]) -> Vec<u8> {
     let mut writer = wire::Writer::default();
     for sent in sent {

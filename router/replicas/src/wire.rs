@@ -17,25 +17,26 @@ use policy::units::Millis;
 
 pub(super) use self::read::read;
 
-/// The first byte. Messages of other versions are ignored and counted.
+/// First byte of a message. Messages of other versions are ignored and counted.
 const VERSION: u8 = 2;
-/// Most keys of one prompt or reply: many megabytes of text. Further keys are left out.
+/// Largest number of keys of one prompt or reply: a megabyte of a plain prompt, or many of a chat. Further keys are
+/// left out.
 pub(super) const MOST_KEYS: usize = 4_096;
 const MOST_TIPS: usize = 16;
 const MOST_WORKERS: usize = 10_000;
 const LONGEST_NAME: usize = 64;
-/// Length from which on a message is sent.
+/// Length from which on a message is sent, in bytes.
 pub(super) const FULL_BYTES: usize = 64 * 1024;
-/// Longest message that is read: a full one and the longest prompt with its reply.
+/// Longest message that is read, in bytes: a full one, and the longest prompt with its reply.
 pub(super) const LONGEST_BYTES: usize = FULL_BYTES + 2 * MOST_KEYS * 13 + 1024;
 
-/// Why a message is rejected.
+/// The reason why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It has another version.
+    /// The message has another version.
     #[error("the message has version {0}; this router supports {VERSION}")]
     Version(u8),
-    /// It is truncated.
+    /// The message is truncated.
     #[error("the message is truncated")]
     Short,
     /// A value is out of range or inconsistent.
@@ -56,7 +57,7 @@ pub(super) struct Head {
     pub(super) kind: Kind,
     /// Random id of the sending process.
     pub(super) sender: u64,
-    /// One more than the sender's previous message.
+    /// Number of the message, one more than that of the sender's previous one.
     pub(super) number: u64,
 }
 
@@ -64,11 +65,11 @@ pub(super) struct Head {
 pub(super) struct Sent {
     pub(super) turn: u64,
     pub(super) worker: u64,
-    /// Age when the message was sent.
+    /// Age of the turn when the message was sent.
     pub(super) age: Millis,
     pub(super) prefill: Millis,
     pub(super) session: Option<u64>,
-    /// Its keys, with their ends in tokens.
+    /// Keys of the turn's prompt, with their ends in tokens.
     pub(super) keys: Chain,
 }
 
@@ -79,7 +80,7 @@ pub(super) struct Left {
     pub(super) total: u64,
     /// Tokens at the end that the worker may evict first.
     pub(super) evict_first: u64,
-    /// The prompt's key that the reply continues.
+    /// Key of the prompt that the reply continues.
     pub(super) parent: Option<PrefixHash>,
     /// Whether the reply ends within a chunk.
     pub(super) open: bool,
@@ -94,7 +95,7 @@ pub(super) struct Trimmed {
     pub(super) worker: u64,
     /// Tokens of the conversation to keep.
     pub(super) keep: u64,
-    /// Some of its keys, the last one first.
+    /// Some of the conversation's keys, the last one first.
     pub(super) keys: Vec<PrefixHash>,
 }
 
@@ -114,7 +115,7 @@ pub(super) enum News {
         turn: u64,
         age: Millis,
     },
-    /// A worker was sent a hint with this epoch; hints of other replicas need a later one.
+    /// A hint with this epoch was sent to a worker. Hints of other replicas need a later one.
     Hinted {
         worker: u64,
         epoch: u64,
@@ -155,7 +156,7 @@ const ANSWERED: u8 = 2;
 const GONE: u8 = 3;
 const HINTED: u8 = 4;
 const TRIMMED: u8 = 5;
-/// Flag of `SENT`: a session follows.
+/// Flag of `SENT`, after which a session follows.
 const NAMED: u8 = 0x80;
 
 #[derive(Debug, Default)]

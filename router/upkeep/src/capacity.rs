@@ -15,7 +15,7 @@ use fleet::facts::{Change, Fact, FactSource};
 use state::State;
 use state::control;
 
-/// The gauge of vLLM whose labels give the capacity.
+/// Gauge of vLLM whose labels give the capacity.
 const VLLM: &str = "vllm:cache_config_info";
 
 /// Finds a worker's capacity and block size, and sets the capacity in its mirror. Fails if a query was not answered.

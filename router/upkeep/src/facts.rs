@@ -1,8 +1,9 @@
-//! Asks a worker's engine for the facts that the router needs: models, dialect, cache policy, capacity, sleep.
+//! Queries a worker's engine for the facts that the router needs: models, dialect, cache policy, capacity, sleep.
 //!
-//! [`fleet::facts`] says when; this task sends the queries and applies the answers. A new or restarted worker gets its
-//! first turn only after every query was tried, because models and dialect affect requests. An engine in the middle of a
-//! long prompt may not answer in time: until it does, it gets no hints, and the queries are repeated.
+//! [`fleet::facts`] decides when; this task sends the queries and applies the answers. A new or restarted worker gets
+//! its first turn only after every query was tried, because models and dialect affect requests. An engine in the middle
+//! of a long prompt may not answer in time. Until it does, it gets no hints unless its dialect is configured, and the
+//! queries are repeated.
 
 mod settings;
 
@@ -19,13 +20,13 @@ use fleet::{Worker, clock};
 use proxy::Proxy;
 use state::control;
 
-/// Most probes between two queries of an engine's list that cannot be read.
+/// Longest pause between two queries of a list that cannot be read, in intervals of the probes.
 const LONGEST_PAUSE: f64 = 1.5;
-/// Probes between two queries of the list while the router is idle.
+/// Pause between two queries of the list while the router is idle, in intervals of the probes.
 const IDLE: f64 = 15.0;
-/// Longest sleep between two looks at the schedule.
+/// Longest sleep between two checks of the schedule.
 const LOOK: Duration = Duration::from_secs(3600);
-/// Names of one change that are logged.
+/// Largest number of names of one change that are logged.
 const SHOWN: usize = 8;
 
 /// Sends a worker the queries that are due, until the task is cancelled.
@@ -48,7 +49,7 @@ pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     }
 }
 
-/// Waits until a query is due. A list that was read while the router was idle is read again when it is not.
+/// Waits until a query is due. A list that was read while the router was idle is read again when the idleness ends.
 async fn wait(proxy: &Proxy, worker: &Worker) {
     let (facts, idle) = (&worker.facts, &proxy.state.idle);
     loop {
@@ -153,7 +154,8 @@ fn shown(names: &[String]) -> String {
     text
 }
 
-/// Asks whether the engine sleeps, where it tells that: vLLM in development mode. Its metrics say it otherwise.
+/// Queries whether the engine sleeps, where it has an endpoint for that: vLLM in development mode. Other engines report
+/// it in their metrics, or not at all.
 async fn ask_sleep(proxy: &Proxy, worker: &Worker) {
     let Ok(answer) = control::call(&proxy.state, worker, Method::GET, "/is_sleeping", None).await else {
         return;

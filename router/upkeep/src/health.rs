@@ -12,7 +12,8 @@ use fleet::health::Probe;
 use proxy::Proxy;
 use state::control::{self, CallError};
 
-/// Records a failed probe. A worker not in use gets one warning, at the first; one in use, when it is taken out.
+/// Records a failed probe. A worker that is not in use gets one warning, at the first; one in use, when it is taken
+/// out.
 fn failed(proxy: &Proxy, worker: &Worker, error: &CallError) {
     let is_first = worker.probe_failed(proxy.state.clock.now(), error.to_string());
     if is_first && !worker.is_well() {

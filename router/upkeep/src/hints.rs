@@ -58,7 +58,7 @@ async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
     }
 }
 
-/// Sends a worker the queued objective, if its dialect supports it. Hints in requests take precedence.
+/// Sends a worker the queued objective, if its dialect supports that. Hints in requests take precedence.
 pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
     let Some((objective, epoch)) = worker.hints.take_objective() else {
         return;
@@ -90,7 +90,7 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
         .hint(worker.name(), "objective", outcome.is_ok());
 }
 
-/// Shares the epoch with other replicas, so that their later hints have higher ones.
+/// Reports the epoch to other replicas, so that their later hints have higher ones.
 fn tell_others(proxy: &Proxy, worker: &Worker, epoch: u64) {
     if let Some(bus) = &proxy.replicas {
         bus.hinted(worker, epoch);

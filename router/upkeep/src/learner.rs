@@ -20,7 +20,7 @@ use state::State;
 /// Interval of the sweep over silent conversations, workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
 const IDLE_SWEEP: Duration = Duration::from_secs(30);
-/// Observations applied before other tasks may run.
+/// Number of observations applied before other tasks may run.
 const BATCH: usize = 64;
 
 pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<LearnerEvent>>>) {
@@ -67,7 +67,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
     }
 }
 
-/// Waits until an idle router has a request or an event, such as a worker that is ready or a changed objective.
+/// Waits until an idle router has a request or an event, such as a worker that becomes ready or a changed objective.
 async fn sweep_is_wanted(state: &State) {
     tokio::select! {
         () = state.idle.ends() => {}
@@ -172,7 +172,7 @@ pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
     state.publish_costs();
 }
 
-/// Learns from a late first token without waiting for the response's end.
+/// Learns from a late first token, before the response ends.
 fn learn_late(state: &State, late: &Late) {
     let workers = state.fleet.workers();
     let Some(worker) = present(&workers, late.worker) else {
@@ -189,7 +189,7 @@ fn learn_late(state: &State, late: &Late) {
     }
 }
 
-/// Sets a new worker's cost to that of its pool.
+/// Sets a new worker's cost to the median of the others.
 pub(super) fn introduce(state: &State, worker: WorkerId) {
     state.feedback.costs.lock().introduce(worker);
     state.publish_costs();
@@ -210,7 +210,7 @@ fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
     )
 }
 
-/// Marks a worker's copy of a conversation past the shared prefix to be evicted first, by a hint; its mirror follows.
+/// Marks a worker's copy of a conversation past the shared prefix as evicted first, by a hint and in the mirror.
 fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: usize, kind: Kind) {
     let Some((_, name)) = &observation.conversation else {
         return;
@@ -226,7 +226,7 @@ fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: us
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
-/// Removes marks from a shared prefix, which outlives any one of its conversations.
+/// Removes evict-first marks from a shared prefix, which outlives any one of its conversations.
 fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
         &observation.conversation,

@@ -1,6 +1,6 @@
 //! Background tasks of the router: probes, control calls, learning, snapshots.
 //!
-//! Nothing below depends on these tasks. Each is one loop, and none delays a request.
+//! No other part of the router calls these tasks. Each is one loop, and none delays a request.
 
 mod capacity;
 mod facts;
@@ -27,7 +27,7 @@ use state::State;
 use state::snapshot::Kept;
 use state::supervise::{Task, forever};
 
-/// Starts all tasks, which restore what is `kept` of an earlier process. They end when the set is dropped.
+/// Starts all tasks. `kept`: state of an earlier process, which is restored. The tasks end when the set is dropped.
 #[must_use]
 pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<Kept>) -> JoinSet<()> {
     let mut tasks = Tasks {

@@ -27,7 +27,7 @@ pub(super) fn spawn(tasks: &mut Tasks) {
     tasks.spawn_with(&state, "discovery_members", keep);
 }
 
-/// Keeps the fleet in agreement with the sources. Does not end.
+/// Keeps the fleet in agreement with the sources, forever.
 async fn keep(state: Arc<State>) {
     loop {
         // Reports that arrive meanwhile are handled in the next round.
@@ -43,7 +43,8 @@ async fn keep(state: Arc<State>) {
     }
 }
 
-/// Slots per discoverable worker: within the seconds that a removed worker keeps its slot, all may be replaced twice.
+/// Number of slots per discoverable worker: within the seconds that a removed worker keeps its slot, all may be
+/// replaced twice.
 const SLOTS_PER_WORKER: usize = 3;
 
 struct Wanted<'a> {

@@ -39,7 +39,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
     }
 }
 
-/// Logs overload with its counts, while it lasts.
+/// Logs overload with its counts, if there is any.
 fn report(proxy: &Proxy) {
     let Some(overload) = proxy.state.overload() else {
         return;

@@ -1,8 +1,9 @@
 //! Reads engines' own queue figures and prefill counters on a timer and reconciles them with the router's predictions.
 //!
-//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by them, and keeps the last one while an
-//! engine is silent. An engine that publishes none is queried less often, and so is one without requests while the
-//! router is idle ([`state::idle`]). A figure that no engine can have is ignored and logged once, until a plausible one.
+//! [`policy::estimate::PendingWork::reconcile`] corrects the predicted wait by the figures. While an engine is silent,
+//! the effect of its last ones fades. An engine that publishes none is queried less often, and so is one without
+//! requests while the router is idle ([`state::idle`]). A figure that no engine can have is ignored and logged once,
+//! until a plausible one.
 
 pub(super) mod exposition;
 
@@ -24,20 +25,21 @@ use learning::feedback::Counted;
 use state::State;
 use state::control;
 
-/// Figures are valid for this many intervals: one lost reading does not matter, an engine that stops responding does.
+/// Number of intervals for which a figure is valid: one lost reading does not matter, an engine that stops responding
+/// does.
 const INTERVALS: f64 = 2.5;
-/// Most requests that an engine plausibly holds, waiting or running.
+/// Largest number of requests that an engine plausibly holds, waiting or running.
 const MOST_REQUESTS: f64 = 100_000.0;
-/// Most tokens that the requests waiting at an engine plausibly have.
+/// Largest number of tokens that the requests waiting at an engine plausibly have.
 const MOST_WAITING_TOKENS: u64 = 1_000_000_000;
-/// Consecutive readings with missing requests from which on the counts are reported as different.
+/// Number of consecutive readings with missing requests from which on the counts are reported as different.
 const DRIFTS: u32 = 3;
-/// Response size in bytes above which parsing moves to another thread.
+/// Length of a response above which parsing moves to another thread, in bytes.
 const LONG_ANSWER: usize = 64 << 10;
-/// Intervals until an engine without figures is queried again.
+/// Number of intervals until an engine without figures is queried again.
 const SELDOM: u32 = 60;
-/// Most intervals between two readings of an engine without requests while the router is idle. Odd, so that every other
-/// reading coincides with a probe at the default intervals.
+/// Largest number of intervals between two readings of an engine without requests while the router is idle. Odd, so
+/// that every other reading coincides with a probe at the default intervals.
 const IDLE: u32 = 15;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -47,7 +49,7 @@ struct Counts {
     waiting_tokens: Option<Tokens>,
     /// Prefill counters since the engine's start.
     prefills: Option<Counted>,
-    /// A figure that no engine can have: its name and value. The queue figures are then ignored.
+    /// Name and value of a figure that no engine can have, in which case the queue figures are ignored.
     absurd: Option<(&'static str, f64)>,
 }
 
@@ -67,7 +69,7 @@ impl Counts {
     }
 }
 
-/// Queries one worker until the task is cancelled.
+/// Reads one worker's figures until the task is cancelled.
 pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
     let Some(interval) = state.config.health.queue_interval else {
         return;
@@ -175,14 +177,14 @@ impl Drift {
     }
 }
 
-/// What one reading says of an engine.
+/// The result of one reading of an engine.
 #[derive(Debug, Default, PartialEq)]
 struct Page {
     counts: Option<Counts>,
     is_sglang: bool,
-    /// Whether the engine sleeps, if it tells that.
+    /// Whether the engine sleeps, if it reports that.
     asleep: Option<bool>,
-    /// When its process started, in seconds since 1970.
+    /// Start of the engine's process, in seconds since 1970.
     started: Option<f64>,
 }
 

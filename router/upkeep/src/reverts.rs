@@ -11,7 +11,7 @@ use operator::audit::{AuditRecord, Author};
 use replicas::Bus;
 use state::State;
 
-/// Interval at which a process whose state another one has checks whether that one has failed.
+/// Interval at which a process that has handed its state over checks whether its successor has failed.
 const SUCCESSOR: Duration = Duration::from_secs(1);
 
 pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {

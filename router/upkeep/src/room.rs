@@ -13,10 +13,10 @@ use fleet::hints::Kind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
 use proxy::Proxy;
 
-/// Most copies trimmed in a row.
+/// Largest number of copies trimmed in a row.
 const MOST: usize = 64;
 
-/// Records the start of a stream: its conversation is active and has nothing to trim.
+/// Records the start of a stream: its conversation is active, so there is nothing to trim.
 pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
     proxy
         .state
@@ -91,7 +91,8 @@ pub(super) fn make(proxy: &Proxy, worker: &Worker) {
     }
 }
 
-/// Sets the price of room on a worker that takes hints in requests only: the value of what it evicted for `stored`.
+/// Sets the price of room on a worker that takes hints in requests only: the value of the contents that it evicted to
+/// store `stored` tokens.
 pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
     if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
         proxy

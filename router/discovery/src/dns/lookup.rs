@@ -28,7 +28,7 @@ pub(super) struct Resolver {
 pub(super) struct Srv {
     pub(super) priority: u16,
     pub(super) port: u16,
-    /// Without the final dot; empty for the root.
+    /// Name without the final dot; empty for the root.
     pub(super) host: String,
 }
 
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Name servers are not trusted.
+        /// Name servers are not trusted, so any bytes may arrive.
         #[test]
         fn no_reply_is_too_strange_to_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..600), at in 0..600_usize) {
             let read = |reply: Vec<u8>| {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 pub(super) const FILE: &str = "/etc/resolv.conf";
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Maximum number of servers and of domains, as in C libraries.
+/// Maximum number of servers, as in C libraries.
 const MAX_SERVERS: usize = 3;
 const MAX_DOMAINS: usize = 8;
 const PORT: u16 = 53;

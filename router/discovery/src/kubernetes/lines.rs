@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use super::refusal::Refusal;
 use super::values;
 
-/// Maximum length of an event; etcd objects have at most 1.5 MiB.
+/// Maximum length of an event in bytes; etcd objects have at most 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 const MAX_EVENT_VALUES: usize = 64 << 10;
 

@@ -31,7 +31,7 @@ pub(super) trait Object:
     fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
 }
 
-/// Checks metadata that is stored or sent with the next watch, and returns the name.
+/// Checks metadata that is stored or sent with the next watch. Returns the name.
 pub(super) fn check(meta: &ObjectMeta) -> Result<&str, String> {
     let name = meta.name.as_deref().unwrap_or_default();
     let version = meta.resource_version.as_deref().unwrap_or_default();
@@ -64,7 +64,7 @@ pub(super) fn number(port: i32) -> Option<u16> {
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) name: String,
-    /// Its workers, one per rank, or the reason of a refusal.
+    /// Workers of the endpoint, one per rank, or the reason of a refusal.
     pub(super) workers: Result<Vec<config::Worker>, String>,
     pub(super) ready: bool,
     /// Precedence among endpoints of one name; the lowest wins.
@@ -164,7 +164,8 @@ pub(crate) fn in_words(problems: &config::Problems) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Parses a worker's address. Link-local ones are refused: they reach the machine's cloud metadata service.
+/// Parses a worker's address. Link-local addresses are refused, because they reach the machine's cloud metadata
+/// service.
 pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text
         .parse()
@@ -181,7 +182,7 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
     Ok(address)
 }
 
-/// Merges the workers of all objects. An endpoint in two slices is ready if either says so. IPv4 takes precedence.
+/// Merges the workers of all objects. An endpoint in two slices is ready if it is in either. IPv4 takes precedence.
 pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found {
     let mut by_name: BTreeMap<&str, (&Endpoint, bool)> = BTreeMap::new();
     for endpoint in endpoints {

@@ -1,4 +1,4 @@
-//! Why a request to the API server has no usable response.
+//! The reason why a request to the API server has no usable response.
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Refusal {

@@ -30,7 +30,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Prepares the connection without connecting. Reads files.
+    /// Reads the settings and files for a connection, without connecting.
     pub(super) fn new(settings: &config::Kubernetes) -> Result<Self, String> {
         let account = |file: &str| PathBuf::from(format!("{ACCOUNT}/{file}"));
         let (url, token_file, ca, namespace) = match &settings.api {

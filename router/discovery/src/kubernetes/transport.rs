@@ -47,7 +47,7 @@ pub(super) struct Transport(Arc<Shared>);
 struct Shared {
     settings: config::Kubernetes,
     state: Arc<DiscoveryState>,
-    /// `None` if URL and certificates must be read again.
+    /// Server in use; `None` if URL and certificates must be read again.
     server: Mutex<Option<Server>>,
     pages: AtomicUsize,
     last_watch: Mutex<Option<Instant>>,
@@ -66,7 +66,7 @@ impl Transport {
         }))
     }
 
-    /// Returns whether a watch ended without an error since the last call.
+    /// Returns whether a watch has ended since the last call: by the server, by its time limit, or with its connection.
     pub(super) fn take_watch_ended(&self) -> bool {
         self.0.watch_ended.swap(false, Ordering::Relaxed)
     }

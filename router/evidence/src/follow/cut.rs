@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use policy::evidence::Event;
 
-/// Most events per part.
+/// Largest number of events per part.
 const EVENTS: usize = 64;
-/// Most blocks per part.
+/// Largest number of blocks per part.
 const BLOCKS: usize = 256;
 
 /// Splits events into parts. Each part lists events with the range of their hashes to apply.
@@ -24,7 +24,7 @@ pub(super) fn batches(events: &[Event]) -> impl Iterator<Item = Vec<(&Event, Ran
     })
 }
 
-/// Splits an event's hashes; an event without hashes is one part.
+/// Splits an event's hashes. An event without hashes is one part.
 fn parts(event: &Event) -> impl Iterator<Item = (&Event, Range<usize>)> {
     let all = event.hashes().len();
     let parts = (0..all.max(1)).step_by(BLOCKS);

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::super::zmtp::{Connection, Role};
 use super::{Made, Stream, StreamError, parts};
 
-/// Timeout of one message of a replay.
+/// Time limit for one message of a replay.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after a missing answer.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -33,7 +33,7 @@ impl Replay {
         }
     }
 
-    /// Returns whether there is an endpoint that answered the last request.
+    /// Returns whether there is an endpoint, and no request to it is unanswered.
     pub(super) fn answers(&self) -> bool {
         self.endpoint.is_some() && self.silent_until.is_none()
     }

@@ -10,21 +10,15 @@ use super::WireError;
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Nil.
     Nil,
-    /// A boolean.
     Bool,
     /// An integer of any width.
     Integer,
-    /// A floating-point number.
     Float,
-    /// A string.
     String,
     /// A byte string.
     Bytes,
-    /// An array.
     Array,
-    /// A map.
     Map,
     /// An extension, or a byte that begins no value.
     Other,
@@ -75,7 +69,7 @@ impl<'a> Reader<'a> {
         Ok(Marker::from_u8(*marker).into())
     }
 
-    /// Reads a nil. Returns false, reading nothing, if the next value is another one.
+    /// Reads a nil. Returns false and reads nothing if the next value is another one.
     pub(super) fn nil(&mut self) -> Result<bool, WireError> {
         let is_nil = self.peek()? == Type::Nil;
         self.take(usize::from(is_nil))?;

@@ -4,13 +4,13 @@
 
 use bytes::{Buf, Bytes};
 
-/// Bytes of a greeting.
+/// Length of a greeting, in bytes.
 pub const GREETING_BYTES: usize = 64;
-/// Most frames of a message. Messages of cache events have three, those of a replay four.
+/// Largest number of frames of a message. Messages of cache events have three, those of a replay four.
 const MAX_FRAMES: usize = 16;
-/// Most bytes of a command. The longest, READY, carries a socket's type and identity.
+/// Largest number of bytes of a command. The longest, READY, carries a socket's type and identity.
 const MAX_COMMAND_BYTES: usize = 4096;
-/// First allocation for a frame's body.
+/// Number of bytes that are allocated first for a frame's body.
 const FIRST_BODY_BYTES: usize = 4096;
 
 const MORE: u8 = 1;
@@ -35,12 +35,12 @@ pub enum CodecError {
     /// A command is malformed.
     #[error("a malformed command")]
     Command,
-    /// A message longer than the bound.
+    /// A message is longer than the bound.
     #[error("a message of at least {declared} bytes; limits.max_kv_message_bytes is {bound}")]
     MessageBytes {
         /// Bytes of the earlier frames plus the declared length of the latest one.
         declared: u64,
-        /// The bound.
+        /// Value of `limits.max_kv_message_bytes`.
         bound: usize,
     },
     /// A message has too many frames.
@@ -80,8 +80,8 @@ pub fn greeting() -> [u8; GREETING_BYTES] {
     greeting
 }
 
-/// Checks a peer's greeting. Peers with higher versions answer a 3.0 client in 3.0.
-/// Fails if it is not a greeting of ZMTP 3 with the NULL mechanism.
+/// Checks a peer's greeting. Peers with higher versions answer a 3.0 client in 3.0. Fails if it is not a greeting of
+/// ZMTP 3 with the NULL mechanism.
 pub fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), CodecError> {
     if greeting[0] != 0xff || greeting[9] != 0x7f {
         return Err(CodecError::Greeting);
@@ -139,11 +139,11 @@ pub fn socket_type(mut data: &[u8]) -> Result<&[u8], CodecError> {
     found.ok_or(CodecError::Command)
 }
 
-/// Decodes frames from pieces of any length.
+/// A decoder of frames in pieces of any length.
 #[derive(Debug)]
 pub struct Decoder {
     max_message_bytes: usize,
-    /// The received part of the next frame's flags and length.
+    /// Received part of the next frame's flags and length.
     head: Vec<u8>,
     body: Option<Body>,
     frames: Vec<Bytes>,
@@ -158,7 +158,7 @@ struct Body {
 }
 
 impl Decoder {
-    /// Returns a decoder with a bound of `max_message_bytes` per message.
+    /// Creates a decoder with a bound of `max_message_bytes` per message.
     pub fn new(max_message_bytes: usize) -> Self {
         Self {
             max_message_bytes,
@@ -174,13 +174,13 @@ impl Decoder {
         !self.head.is_empty() || self.body.is_some() || !self.frames.is_empty()
     }
 
-    /// Returns the bytes allocated for the current message.
+    /// Returns the number of bytes allocated for the current message.
     pub fn allocated_bytes(&self) -> usize {
         self.frame_bytes + self.body.as_ref().map_or(0, |body| body.arrived.capacity())
     }
 
-    /// Consumes bytes of `input` until a message or a command is complete; `None` if more are needed.
-    /// Fails if the peer violates the protocol or exceeds a bound. Nothing can be read after that.
+    /// Consumes bytes of `input` until a message or a command is complete; `None` if more are needed. Fails if the peer
+    /// violates the protocol or exceeds a bound, after which nothing can be read.
     pub fn read(&mut self, input: &mut impl Buf) -> Result<Option<Incoming>, CodecError> {
         loop {
             let Some(body) = &mut self.body else {

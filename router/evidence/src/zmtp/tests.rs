@@ -5,7 +5,7 @@ use super::*;
 
 const BOUND: usize = 1 << 20;
 
-/// A connection with this role, and its peer's end, after the handshake.
+/// Returns a connection with this role, and its peer's end, after the handshake.
 async fn opened(role: Role) -> (Connection<DuplexStream>, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let peer = if role == Role::Sub { "PUB" } else { "ROUTER" };

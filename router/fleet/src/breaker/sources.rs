@@ -7,10 +7,10 @@ const KEPT: usize = 16;
 /// Time for which a failed request is kept.
 const MEMORY: Millis = Millis(60_000.0);
 
-/// The last failed requests, by what identifies their prompt and client.
+/// The last failed requests, identified by their prompt and client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
-    /// The newest last.
+    /// Failed requests with their times, the newest last.
     failed: Vec<(u64, Millis)>,
 }
 
@@ -27,14 +27,14 @@ impl Sources {
         !known
     }
 
-    /// Returns whether this request has failed.
+    /// Returns whether a request has failed recently.
     pub(super) fn has(&self, now: Millis, source: u64) -> bool {
         self.failed
             .iter()
             .any(|(other, at)| *other == source && (now - *at) < MEMORY)
     }
 
-    /// Returns whether any request has failed.
+    /// Returns whether any request has failed recently.
     pub(super) fn any(&self, now: Millis) -> bool {
         self.failed.last().is_some_and(|(_, at)| (now - *at) < MEMORY)
     }

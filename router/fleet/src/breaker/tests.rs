@@ -18,7 +18,7 @@ fn fail(breaker: &mut Breaker, now: f64) -> bool {
     opens(breaker, now, pass)
 }
 
-/// Records a failure of a request like no other, where other workers do not fail. Returns whether it opens the breaker.
+/// Records a failure of a request like no other, while other workers do not fail. Returns whether the breaker opens.
 fn opens(breaker: &mut Breaker, now: f64, pass: BreakerPass) -> bool {
     settle(breaker, now, |breaker| breaker.failed(Millis(now), pass, None))
 }
@@ -221,7 +221,6 @@ fn a_failed_trial_shows_nothing_where_most_requests_fail_everywhere() {
     }
 }
 
-/// Whether a worker with these outcomes is opened beside others with those.
 #[test]
 fn a_worker_is_judged_beside_the_others() {
     let counts = |good: f64, bad: f64| Outcomes { good, bad };

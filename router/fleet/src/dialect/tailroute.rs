@@ -21,7 +21,7 @@ pub struct Tailroute {
 }
 
 impl Tailroute {
-    /// Returns a worker that reads the header and takes hints and objective.
+    /// Creates the dialect of a worker that reads the header and accepts hints and objectives.
     pub fn by_header() -> Self {
         Self {
             by_xarg: false,

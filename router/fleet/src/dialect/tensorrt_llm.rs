@@ -8,7 +8,7 @@ use super::{Carried, Dialect, TurnHint};
 
 /// Priority of a block without one.
 const DEFAULT: u32 = 35;
-/// Priority of a block to evict first.
+/// Priority of a block that is evicted first.
 const LOWEST: u32 = 1;
 
 /// A worker that takes `kv_cache_retention_config` in a request's body.

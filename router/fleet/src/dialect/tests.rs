@@ -14,7 +14,7 @@ const TERMS: Terms = Terms {
     epoch: 3,
 };
 
-/// The field spliced into the body, with its value as JSON.
+/// Returns the field spliced into the body, with its value as JSON.
 fn field(dialect: &dyn Dialect) -> (&'static str, Value) {
     match dialect.in_request(&HINT) {
         Some(Carried::Field { key, value }) => (key, serde_json::from_str(&value).unwrap()),

@@ -4,21 +4,21 @@ use serde_json::Value;
 
 use protocol::names;
 
-/// Models kept per worker: more than an engine has adapters.
+/// Largest number of models kept per worker: more than an engine has adapters.
 const MOST_MODELS: usize = 1024;
 
 /// Whether an engine serves a model. A later variant is preferred to an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Serves {
-    /// It denied having the model.
+    /// The engine denied having the model.
     Denied,
-    /// Its list does not have the model.
+    /// The engine's list does not have the model.
     No,
-    /// Its list is not known.
+    /// The engine's list is not known.
     Unknown,
     /// The name is `BASE:ADAPTER`, as SGLang has it, and the list has only the base.
     Base,
-    /// The list has it.
+    /// The engine's list has the model.
     Yes,
 }
 
@@ -34,13 +34,13 @@ impl Serves {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
     cards: Vec<Value>,
-    /// In order.
+    /// Sorted names.
     names: Vec<String>,
 }
 
 impl Listed {
     /// Reads the answer to `GET /v1/models`, up to a limit and with names that fit; `None` if it is not such a list. An
-    /// engine serves something, so a list without a model says nothing.
+    /// empty list is not accepted either, since an engine serves something.
     #[must_use]
     pub fn read(answer: &[u8]) -> Option<Self> {
         let mut answer: Value = serde_json::from_slice(answer).ok()?;
@@ -66,7 +66,7 @@ impl Listed {
         Self { cards, names }
     }
 
-    /// Returns the cards, as the engine wrote them.
+    /// Returns the model cards, as the engine wrote them.
     #[must_use]
     pub fn cards(&self) -> &[Value] {
         &self.cards
@@ -78,7 +78,7 @@ impl Listed {
         &self.names
     }
 
-    /// Returns whether the list has this model.
+    /// Returns whether the engine serves this model, by its list.
     #[must_use]
     pub fn serves(&self, model: &str) -> Serves {
         serves(&self.names, model, |base, adapter| {
@@ -95,7 +95,7 @@ impl Listed {
         cards.any(|card| card["id"] == adapter && card["parent"] == base)
     }
 
-    /// Returns the longest prompt and response together that it lists for this model, else for another one.
+    /// Returns the longest context, prompt and response together, that is listed for this model, else for another one.
     #[must_use]
     pub fn context(&self, model: &str) -> Option<u64> {
         let told = self

@@ -1,22 +1,22 @@
-//! When a query is sent again.
+//! The schedule of a query.
 
 use policy::admission::Bucket;
 use policy::units::Millis;
 
 use crate::health::ProbeFailure;
 
-/// Doubts in a row that are followed at once, and their number per second after that: names that no engine has must not
-/// make the router query engines as often as it is asked.
+/// Number of doubts in a row that are followed at once, and their number per second after that: names that no engine
+/// has must not make the router query engines at any rate.
 const DOUBTS: f64 = 4.0;
 
 /// The schedule of one query: an interval after an answer, growing pauses after failures, at once on a doubt.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    /// `None` while paused.
+    /// Time of the next query; `None` while paused.
     next: Option<Millis>,
-    /// Queries sent.
+    /// Number of queries sent.
     sent: u64,
-    /// Failures in a row.
+    /// Number of failures in a row.
     failures: u32,
     failing: Option<ProbeFailure>,
     doubts: Option<Bucket>,
@@ -46,7 +46,7 @@ impl Schedule {
         self.next
     }
 
-    /// Returns the error, and since when the query fails.
+    /// Returns the error, and the time since which the query fails.
     #[must_use]
     pub fn failing(&self) -> Option<ProbeFailure> {
         self.failing.clone()
@@ -58,7 +58,7 @@ impl Schedule {
         self.sent
     }
 
-    /// Records that the query is sent. A doubt from now on is not settled by its answer.
+    /// Records that the query was sent. A later doubt is not settled by its answer.
     pub fn asked(&mut self) {
         self.sent += 1;
         // Far off until the outcome is recorded, so that a doubt in between shows.
@@ -67,7 +67,7 @@ impl Schedule {
         }
     }
 
-    /// Records an answer. Returns the failure that it ends.
+    /// Records an answer. Returns the failure that the answer ends.
     pub fn answered(&mut self, now: Millis, interval: Millis) -> Option<ProbeFailure> {
         self.failures = 0;
         self.again_in(now, interval);
@@ -84,8 +84,8 @@ impl Schedule {
         is_first
     }
 
-    /// Makes the query due at once, or as soon as the allowance of doubts permits. Returns the number of the answer that
-    /// settles the doubt; `None` while paused.
+    /// Makes the query due at once, or as soon as the allowance of doubts permits. Returns the number of the answer
+    /// that settles the doubt; `None` while paused.
     pub fn doubt(&mut self, now: Millis) -> Option<u64> {
         let next = self.next?;
         if next > now {
@@ -101,7 +101,7 @@ impl Schedule {
         Some(self.sent + 1)
     }
 
-    /// A doubt, or a restart, that came while the query was on its way has made it due already.
+    /// Schedules the next query, unless a doubt or a restart while the last one was in flight has made it due earlier.
     fn again_in(&mut self, now: Millis, pause: Millis) {
         if let Some(next) = &mut self.next {
             *next = next.min(now + pause);

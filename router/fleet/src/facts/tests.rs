@@ -31,12 +31,12 @@ fn listed(names: &[&str]) -> Listed {
     Listed::of(names.iter().map(|name| json!({ "id": name })).collect())
 }
 
-/// A list with SGLang's adapter `a` of the base `m`.
+/// Returns a list with SGLang's adapter `a` of the base `m`.
 fn with_adapter() -> Listed {
     Listed::of(vec![json!({ "id": "m" }), json!({ "id": "a", "parent": "m" })])
 }
 
-/// A fleet of ready workers, each with a list of models or none.
+/// Returns a fleet of ready workers, each with a list of models or none.
 fn fleet(lists: &[Option<&[&str]>]) -> Fleet {
     let config = config();
     let workers = lists.iter().zip(0..).map(|(models, slot)| {

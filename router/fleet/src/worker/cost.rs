@@ -9,12 +9,11 @@ use super::Worker;
 use crate::overrides::{Measured, PinnedAlpha};
 
 impl Worker {
-    /// Returns the prefill cost in force.
     pub fn cost(&self) -> PrefillCost {
         self.load.lock().cost
     }
 
-    /// Sets the learned prefill cost. Work already queued keeps its prediction.
+    /// Sets the learned prefill cost, and reprices the queued work.
     pub fn set_cost(&self, cost: PrefillCost) {
         let pinned = self.pinned.lock();
         self.take_cost(cost, pinned.as_ref());
@@ -50,12 +49,12 @@ impl Worker {
         *self.measured.lock()
     }
 
-    /// Overrides α until the pin expires, or removes the override. Returns the previous one.
+    /// Overrides α until the pin expires, or removes the override. Returns the previous override.
     pub fn pin_alpha(&self, pin: Option<PinnedAlpha>) -> Option<PinnedAlpha> {
         self.replace_pin(&mut self.pinned.lock(), pin)
     }
 
-    /// Removes an expired override of α, and returns it.
+    /// Removes an override of α that has expired, and returns it.
     pub fn unpin_due(&self, now: Millis) -> Option<PinnedAlpha> {
         if !self.is_pinned.load(Ordering::Acquire) {
             return None;

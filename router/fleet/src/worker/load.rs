@@ -10,21 +10,21 @@ use super::Worker;
 /// Turns sent to a worker, and their predicted cost.
 #[derive(Debug)]
 pub struct Load {
-    /// Prefill work without a first token so far.
+    /// Prefill work of requests without a first token so far.
     pub pending: PendingWork,
-    /// ρ.
+    /// Utilisation ρ.
     pub utilisation: Utilisation,
-    /// Requests sent and not finished.
+    /// Number of this replica's requests on the worker.
     pub in_flight: u32,
-    /// Requests in flight that other replicas reported.
+    /// Number of requests on the worker that other replicas reported.
     pub others: u32,
     /// Prefill cost in force.
     pub cost: PrefillCost,
     /// Learned prefill cost, regardless of overrides.
     pub learned: PrefillCost,
-    /// Time to first token beside queue and prefill, for engines that report those.
+    /// Time to first token beside queue and prefill, for engines that report both.
     pub overhead: Millis,
-    /// The last queue figure that the engine reported, and its reconciliation.
+    /// The last queue figure that the engine reported, and the result of reconciling it.
     pub figure: Option<(QueueFigure, Reconciled)>,
 }
 
@@ -44,7 +44,7 @@ impl Worker {
         found
     }
 
-    /// Returns the worker's part of a routing snapshot, for a request that it may be given or not.
+    /// Returns the worker's part of a routing snapshot. `is_eligible`: the request may be given to the worker.
     pub fn view(&self, now: Millis, is_eligible: bool, indexed: Tokens, conversations: f64) -> WorkerView {
         let load = self.load.lock();
         WorkerView {
@@ -84,7 +84,7 @@ impl Worker {
         self.load.lock().pending.first_token(now, ticket)
     }
 
-    /// Ends the count of a request, and its wait if it has no first token.
+    /// Ends the count of a request, and its wait if it got no first token.
     pub(crate) fn ended(&self, now: Millis, ticket: Option<Ticket>) {
         let mut load = self.load.lock();
         debug_assert!(load.in_flight > 0, "a request ends twice");
@@ -104,7 +104,7 @@ impl Worker {
         })
     }
 
-    /// Ends the count of another replica's request, and its wait if it has no first token.
+    /// Ends the count of another replica's request, and its wait if it got no first token.
     pub fn others_ended(&self, at: Millis, ticket: Option<Ticket>) {
         let mut load = self.load.lock();
         load.others = load.others.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Breaker and slow start of a worker.
+//! Breaker, pause and slow start of a worker.
 
 use std::sync::atomic::Ordering;
 
@@ -13,9 +13,9 @@ use crate::rotation::Condition;
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) breaker: Breaker,
-    /// After a refusal for lack of room.
+    /// Pause after a refusal for lack of room.
     pub(super) pause: Pause,
-    /// When it last became ready.
+    /// Time at which the worker last became ready.
     pub(super) since: Option<Millis>,
     pub(super) slow_start: Millis,
 }
@@ -33,12 +33,12 @@ impl Trust {
 }
 
 impl Worker {
-    /// Returns breaker state, slow start and pause.
+    /// Returns the worker's condition, for any request.
     pub fn condition(&self, now: Millis) -> Condition {
         self.condition_for(now, None)
     }
 
-    /// Returns the condition for a request, by [what identifies it](Breaker::failed).
+    /// Returns the worker's condition for a request, whose `source` [identifies it](Breaker::failed).
     pub fn condition_for(&self, now: Millis, source: Option<u64>) -> Condition {
         let late = self.late.load(Ordering::Relaxed);
         if !self.is_watched.load(Ordering::Acquire) {
@@ -58,12 +58,13 @@ impl Worker {
         }
     }
 
-    /// Returns when it last became ready.
+    /// Returns when the worker last became ready.
     pub fn ready_since(&self) -> Option<Millis> {
         self.trust.lock().since
     }
 
-    /// Admits a request if the breaker does, or `regardless` of it where no other worker remains.
+    /// Admits a request if the breaker does, or, if `regardless`, even if the breaker does not, because no other worker
+    /// remains.
     #[must_use]
     pub fn admit(&self, now: Millis, regardless: bool) -> Option<BreakerPass> {
         if !self.is_watched.load(Ordering::Acquire) {
@@ -73,7 +74,7 @@ impl Worker {
         pass.or(regardless.then_some(BreakerPass::Ordinary))
     }
 
-    /// Returns recent outcomes of its requests.
+    /// Returns the recent outcomes of the worker's requests.
     pub fn outcomes(&self, now: Millis) -> Outcomes {
         self.trust.lock().breaker.outcomes(now)
     }
@@ -106,12 +107,12 @@ impl Worker {
         told
     }
 
-    /// Begins a pause: the worker declined a request.
+    /// Begins a pause, because the worker declined a request.
     pub(crate) fn declined(&self, now: Millis, after: Option<Millis>) {
         self.with_trust(now, |trust| trust.pause.declined(now, after));
     }
 
-    /// Ends the pause: the worker has made room.
+    /// Ends the pause, because the worker has made room.
     pub(crate) fn made_room(&self, now: Millis) {
         if self.is_watched.load(Ordering::Acquire) {
             self.with_trust(now, |trust| trust.pause.made_room());

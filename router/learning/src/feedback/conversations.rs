@@ -20,7 +20,7 @@ const GAP: Millis = Millis(30_000.0);
 const LONGEST_TURN: Millis = Millis(600_000.0);
 const SWEEP: usize = 1024;
 
-/// What is expected of a turn when it arrives.
+/// The expectations for a turn when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
     /// Class of the turn, as far as it is known before the response.
@@ -29,7 +29,7 @@ pub struct Expected {
     pub next_prompt: Tokens,
     /// Expected response tokens.
     pub response: Tokens,
-    /// L: tokens of the conversation after its last turn; zero for a first known turn.
+    /// L: tokens of the conversation after its last turn; zero if no turn of it is known.
     pub history: Tokens,
     /// Number of the turn in its conversation, from 1.
     pub turn: u32,
@@ -49,17 +49,15 @@ pub struct Turns {
 pub struct CompletedTurn {
     /// Key of the conversation.
     pub key: u64,
-    /// Class that was expected.
+    /// Class of the turn as known when it arrived.
     pub class: Class,
-    /// How the response ended.
+    /// Reason for which the response ended.
     pub finish: Finish,
     /// Arrival time of the request.
     pub arrived: Millis,
     /// Time at which the response was complete.
     pub ended: Millis,
-    /// Prompt tokens.
     pub prompt: Tokens,
-    /// Response tokens.
     pub response: Tokens,
     /// Whether the client marked the turn as the last.
     pub last: bool,
@@ -70,10 +68,10 @@ struct Conversation {
     turns: u32,
     length: Tokens,
     class: Class,
-    /// When the last turn arrived, and when the last response was complete.
+    /// Arrival of the last turn.
     heard: Millis,
     ended: Millis,
-    /// When the conversation counts as over unless another turn arrives.
+    /// Time at which the conversation counts as over unless another turn arrives.
     due: Option<Instant>,
 }
 
@@ -99,7 +97,7 @@ impl Conversations {
         }
     }
 
-    /// Records the arrival of a turn and returns what is expected of it.
+    /// Records the arrival of a turn. Returns the expectations for it.
     pub fn arrived(&mut self, now: Millis, key: Option<u64>, api_key: Option<u64>, tools: bool) -> Expected {
         let talk = key.and_then(|key| self.talks.get_mut(&key));
         let (turn, history) = talk.map_or((1, Tokens::ZERO), |talk| {
@@ -122,7 +120,7 @@ impl Conversations {
         }
     }
 
-    /// Records a completed turn and returns its position in the conversation.
+    /// Records a completed turn. Returns its position in the conversation.
     pub fn turned(&mut self, turn: &CompletedTurn) -> Turns {
         let class = Class {
             finish: Some(turn.finish),
@@ -211,7 +209,6 @@ impl Conversations {
         self.talks.len()
     }
 
-    /// Returns whether no conversation is remembered.
     pub fn is_empty(&self) -> bool {
         self.talks.is_empty()
     }

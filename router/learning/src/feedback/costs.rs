@@ -26,13 +26,13 @@ use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
-/// Responses after which a worker's own cost is used, and counts towards the pool's median.
+/// Number of responses after which a worker's own cost is used, and counts towards the pool's median.
 const TRUSTED: u64 = 16;
 /// Relative difference up to which workers count as identical.
 const ALIKE: f64 = 0.08;
-/// Standard errors up to which workers count as identical.
+/// Number of standard errors up to which workers count as identical.
 const ERRORS: f64 = 2.0;
-/// Samples by the router's clock after which β is assumed to include the overhead.
+/// Number of samples by the router's clock after which β is assumed to include the overhead.
 const UNTOLD: u32 = 8;
 /// Memory of the typical prompt, in responses.
 const MEMORY: f64 = 200.0;
@@ -40,11 +40,11 @@ const MEMORY: f64 = 200.0;
 /// A measured prefill time, by source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sample {
-    /// Reported by the engine.
+    /// The engine reported the time.
     Engine(Millis),
-    /// Timed by the router, for a request that had the worker to itself.
+    /// The router measured the time of a request that had the worker to itself.
     Clean(Millis),
-    /// Mean over several responses, from the engine's counters.
+    /// The time is the mean over several responses, from the engine's counters.
     Counters(Millis),
 }
 
@@ -68,14 +68,13 @@ impl Sample {
 /// Learned cost of one worker, as reported by the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostState {
-    /// The current estimate.
     #[serde(flatten)]
     pub cost: PrefillCost,
-    /// Time to first token beyond queue and prefill, for engines that report those; otherwise it is part of β.
+    /// Time to first token beyond queue and prefill, for engines that report both; otherwise it is part of β.
     pub overhead_ms: f64,
     /// Error of the prediction for a typical prefill: the mean absolute error plus the doubt.
     pub error_ms: f64,
-    /// Responses learned from.
+    /// Number of responses learned from.
     pub answers: u64,
 }
 
@@ -95,7 +94,7 @@ struct One {
     beside: Overhead,
     /// Whether the engine reports its prefill times, so that β leaves out the overhead.
     tells: bool,
-    /// Samples by the router's clock since the engine last reported one.
+    /// Number of samples by the router's clock since the engine last reported one.
     untold: u32,
     /// Whether the initial cost was measured or configured.
     known: bool,
@@ -106,7 +105,7 @@ struct One {
 }
 
 impl One {
-    /// Begins with the measured or configured cost, else with the median of the others.
+    /// Creates the estimate of a worker with the measured or configured cost, else with the median of the others.
     fn new(worker: &config::Worker, pool: Option<PrefillCost>) -> Self {
         Self {
             learned: match pool {
@@ -124,7 +123,7 @@ impl One {
         }
     }
 
-    /// Updates whether the engine reports its times. A few first tokens by the router's clock do not end that.
+    /// Updates whether the engine reports its times. A few times by the router's clock between them do not change that.
     fn heard(&mut self, sample: Sample) {
         if matches!(sample, Sample::Clean(_)) {
             self.untold = self.untold.saturating_add(1);
@@ -192,7 +191,7 @@ fn with_little_doubt(mut workers: Vec<&One>) -> Vec<&One> {
 }
 
 impl Costs {
-    /// Begins with the configured costs; a worker without one begins with the median of the others.
+    /// Creates the estimates with the configured costs; that of a worker without one with the median of the others.
     #[must_use]
     pub fn new(workers: &[config::Worker], fade: Millis) -> Self {
         let known: Vec<PrefillCost> = workers
@@ -218,7 +217,7 @@ impl Costs {
         self.workers[worker.index()] = One::new(spec, pool);
     }
 
-    /// Replaces a worker's cost by a measured one and discards what was learned.
+    /// Replaces a worker's cost by a measured one, and discards the learned one.
     pub fn calibrate(&mut self, worker: WorkerId, measured: PrefillCost) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             one.learned = LearnedCost::new(measured);
@@ -342,7 +341,7 @@ impl Costs {
         }
     }
 
-    /// Returns a worker's cost and its error.
+    /// Returns a worker's learned cost; `None` for an unknown slot.
     #[must_use]
     pub fn state(&self, worker: WorkerId) -> Option<CostState> {
         let one = self.workers.get(worker.index())?;

@@ -19,14 +19,14 @@ use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
 use policy::units::Millis;
 
-/// Own responses needed where the engine has counted other requests too.
+/// Number of own responses that are needed where the engine has counted other requests too.
 const ENOUGH: f64 = 8.0;
 /// Largest factor between the engine's mean prompt and the mean of the own ones.
 const ALIKE: f64 = 1.5;
 /// Relative difference of tokens up to which both sides have counted the same requests, for engines that count only
 /// tokens: templates and special tokens are not part of every count.
 const SAME: f64 = 0.02;
-/// The longest interval.
+/// Longest interval.
 const PATIENCE: Millis = Millis(10_000.0);
 /// Time after a response that reported its prefill time during which counters are ignored.
 const TELLING: Millis = Millis(30_000.0);
@@ -36,7 +36,7 @@ const TELLING: Millis = Millis(30_000.0);
 pub struct Counted {
     /// Time of all prefills.
     pub took: Millis,
-    /// Tokens computed by them.
+    /// Tokens that the prefills computed.
     pub tokens: f64,
     /// Number of requests; `None` where the engine counts steps.
     pub requests: Option<f64>,
@@ -66,10 +66,10 @@ pub struct Counters {
 
 #[derive(Clone, Debug, Default)]
 struct One {
-    /// Start of the interval, and the counters at that time.
+    /// Start of the interval, and the counters' values at that time.
     base: Option<(Millis, Counted)>,
     own: Own,
-    /// When a response last reported its prefill time.
+    /// Time at which a response last reported its prefill time.
     told: Option<Millis>,
 }
 
@@ -90,7 +90,7 @@ impl One {
 }
 
 impl Counters {
-    /// Creates empty counters for `workers` slots.
+    /// Creates the counters of `workers` slots.
     pub fn new(workers: usize) -> Self {
         Self {
             workers: vec![One::default(); workers],
@@ -120,7 +120,8 @@ impl Counters {
         }
     }
 
-    /// Takes a reading of the engine's counters. Returns a mean prompt and its prefill time once they are usable.
+    /// Takes a reading of the engine's counters. Returns a mean prompt and its prefill time once the interval is
+    /// usable.
     pub fn counted(
         &mut self,
         now: Millis,
@@ -143,7 +144,7 @@ impl Counters {
         mean
     }
 
-    /// Resets a worker that is unreachable: its counters may restart from zero.
+    /// Resets the counters of an unreachable worker, since its engine may restart them from zero.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
             *one = One::default();

@@ -14,13 +14,13 @@ use policy::ids::{PrefixHash, WorkerId};
 use policy::set_associative::SetAssociativeMap;
 use policy::units::Millis;
 
-/// Leading keys of a prompt that are counted: a megabyte of text or more.
+/// Largest number of a prompt's leading keys that are counted: more than a megabyte of a chat message.
 const MAX_KEYS: usize = 256;
-/// Keys counted of an unknown prefix: 16 KB of text, as much as most system prompts have.
+/// Number of keys counted of an unknown prefix: about 20 KB of a chat message, as much as most system prompts have.
 const NEW_KEYS: usize = 32;
-/// Keys whose count is kept.
+/// Number of keys whose count is kept.
 const COUNTS: usize = 131_072;
-/// Protected prefixes that are remembered, over all workers.
+/// Number of protected prefixes that are kept, over all workers.
 const PROTECTED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// Counts of conversations by their leading keys.
@@ -56,7 +56,7 @@ impl SharedPrefixes {
         }
     }
 
-    /// Returns how many leading keys of a prompt are shared.
+    /// Returns the number of a prompt's leading keys that are shared.
     pub fn shared(&self, keys: &[PrefixHash]) -> usize {
         let Some(from) = self.from else { return 0 };
         let many = |key: &PrefixHash| {
@@ -68,7 +68,7 @@ impl SharedPrefixes {
         keys.iter().take(MAX_KEYS).take_while(|key| many(key)).count()
     }
 
-    /// Removes a worker and its protected prefixes.
+    /// Forgets the prefixes that are protected on a worker.
     pub fn left(&mut self, worker: WorkerId) {
         let its: Vec<_> = self.protected.iter().map(|(&key, _)| key).collect();
         for key in its.into_iter().filter(|(on, _)| *on == worker) {
@@ -76,7 +76,8 @@ impl SharedPrefixes {
         }
     }
 
-    /// Returns whether the prefix with this last key is due to be protected on a worker, and if so marks it protected.
+    /// Returns whether the prefix with this last key is due to be protected on a worker. If so, records it as
+    /// protected.
     pub fn is_due(&mut self, now: Millis, worker: WorkerId, last: PrefixHash, again_after: Millis) -> bool {
         let key = (worker, last);
         let fresh = |&at: &Millis| now.saturating_sub(at) < again_after;

@@ -1,4 +1,4 @@
-//! What was learned of ends and of conversations, as the metrics and the admin API show it.
+//! Learned values of ends and of conversations, as the metrics and the admin API show them.
 
 use policy::estimate::{Class, HabitTable, Habits, Stage};
 use policy::tail::IN_TIME;
@@ -13,22 +13,21 @@ use super::Feedback;
 pub struct TailState {
     /// T: time to first token above which a turn counts as late; absent while too few turns were observed.
     pub target_ms: Option<f64>,
-    /// κ: turns that wait behind one turn.
+    /// κ: mean number of turns that wait behind one turn.
     pub turns_behind: f64,
-    /// ε: late turns behind one turn.
+    /// ε: mean number of late turns behind one turn.
     pub late_behind: f64,
-    /// τ: how far ahead a return counts.
+    /// τ: time for which a return is considered, in seconds.
     pub horizon_s: f64,
     /// Ratio of late turns to those expected without hints; absent while too few turns were observed.
     pub late_ratio: Option<f64>,
-    /// Turns until trimming resumes after hints made more turns late than they saved; 0 while trimming is on.
+    /// Number of turns until trimming resumes after hints made more turns late than they saved; 0 while trimming is on.
     pub pause_turns: u64,
-    /// Explanation in one sentence.
+    /// Explanation in a few sentences.
     pub why: String,
 }
 
 impl TailState {
-    /// Returns the current terms.
     #[must_use]
     pub fn of(feedback: &Feedback, hints_enabled: bool) -> Self {
         let tail = feedback.tail.lock();
@@ -53,13 +52,13 @@ pub struct ClassState {
     /// The class; `None` for all traffic.
     #[serde(flatten)]
     pub class: Option<Class>,
-    /// Completed turns, exponentially decayed.
+    /// Number of completed turns, exponentially decayed.
     pub turns: f64,
-    /// Q̂, and its mean absolute error.
+    /// Q̂: tokens that the next prompt is expected to add, and their mean absolute error.
     pub next_prompt_tokens: (u64, f64),
     /// Response tokens, and their mean absolute error.
     pub response_tokens: (u64, f64),
-    /// Gap between a response and the next turn, and its mean absolute error.
+    /// Gap between a response and the next turn, in milliseconds, and its mean absolute error.
     pub gap_ms: (f64, f64),
     /// Share of turns that are followed by another, and its standard error.
     pub return_share: (f64, f64),
@@ -70,7 +69,6 @@ pub struct ClassState {
 }
 
 impl ClassState {
-    /// Returns the state of a class.
     #[must_use]
     pub fn of(class: Option<Class>, habits: &Habits) -> Self {
         let (next, next_error) = habits.next_prompt();
@@ -106,7 +104,7 @@ impl ClassState {
     }
 }
 
-/// Explains in a sentence or two whether early eviction is on, and why.
+/// Explains whether early eviction is on, and why.
 fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
     if !enabled {
         return "Early eviction is off (hints.enabled): workers evict the least recently used first."

@@ -9,7 +9,7 @@ use policy::tail::{Trim, Worth};
 use policy::units::Tokens;
 use serde::Serialize;
 
-/// Trims that are remembered.
+/// Number of trims that are kept.
 const RECENT: usize = 32;
 
 /// A silent conversation's copy on a worker.
@@ -17,14 +17,14 @@ const RECENT: usize = 32;
 pub struct CopyKeys {
     /// Name of the conversation as passed to the worker.
     pub name: Arc<str>,
-    /// Some of its keys, the last one first.
+    /// Some of the conversation's keys, the last one first.
     pub tips: Vec<PrefixHash>,
-    /// Last key that the worker was to keep, once the copy was trimmed.
+    /// Last key that the worker was to keep, if the copy was trimmed.
     pub end: Mutex<Option<PrefixHash>>,
 }
 
 impl CopyKeys {
-    /// Returns the keys to try in order; the copy ends at the first one that the worker still holds.
+    /// Returns the keys to look up in order. The copy ends at the first one that the worker still holds.
     pub fn keys(&self) -> Vec<PrefixHash> {
         let end = *self.end.lock();
         end.into_iter().chain(self.tips.iter().copied()).collect()
@@ -36,13 +36,12 @@ impl CopyKeys {
 pub struct Trimmed {
     /// Name of the conversation as passed to workers.
     pub conversation: Arc<str>,
-    /// Name of the worker.
     pub worker: String,
     /// Tokens of the conversation.
     pub length_tokens: u64,
     /// Tokens that the worker keeps.
     pub keep_tokens: u64,
-    /// Terms of the value.
+    /// Terms of the trim's value.
     #[serde(flatten)]
     pub worth: Worth,
 }
@@ -52,7 +51,7 @@ pub struct Trimmed {
 pub struct Recent(Mutex<VecDeque<Trimmed>>);
 
 impl Recent {
-    /// Adds a trim, dropping the oldest when full.
+    /// Adds a trim. Drops the oldest one if the ring is full.
     pub fn push(&self, worker: &str, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
         let mut recent = self.0.lock();
         if recent.len() == RECENT {

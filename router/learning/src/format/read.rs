@@ -10,7 +10,7 @@ use super::{Contents, FINISHES, Kind, MAX_DOCUMENT_BYTES, NAMED, NEXT, NONE, SIL
 use crate::feedback::KeptConversation;
 
 impl Contents {
-    /// Reads a section; `None` if it is invalid, and then nothing of it is there.
+    /// Reads a section. Returns `None` and changes nothing if it is invalid.
     pub(super) fn read(&mut self, section: Section, bytes: &[u8]) -> Option<()> {
         let mut reader = Reader(bytes);
         let document = || (bytes.len() <= MAX_DOCUMENT_BYTES).then(|| bytes.to_vec());
@@ -39,7 +39,7 @@ impl Contents {
 
 type Places = (Vec<(u64, u64, Kind)>, Vec<(u64, u32)>, Vec<(u64, u64)>);
 
-/// Reads values from the front; `None` where they are missing or invalid.
+/// Reads values from the front. Returns `None` where they are missing or invalid.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {

@@ -62,7 +62,7 @@ fn contents() -> Contents {
     }
 }
 
-/// The same file without sections.
+/// Returns the same file without sections.
 fn undivided(contents: &Contents) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&UNDIVIDED.to_le_bytes());

@@ -21,12 +21,13 @@ impl Knowledge {
         })
     }
 
-    /// Sets the capacity that an earlier process learned, unless it is known from elsewhere. Returns whether it is in force.
+    /// Sets the capacity that an earlier process learned, unless a capacity is known from elsewhere. Returns whether it
+    /// was set.
     pub fn restore_capacity(&self, worker: WorkerId, learned: Tokens) -> bool {
         self.update(worker, |residency| residency.restore_capacity(worker, learned))
     }
 
-    /// Returns whether responses correct the capacity: neither the worker nor the configuration states it.
+    /// Returns whether responses correct the capacity, because neither the worker nor the configuration states it.
     pub fn learns_capacity(&self, worker: WorkerId) -> bool {
         self.residency.lock().learns_capacity(worker)
     }

@@ -16,14 +16,14 @@ use super::Slots;
 #[derive(Debug)]
 pub(super) struct ClearedCaches {
     workers: Slots<Worker>,
-    /// When the restored snapshot was taken; `u64::MAX` without one.
+    /// Time at which the restored snapshot was taken; `u64::MAX` without one.
     snapshot: AtomicU64,
     started: u64,
 }
 
 #[derive(Debug, Default)]
 struct Worker {
-    /// When the cache was last cleared, by the worker's clock; 0 if unknown.
+    /// Time at which the cache was last cleared, by the worker's clock; 0 if unknown.
     at: AtomicU64,
     /// Whether the history was replayed; later events arrive live.
     heard: AtomicBool,

@@ -10,7 +10,7 @@ use policy::units::Millis;
 use super::plain_prompt_ends::last_full;
 
 const CONVERSATIONS: usize = 100_000;
-/// Keys looked up per acquisition of the lock: some microseconds.
+/// Number of keys looked up per acquisition of the lock, which takes some microseconds.
 const AT_ONCE: usize = 128;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct LastTurns {
     homes: ConversationCounts,
 }
 
-/// Bits of the worker's slot in a packed last turn; the rest is its time in milliseconds.
+/// Number of bits of the worker's slot in a packed last turn; the rest is its time in milliseconds.
 const SLOT_BITS: u32 = 20;
 
 impl Conversations {
@@ -131,7 +131,7 @@ impl Conversations {
         last_turns.homes.left(worker);
     }
 
-    /// Returns each conversation by its last prompt, in the same order.
+    /// Returns the conversations by the keys that their next prompts repeat, the least recently used first.
     pub(super) fn prompts(&self) -> Vec<(u64, u64)> {
         self.prompts.lock().iter().collect()
     }
@@ -174,7 +174,7 @@ mod tests {
 
     const WINDOW: Millis = Millis(60_000.0);
 
-    /// Asks and answers a plain prompt; returns its conversation.
+    /// Records a plain prompt and its reply. Returns its conversation.
     fn turn(known: &Conversations, text: &mut Vec<u8>, said: &[u8]) -> u64 {
         let mut builder = ChainBuilder::new("m", None);
         builder.begin_prompt();

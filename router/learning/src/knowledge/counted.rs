@@ -1,4 +1,4 @@
-//! A turn whose response counts tokens.
+//! A turn whose tokens its worker counted.
 
 use policy::fingerprint::{Chain, MediaPart};
 use policy::ids::{PrefixHash, WorkerId};
@@ -6,9 +6,7 @@ use policy::ids::{PrefixHash, WorkerId};
 /// A turn with the token counts reported by its worker.
 #[derive(Debug)]
 pub struct Counted<'a> {
-    /// Model of the turn.
     pub model: &'a str,
-    /// Worker that served the turn.
     pub worker: WorkerId,
     /// Conversation, by the hashes of the names that the worker may use for it.
     pub session: Option<[u64; 2]>,
@@ -24,9 +22,7 @@ pub struct Counted<'a> {
     pub goes_on: bool,
     /// Prompt tokens found in the worker's cache, if reported.
     pub cached: Option<u64>,
-    /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Reply tokens.
     pub reply_tokens: u64,
     /// Whether the reply ended by itself, so that its last token is an end mark.
     pub ended: bool,

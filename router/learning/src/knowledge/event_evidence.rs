@@ -12,7 +12,7 @@ use super::{Counted, Scale};
 #[derive(Debug)]
 pub(super) struct EventEvidence {
     live: AtomicBool,
-    /// Configured tokens per block; the value in events takes precedence.
+    /// Configured tokens per block. The number in events takes precedence.
     block_size: u32,
     known: RwLock<WorkerEvidence>,
 }
@@ -44,7 +44,7 @@ impl EventEvidence {
         }
     }
 
-    /// Returns what the events say of a prompt, and the tokens per block. `None` if they say nothing or are paused.
+    /// Returns a prompt's resident part by the events, if they know of it and are live, and the tokens per block.
     pub(super) fn resident(&self, chain: &[PrefixHash]) -> (Option<Resident>, u64) {
         if !self.is_live() {
             return (None, self.block_size.into());

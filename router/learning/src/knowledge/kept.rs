@@ -1,4 +1,4 @@
-//! Export and restore of what was learned, for snapshots.
+//! Export and restore of learned state, for snapshots.
 
 use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::chains;
@@ -7,11 +7,12 @@ use super::Knowledge;
 use super::token_offset::TokenOffset;
 use crate::format::{Contents, Kind};
 
-/// Chains restored per acquisition of the lock.
+/// Number of chains restored per acquisition of the lock.
 const BATCH: usize = 64;
 
 impl Knowledge {
-    /// Returns everything that outlives the process. `names` are the workers' names, by slot.
+    /// Returns the caches, models, token positions and last workers, which outlive the process. `names`: the workers'
+    /// names by slot.
     pub fn contents(&self, names: &[&str], taken_ms: u64) -> Contents {
         // One worker at a time bounds the time that requests wait for the lock.
         let workers = (0..)
@@ -35,7 +36,7 @@ impl Knowledge {
     }
 
     /// Restores the contents of a snapshot, matching workers by name. Entries learned since the start take precedence.
-    /// Returns the number of entries.
+    /// Returns the number of cache entries restored.
     pub fn restore(&self, contents: &Contents, names: &[&str]) -> usize {
         let slot = |name: &str| {
             let at = names.iter().position(|&known| known == name)?;

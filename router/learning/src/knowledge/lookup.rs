@@ -1,4 +1,4 @@
-//! Looking up a prompt: its length in tokens, and how much of it each worker holds.
+//! Lookups of prompts: their length in tokens, and how much of them each worker holds.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use super::event_evidence::EventEvidence;
 use super::plain_prompt_ends::Tail;
 use super::scale::Scale;
 
-/// Source of a prediction of cached tokens.
+/// The source of a prediction of cached tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The mirror of the worker's cache.
+    /// The prediction is from the mirror of the worker's cache.
     Mirror {
-        /// Leading keys that the mirror holds.
+        /// Number of leading keys that the mirror holds.
         edge: usize,
     },
-    /// The worker's cache events.
+    /// The prediction is from the worker's cache events.
     Events {
-        /// Resident keys, where the prompt ends the match and not the cache.
+        /// Number of leading keys known from the events, if the worker holds all of them; `None` if its cache ends
+        /// before.
         edge: Option<usize>,
     },
 }
@@ -46,13 +47,13 @@ impl Source {
 pub struct Match {
     /// Tokens of the prompt, counted or estimated.
     pub prompt: Tokens,
-    /// Leading tokens resident, by worker slot.
+    /// Leading tokens that a worker holds, by worker slot.
     pub resident: Vec<Tokens>,
     /// Source of the resident tokens, by worker slot.
     pub sources: Vec<Source>,
-    /// Leading keys that the mirror holds, by worker slot.
+    /// Number of leading keys that the mirror holds, by worker slot.
     pub mirrored: Vec<usize>,
-    /// Tokens believed held in total, by worker slot.
+    /// Tokens that a worker is believed to hold in total, by worker slot.
     pub indexed: Vec<Tokens>,
     /// Weighted count of the conversations that live on each worker, by slot.
     pub living: Vec<f64>,
@@ -84,8 +85,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Returns the previous turn's last key, and the tokens held if that key is, when a match of `keys` keys reaches
-    /// the chunk in which that turn ended.
+    /// If a match of `keys` keys reaches the chunk in which the previous turn ended, returns that turn's last key, and
+    /// the tokens held if the worker has this key.
     fn past(&self, keys: usize) -> Option<(Option<PrefixHash>, u64)> {
         let tail = self.tail.filter(|tail| tail.keys == keys)?;
         Some((tail.end, tail.tokens.saturating_sub(1)))
@@ -93,14 +94,14 @@ impl Asked<'_> {
 }
 
 impl Knowledge {
-    /// Looks up a prompt without changing anything.
+    /// Looks up a prompt.
     pub fn look_up(&self, model: &str, fingerprint: &Fingerprint, workers: usize) -> Match {
         let mut found = Match::default();
         self.look_up_into(model, fingerprint, workers, &mut found);
         found
     }
 
-    /// Like [`Self::look_up`], but overwrites an earlier result and reuses its memory.
+    /// Looks up a prompt like [`Self::look_up`], but overwrites an earlier result and reuses its memory.
     pub fn look_up_into(&self, model: &str, fingerprint: &Fingerprint, workers: usize, found: &mut Match) {
         let chain = &fingerprint.chain;
         let tail = self.scale(fingerprint, model, &mut found.scale);
@@ -162,7 +163,8 @@ impl Knowledge {
     }
 }
 
-/// Returns how many leading tokens of a prompt are cached on a worker: whole blocks, and never the last token.
+/// Returns the number of leading tokens of a prompt that are cached on a worker: whole blocks, and never the last
+/// token.
 fn resident(events: Option<&EventEvidence>, asked: &Asked<'_>) -> (Tokens, Source) {
     let &Asked { chain, mirrored, .. } = asked;
     let mirror = match asked.past(mirrored) {

@@ -15,12 +15,12 @@ use policy::ids::PrefixHash;
 use super::Counted;
 
 const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// Keys of a prompt that are looked up, the last ones first: all that a turn is likely to add.
+/// Number of a prompt's keys that are looked up, the last ones first: as many as a turn is likely to add.
 const TRIED: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
-    /// Leading keys of the prompt up to the last shared one.
+    /// Number of leading keys of the prompt up to the last shared one.
     pub(super) keys: usize,
     /// Tokens up to the end of that key.
     pub(super) at: u64,

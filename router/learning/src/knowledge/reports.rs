@@ -1,4 +1,4 @@
-//! What responses report of a prompt: its counted tokens, and how many of them were cached.
+//! Reports of responses about a prompt: its counted tokens, and how many of them were cached.
 
 use policy::fingerprint::Chain;
 use policy::ids::WorkerId;
@@ -15,11 +15,9 @@ use super::scale::Scale;
 /// A worker's report of a prompt's cached tokens, with the prediction made when it was sent.
 #[derive(Debug)]
 pub struct Reported<'a> {
-    /// Worker that reported.
     pub worker: WorkerId,
-    /// Model of the prompt.
     pub model: &'a str,
-    /// Conversation of the prompt.
+    /// Key of the prompt's conversation; 0 without one.
     pub conversation: u64,
     /// Keys of the prompt.
     pub prompt: &'a Chain,
@@ -27,13 +25,11 @@ pub struct Reported<'a> {
     pub scale: &'a Scale,
     /// The prompt's hold in the mirror.
     pub hold: Option<&'a Reservation>,
-    /// Leading keys that the mirror held.
+    /// Number of leading keys that the mirror held.
     pub mirrored: usize,
     /// Source of the prediction.
     pub source: Source,
-    /// Predicted cached tokens.
     pub predicted: u64,
-    /// Reported cached tokens.
     pub cached: u64,
 }
 
@@ -107,9 +103,9 @@ impl Knowledge {
         })
     }
 
-    /// Corrects token positions. If all blocks of the first keys were cached, their text ends elsewhere in tokens than
-    /// was believed. A mirror may instead be wrong about the blocks, so a prediction from it moves only positions that
-    /// were not counted.
+    /// Corrects token positions. If all blocks of the first keys were cached, their text ends at another token than was
+    /// believed. A mirror may instead be wrong about the blocks, so a prediction from it moves only positions that were
+    /// not counted.
     fn misplaced(&self, report: &Reported<'_>, block: u64) {
         let (edge, is_exact) = match report.source {
             Source::Events { edge: Some(edge) } => (edge, true),

@@ -1,5 +1,5 @@
 //! Conversion of positions in a prompt's text to tokens. A model's ratio of tokens to bytes is an average, which is off
-//! by a block within a few hundred tokens. Since the ends of messages have known positions (`places`), only text
+//! by a block within a few hundred tokens. Since the ends of messages have known positions (`token_offsets`), only text
 //! between two of them, or after the last, is estimated. Media count by the tokens of their kind, not by their bytes.
 
 use std::cell::Cell;
@@ -24,24 +24,24 @@ struct Pin {
 /// The text between two pins.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// Index of the pin at its end.
+    /// Index of the pin at the end of the text.
     after: usize,
     from: u64,
     until: u64,
-    /// Tokens at its start.
+    /// Tokens at the start of the text.
     at: u64,
     ratio: f64,
-    /// Tokens of the media before its start, if those within it count apart from the text.
+    /// Tokens of the media before the start of the text, if those within the text count apart from it.
     media: Option<u64>,
 }
 
 /// Conversion from bytes of one prompt to tokens.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Ascending in bytes and tokens.
+    /// Known positions, ascending in bytes and tokens.
     pins: Vec<Pin>,
     ratio: f64,
-    /// Ends of the media in bytes, and the tokens of all up to there.
+    /// Ends of the media in bytes, each with the tokens of all media up to there.
     media: Vec<(u64, u64)>,
     /// Whether the chain's ends are already tokens.
     exact: bool,
@@ -76,7 +76,7 @@ impl Scale {
         scale
     }
 
-    /// Like [`Self::of`], reusing the memory of `self`.
+    /// Reads the scale like [`Self::of`], reusing the memory of `self`.
     pub(super) fn read(
         &mut self,
         chain: &Chain,
@@ -303,7 +303,7 @@ mod tests {
         TokenOffset::Tip { total, ended }
     }
 
-    /// Three messages of four chunks each.
+    /// Returns the chain of three messages of four chunks each.
     fn chain() -> Chain {
         let mut builder = ChainBuilder::new("m", None);
         for _ in 0..3 {

@@ -11,7 +11,7 @@ use super::models::Ratio;
 use super::scale::Scale;
 use super::token_offset::{Packed, TokenOffset};
 
-/// Text keys with a known position: two or three for each turn.
+/// Largest number of text keys with a known position. A turn adds two or three.
 const PLACES: usize = 200_000;
 
 #[derive(Debug)]
@@ -86,8 +86,8 @@ impl TokenOffsets {
         scale
     }
 
-    /// Moves a message's end into the block after `cached` tokens. Returns by how many tokens a counted position was
-    /// exceeded. Positions that were not counted are set only if `sure`.
+    /// Moves a message's end into the block after `cached` tokens. Returns the number of tokens by which a counted
+    /// position was exceeded. Positions that were not counted are set only if `sure`.
     pub(super) fn correct(&self, key: PrefixHash, cached: u64, block: u64, sure: bool) -> u64 {
         let mut places = self.0.write();
         let (known, counted) = match places.get(key) {
@@ -119,7 +119,7 @@ impl TokenOffsets {
         past.iter().any(|key| places.0.contains(key.0))
     }
 
-    /// Returns all positions, the least recently used first, as they are to be restored.
+    /// Returns all positions in the order in which they are restored, the least recently used first.
     pub(super) fn all(&self) -> Vec<(PrefixHash, TokenOffset)> {
         let places = self.0.read();
         places

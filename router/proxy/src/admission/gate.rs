@@ -34,7 +34,6 @@ const PROBE_AFTER: Millis = Millis(500.0);
 const NO_MODEL: &str = "";
 const MAX_MODELS: usize = 256;
 
-/// The gate.
 #[derive(Debug)]
 pub struct Gate {
     pools: Mutex<Pools>,
@@ -54,9 +53,9 @@ struct Pools {
 #[derive(Debug)]
 struct Pool {
     queue: FairQueue<Waiter>,
-    /// Admitted and not ended.
+    /// Number of admitted requests that have not ended.
     inside: usize,
-    /// Admitted and not sent to a worker yet.
+    /// Number of admitted requests that were not sent to a worker yet.
     unsent: usize,
 }
 
@@ -66,29 +65,29 @@ struct Waiter {
     shed: Option<Shed>,
 }
 
-/// When a turn is too late to be served.
+/// Due time and prefill of a turn that is shed if it is predicted to be late.
 #[derive(Clone, Copy, Debug)]
 pub struct Shed {
-    /// When its first token is due.
+    /// Latest time of the first token.
     pub due: Millis,
-    /// Its shortest predicted prefill over the workers.
+    /// Shortest predicted prefill over the workers.
     pub prefill: Millis,
 }
 
-/// A request for admission.
+/// A request to be admitted.
 #[derive(Debug)]
 pub struct Ask {
     /// Model; empty if the request names none.
     pub model: Arc<str>,
     /// Flow in the fair queue, shared by requests of the same key.
     pub flow: Flow,
-    /// Weight and priority.
+    /// Weight and priority of the key.
     pub standing: (f64, i32),
     /// Work, in the unit that all requests use.
     pub cost: f64,
-    /// When the request is too late, if late turns are shed.
+    /// Times by which a late turn is shed; `None` if late turns are not shed.
     pub shed: Option<Shed>,
-    /// Longest wait.
+    /// Longest wait in the queue.
     pub patience: Duration,
 }
 
@@ -127,7 +126,7 @@ impl Drop for Permit {
     }
 }
 
-/// A waiting request. Dropping it leaves the queue.
+/// A waiting request. Dropping it removes the request from the queue.
 struct Queued<'a> {
     gate: &'a Gate,
     model: Arc<str>,
@@ -198,7 +197,8 @@ impl Room {
         }
     }
 
-    /// Returns whether one more may be admitted. `others`, unsent requests of other models, may go to the same workers.
+    /// Returns whether one more request may be admitted. `others`: unsent requests of other models, which may go to the
+    /// same workers.
     fn admits(&self, pool: &Pool, others: usize) -> bool {
         self.inside
             .is_none_or(|most| pool.inside < most && self.busy + pool.unsent + others < most)
@@ -280,8 +280,8 @@ impl Gate {
         }
     }
 
-    /// Waits until a request is admitted. `None` if nothing limits admission.
-    /// Fails if too many requests wait, the wait exceeds its limit, or the turn would be late.
+    /// Waits until a request is admitted. Returns `None` if nothing limits admission. Fails if too many requests wait,
+    /// the wait exceeds its limit, or the turn would be late.
     pub async fn enter(proxy: &Arc<Proxy>, ask: Ask) -> Result<Option<Permit>, ApiError> {
         let gate = &proxy.admission.gate;
         let (patience, sheds) = (ask.patience, ask.shed.is_some());
@@ -372,7 +372,7 @@ impl Gate {
         drop(refused);
     }
 
-    /// Admits what it can from every queue. Returns whether requests still wait.
+    /// Admits the requests for which there is room, from every queue. Returns whether requests still wait.
     fn move_on(&self, proxy: &Arc<Proxy>) -> bool {
         self.change(proxy, NO_MODEL, |_| {});
         self.pools.lock().waiting > 0
@@ -444,7 +444,8 @@ impl Pools {
     }
 }
 
-/// Returns the model whose queue a request for this one uses: that of unnamed requests, if every worker serves it.
+/// Returns the name of the queue for requests of a model: the empty name, as for requests that name no model, if every
+/// worker serves it.
 pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
     let workers = proxy.state.fleet.workers();
     let present = |worker: &&Arc<Worker>| worker.admin_state() != AdminState::Gone;
@@ -470,7 +471,8 @@ pub async fn keep_moving(proxy: Arc<Proxy>) {
     }
 }
 
-/// Returns the longest wait of a request.
+/// Returns how long a request may wait: the configured timeout, or the time until its first token is due if that is
+/// shorter.
 pub fn patience(proxy: &Proxy, shed: Option<Shed>) -> Duration {
     let settings = proxy.admission.settings.load();
     let own = shed.map(|shed| clock::duration(shed.due - proxy.state.clock.now()));

@@ -37,19 +37,18 @@ pub struct Keyring {
 /// A key and its usage.
 #[derive(Debug)]
 pub struct Key {
-    /// Configuration of the key.
     pub spec: config::Key,
     tenant: Arc<Tenant>,
     /// Shared across reloads by the keys of one name, so that charges in progress are settled with the key in force.
     used: Arc<Mutex<Used>>,
 }
 
-/// Why a request is not admitted.
+/// The reason why a caller is not identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyFault {
-    /// It has no key.
+    /// The request has no key.
     Missing,
-    /// Its key is unknown.
+    /// The request's key is not configured.
     Unknown,
 }
 
@@ -115,13 +114,13 @@ impl Keyring {
         Some([before, used.left(now)])
     }
 
-    /// Returns the keys by name, with their digests, to detect changes.
+    /// Returns the digests of the keys by the keys' names, to detect changes.
     pub fn named(&self) -> Named {
         let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
         self.keys.values().map(named).collect()
     }
 
-    /// Returns whether a key is required. Keys are not forwarded to workers.
+    /// Returns whether requests need a key. If so, keys are not forwarded to workers.
     pub fn is_required(&self) -> bool {
         self.required
     }
@@ -144,22 +143,21 @@ impl Keyring {
 }
 
 impl Caller {
-    /// Returns the caller used without keys.
     pub fn anonymous() -> Self {
         Self(None)
     }
 
-    /// Returns the name in metrics and logs.
+    /// Returns the key's name, for metrics and logs.
     pub fn name(&self) -> &str {
         self.0.as_ref().map_or(ANONYMOUS, |key| &key.spec.name)
     }
 
-    /// Returns the tenant, whose keys share cached prefixes and conversations; `None` if there are no tenants.
+    /// Returns the tenant, whose keys share cached prefixes and conversations; `None` for an anonymous caller.
     pub fn tenant(&self) -> Option<&Tenant> {
         self.0.as_ref().map(|key| &*key.tenant)
     }
 
-    /// Returns the seed for hashes of names that the tenant uses; 0 if there are no tenants.
+    /// Returns the seed for hashes of names that the tenant uses; 0 for an anonymous caller.
     pub fn seed(&self) -> u64 {
         self.tenant().map_or(0, Tenant::seed)
     }
@@ -175,7 +173,7 @@ impl Caller {
         Flow(xxhash_rust::xxh3::xxh3_64(self.name().as_bytes()))
     }
 
-    /// Returns weight and priority.
+    /// Returns the weight and priority of the key.
     pub fn standing(&self) -> (f64, i32) {
         self.0
             .as_ref()

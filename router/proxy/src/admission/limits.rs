@@ -94,7 +94,7 @@ pub struct Left {
     pub full_in: Millis,
 }
 
-/// Tokens charged to a key by estimate. Dropping it refunds them unless the request was sent.
+/// Tokens charged to a key by estimate. Dropping the charge refunds them, unless the request was sent.
 #[derive(Debug, Default)]
 pub struct Charge(Option<Open>);
 
@@ -124,7 +124,7 @@ impl Charge {
         })))
     }
 
-    /// Records that the request was sent to a worker: from now on it is charged, however it ends.
+    /// Records that the request was sent to a worker. If the charge is then dropped unsettled, its estimate stands.
     pub fn sent(&mut self) {
         if let Some(open) = &mut self.0 {
             open.sent = true;

@@ -100,13 +100,13 @@ pub struct Rest {
 /// Outcome of a decision, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Came {
-    /// How the attempt ended; `None` while it is running.
+    /// Metric label of the attempt's outcome; `None` while the attempt is running.
     pub outcome: Option<&'static str>,
     /// Time from the turn's arrival to its end.
     pub took: Millis,
     /// Time from the turn's arrival to its first token.
     pub ttft: Option<Millis>,
-    /// The objective judges the response.
+    /// Whether the objective applies to the response.
     pub is_judged: bool,
     /// Tokens of prompt and response, as the worker counted them.
     pub counted: Option<[u64; 2]>,
@@ -116,7 +116,7 @@ pub struct Came {
     pub parts: Option<Parts>,
     /// Cause of a missed objective.
     pub cause: Option<Cause>,
-    /// Computed prompt tokens that another worker held, and those that were wrongly predicted to be cached here.
+    /// Computed prompt tokens that another worker held, and those that were wrongly predicted to be cached on this one.
     pub avoidable: [u64; 2],
 }
 
@@ -134,7 +134,7 @@ impl Came {
     };
 }
 
-/// One decision.
+/// A recorded decision.
 #[derive(Clone, Debug)]
 pub struct Slot {
     /// Position in the ring's history; `u64::MAX` for an empty slot.
@@ -158,7 +158,6 @@ pub struct Slot {
     kept: u8,
     rows: [Row; ROWS],
     pub(super) rest: Rest,
-    /// Outcome.
     pub came: Came,
 }
 
@@ -262,7 +261,7 @@ impl Slot {
         self.rows().first()
     }
 
-    /// Returns the worker that would have been chosen without the chosen one.
+    /// Returns the second best worker, if it could be chosen.
     #[must_use]
     pub fn runner_up(&self) -> Option<&Row> {
         self.rows()
@@ -292,7 +291,7 @@ impl Slot {
     }
 }
 
-/// Finds the workers with the best scores after the chosen one. Returns how many.
+/// Fills `best` with the workers that have the best scores after the chosen one. Returns their number.
 fn closest(terms: &[Terms], chosen: usize, best: &mut [usize; ROWS - 1]) -> usize {
     let before = |one: usize, other: usize| {
         let (one, other) = (&terms[one], &terms[other]);

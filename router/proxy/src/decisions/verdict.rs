@@ -1,5 +1,5 @@
 //! The reason of a choice in one sentence, and each worker's score as parts that add up to it. The sentence names the
-//! part in which the runner-up costs most more than the chosen worker.
+//! part with the largest extra cost of the runner-up.
 
 use policy::route::{Part, Reason, split};
 use policy::text::{counted, ms};
@@ -15,7 +15,7 @@ struct Candidate<'a> {
     row: &'a Row,
 }
 
-/// Splits a worker's score, or its predicted time to first token if the policy does not minimise a cost. The wait takes
+/// Splits a worker's score, or its predicted time to first token if the policy does not minimise a cost. The wait is
 /// what the other parts leave of the score, because the policy may weight it.
 fn parts(row: &Row, is_cost: bool) -> [Part; 9] {
     let mut parts = split(&row.costs.map(f64::from), 1.0);
@@ -92,7 +92,7 @@ pub(super) fn sentence(slot: &Slot, names: &[String]) -> String {
     format!("{start}, {compared}{end}.")
 }
 
-/// Compares the predictions. Returns the comparison, and the word that leads to its reason.
+/// Compares the predictions. Returns the comparison, and the conjunction that leads to its reason.
 fn compared(chosen: Candidate<'_>, second: Candidate<'_>) -> (String, &'static str) {
     let gap = f64::from(chosen.row.predicted_ttft_ms()) - f64::from(second.row.predicted_ttft_ms());
     if gap.abs() < 0.05 {
@@ -137,7 +137,7 @@ fn deciding(chosen: Candidate<'_>, second: Candidate<'_>) -> Option<String> {
     })
 }
 
-/// Says what a rule of a policy without costs looks at.
+/// Describes the rule by which a policy chose, as a part of the sentence.
 const fn meaning(reason: Reason) -> &'static str {
     match reason {
         Reason::LeastCost => "for the least cost",
@@ -216,7 +216,7 @@ mod tests {
         slot(Reason::LeastCost, PolicyName::Tail, terms)
     }
 
-    /// The chosen worker is predicted to be slower, and spares the turns behind it a prefill.
+    /// Returns terms by which the chosen worker is predicted to be slower, but spares the turns behind it a prefill.
     fn behind() -> [Terms; 2] {
         [
             terms(0, 5_136, 864, [350.0, 50.0, 1.5, 12.0]),

@@ -25,68 +25,69 @@ pub struct Page {
     pub capacity: usize,
     /// Kept turns that have not ended, whatever the filter.
     pub running: usize,
-    /// Turns among them whose first token is predicted to be late.
+    /// Number of those turns whose first token is late or predicted to be late.
     pub running_predicted_late: usize,
 }
 
-/// One decision.
+/// One recorded decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Explained {
-    /// `x-tailroute-decision` of the response.
+    /// Number of the decision, as in the response header `x-tailroute-decision`.
     pub decision: u64,
-    /// `x-request-id`.
+    /// Id of the request, as in its header `x-request-id`.
     pub request: String,
-    /// Id of the trace, as in exemplars.
+    /// Id of the request's trace, as in exemplars; `null` if it has none.
     pub trace: Option<String>,
-    /// Time at which the request's last byte arrived, in milliseconds since 1970.
+    /// Arrival of the complete request, in milliseconds since 1970.
     pub arrived_unix_ms: f64,
-    /// Time from then until the turn was sent to this worker.
+    /// Time from the arrival until the turn was sent to this worker, in milliseconds.
     pub held_ms: f64,
-    /// Hash of the conversation's name.
+    /// Key of the conversation in hexadecimal; `null` for a turn without one.
     pub conversation: Option<String>,
-    /// Requested model.
+    /// Requested model; empty if the request names none.
     pub model: String,
     /// Class of the objective.
     pub class: String,
-    /// Objective for the time to first token.
+    /// Objective for the time to first token, in milliseconds.
     pub objective_ms: f64,
     /// Tokens of the prompt, counted or estimated.
     pub prompt_tokens: u64,
-    /// Prompt tokens that the best ready worker was believed to hold.
+    /// Largest number of prompt tokens that a ready worker, or the chosen one, was believed to hold.
     pub available_tokens: u32,
-    /// Prompt tokens that the chosen worker was believed to hold; `outcome.cached_tokens` are those that it delivered.
+    /// Prompt tokens that the chosen worker was believed to hold. `outcome.cached_tokens` is the number that it
+    /// reported.
     pub captured_tokens: u32,
     /// Policy that made the decision.
     #[schemars(with = "String")]
     pub policy: PolicyName,
-    /// Overrides of the policy that applied, if any.
+    /// Overrides of the policy that applied; `null` if there were none.
     pub overridden: Option<OverriddenBy>,
     /// Rule of the policy that decided.
     #[schemars(with = "String")]
     pub reason: Reason,
-    /// The reason of the choice in one sentence.
+    /// Reason of the choice in one sentence.
     pub verdict: String,
-    /// The field of a worker's terms that its `parts` add up to: `score`, or `predicted_ttft_ms` under policies that do not
-    /// minimise a cost.
+    /// The field of a worker's terms that its `parts` add up to: `score`, or `predicted_ttft_ms` under policies that do
+    /// not minimise a cost.
     pub parts_of: &'static str,
-    /// Chosen worker.
+    /// Name of the chosen worker.
     pub worker: String,
     /// Terms of each worker: the chosen one, then the others that could be chosen, the best first.
     pub terms: Vec<WorkerTerms>,
-    /// Summary of the workers whose terms were not kept.
+    /// Summary of the workers whose terms were not kept; `null` if all were.
     pub left_out: Option<LeftOut>,
-    /// Second best worker.
+    /// Second best worker; `null` if no other could be chosen.
     pub runner_up: Option<RunnerUp>,
-    /// Outcome of the decision.
+    /// Outcome of the decision; `null` until the first token, or the end of an attempt without one.
     pub outcome: Option<Outcome>,
 }
 
 /// Overrides of the policy that applied to a decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OverriddenBy {
-    /// Class whose override applied.
+    /// Class of the objective whose override applied.
     pub class: Option<String>,
-    /// Override in the request, as written.
+    /// Policy or weights that the request asked for, as written.
     pub request: Option<String>,
 }
 
@@ -103,8 +104,8 @@ pub struct WorkerTerms {
     /// Value that the policy minimised; `null` for a worker that it would not use.
     pub score: Option<f64>,
     pub predicted_ttft_ms: f64,
-    /// Parts in tenths of a millisecond, which add up to the rounded value of the field in `parts_of`. Parts that are zero
-    /// on all workers are left out. Absent in a response's header.
+    /// Parts in tenths of a millisecond, which add up to the rounded value of the field in `parts_of`. Parts that are
+    /// zero on all workers are left out. Absent in a response's header.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
 }
@@ -116,54 +117,55 @@ pub struct LeftOut {
     pub workers: u32,
     /// Number of workers among them that could have been chosen.
     pub ready: u32,
-    /// The worker among them that holds most of the prompt.
+    /// Name of the worker among them that holds most of the prompt; `null` if none holds any.
     pub holder: Option<String>,
-    /// Tokens that it holds.
+    /// Prompt tokens that this worker holds.
     pub holder_cached_tokens: u32,
 }
 
-/// The worker that would have been chosen without the chosen one.
+/// The second best worker.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunnerUp {
     /// Name of the worker.
     pub worker: String,
-    /// Its score less that of the chosen worker: the saving by the policy's own measure.
+    /// Score of this worker less that of the chosen one: what the choice saves by the policy's own measure.
     pub score_more: f64,
-    /// Predicted time to first token on it.
+    /// Predicted time to first token on this worker, in milliseconds.
     pub predicted_ttft_ms: f64,
-    /// Predicted less actual time to first token: below zero, this worker might have been faster.
+    /// Predicted less actual time to first token, in milliseconds: below zero, this worker might have been faster;
+    /// `null` before the first token.
     pub than_actual_ms: Option<f64>,
 }
 
 /// Outcome of a decision.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Outcome {
-    /// How the attempt ended; `answering` while it is running.
+    /// Outcome of the attempt; `answering` while it is running.
     pub state: &'static str,
-    /// Time from the turn's arrival to the end of the response.
+    /// Time from the turn's arrival to the end of the response, in milliseconds; `null` while it is running.
     pub took_ms: Option<f64>,
-    /// Time from the turn's arrival to the first token.
+    /// Time from the turn's arrival to the first token, in milliseconds; `null` if there was none.
     pub ttft_ms: Option<f64>,
-    /// Time to first token less the time held in the router and the prediction.
+    /// Time to first token less the time held in the router and the predicted time, in milliseconds.
     pub ttft_error_ms: Option<f64>,
-    /// Whether the first token was within the objective. Absent for a response that does not stream, unless its request names
-    /// the objective.
+    /// Whether the first token was within the objective; `null` before the first token, and for a response that does not
+    /// stream, unless its request names the objective.
     pub met: Option<bool>,
-    /// Cause of a missed objective.
+    /// Cause of a missed objective; `null` if the objective was not missed.
     #[schemars(with = "Option<String>")]
     pub cause: Option<Cause>,
-    /// Components of the time to first token.
+    /// Components of the time to first token, in milliseconds.
     #[schemars(with = "Option<std::collections::BTreeMap<String, f64>>")]
     pub parts: Option<Parts>,
-    /// Prompt tokens, as the worker counted them.
+    /// Prompt tokens, as the worker counted them; `null` if it did not.
     pub prompt_tokens: Option<u64>,
-    /// Response tokens.
+    /// Response tokens, as the worker counted them; `null` if it did not.
     pub completion_tokens: Option<u64>,
-    /// Prompt tokens found in the worker's cache.
+    /// Prompt tokens found in the worker's cache, as it reported them; `null` if it did not.
     pub cached_tokens: Option<u64>,
-    /// Computed tokens that another worker held.
+    /// Computed prompt tokens that another worker held.
     pub avoidable_elsewhere_tokens: u64,
-    /// Computed tokens that were predicted to be cached here.
+    /// Computed prompt tokens that were predicted to be cached on this worker.
     pub avoidable_mistaken_tokens: u64,
 }
 
@@ -171,14 +173,14 @@ fn round(ms: f64) -> f64 {
     (ms * 1e3).round() / 1e3
 }
 
-/// Returns the name of the worker that had the slot at that time.
+/// Returns the name of the worker that had the slot at a time.
 fn name(proxy: &Proxy, worker: u32, then: Millis) -> String {
     let workers = proxy.state.fleet.workers();
     let found = workers.get(worker as usize).filter(|known| known.joined <= then);
     found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
 }
 
-/// Returns whether the worker of a slot was in the fleet at that time. Terms are also recorded for workers that have left.
+/// Returns whether the worker of a slot was in the fleet at a time. Terms are also recorded for workers that have left.
 fn was_present(proxy: &Proxy, worker: u32, then: Millis) -> bool {
     let workers = proxy.state.fleet.workers();
     let left = workers.get(worker as usize).and_then(|known| known.gone_since());
@@ -202,7 +204,6 @@ impl WorkerTerms {
 }
 
 impl Explained {
-    /// Returns the public form of a recorded decision.
     #[must_use]
     pub fn of(proxy: &Proxy, slot: &Slot) -> Self {
         let rest = slot.rest;
@@ -326,7 +327,7 @@ struct InHeader<'a> {
     overridden: Option<Overridden>,
     reason: Reason,
     worker: &'a str,
-    /// Total number of workers.
+    /// Number of workers in the fleet.
     workers: usize,
     terms: Vec<WorkerTerms>,
 }

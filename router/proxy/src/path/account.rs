@@ -33,7 +33,7 @@ pub struct Account {
     goal: Goal,
     prompt: Tokens,
     first: Option<First>,
-    /// Also records the cause on the trace, if requests are traced.
+    /// The note of the cause on the attempt's trace, if requests are traced.
     pub note: Note,
 }
 
@@ -43,23 +43,22 @@ struct First {
     streamed: bool,
 }
 
-/// How an attempt ended.
+/// The end of an attempt, as its account records it.
 #[derive(Clone, Copy, Debug)]
 pub struct End<'a> {
-    /// The outcome's metric label.
+    /// Metric label of the outcome.
     pub outcome: &'static str,
-    /// The usage that the worker reported.
     pub usage: Option<Usage>,
-    /// The engine's own timings.
+    /// Timings that the engine reported.
     pub engine: Option<EngineTimes>,
     /// Time since the turn's arrival.
     pub took: Millis,
-    /// The class of the turn's objective.
+    /// Class of the turn's objective.
     pub class: &'a str,
 }
 
 impl Account {
-    /// Opens the account of an attempt.
+    /// Opens the account of an attempt and records its decision.
     #[must_use]
     pub fn open(proxy: &Proxy, turn: &Turn, choice: &Choice) -> Self {
         let (terms, worker) = (choice.decision.chosen(), &choice.worker);
@@ -118,22 +117,23 @@ impl Account {
         ttft - self.held - self.predicted_ttft
     }
 
-    /// Returns whether the first token was within the objective. `None` without one, or if the objective does not judge
-    /// the response.
+    /// Returns whether the first token was within the objective. `None` without a first token, or if the objective does
+    /// not apply to the response.
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
         let first = self.first.filter(|first| self.goal.judges(first.streamed))?;
         Some(first.ttft <= self.goal.ttft)
     }
 
-    /// Time to first token beyond the engine's queue and prefill times. Unknown if the response does not stream.
+    /// Returns the time to first token beyond the engine's queue and prefill times. `None` if the response does not
+    /// stream.
     #[must_use]
     pub fn beside(&self, engine: EngineTimes) -> Option<Millis> {
         let first = self.first.filter(|first| first.streamed)?;
         Some(first.ttft - self.held - engine.queue - engine.prefill)
     }
 
-    /// Closes the account.
+    /// Records and counts the outcome of the attempt.
     pub fn close(&self, proxy: &Proxy, end: End<'_>) {
         let parts = self.first.map(|first| self.parts(first, &end));
         let is_late = self.is_within() == Some(false);
@@ -183,7 +183,8 @@ impl Account {
         })
     }
 
-    /// Prompt tokens: all, available, captured and delivered. `None` if the worker does not report cached tokens.
+    /// Returns prompt tokens: all, available, captured and delivered. `None` if the worker does not report cached
+    /// tokens.
     fn hits(&self, end: &End<'_>) -> Option<[u64; 4]> {
         let usage = end.usage.filter(|usage| usage.prompt > 0)?;
         let held = |tokens: Tokens| tokens.0.min(usage.prompt);
@@ -195,8 +196,8 @@ impl Account {
         ])
     }
 
-    /// Prompt tokens computed although another eligible worker held them, and although they were predicted to be cached
-    /// here. Zero if the worker does not report cached tokens.
+    /// Returns the prompt tokens computed although another eligible worker held them, and those computed although they
+    /// were predicted to be cached here. Zero if the worker does not report cached tokens.
     fn avoidable(&self, end: &End<'_>) -> [u64; 2] {
         let Some(cached) = end.usage.and_then(|usage| usage.cached).map(Tokens) else {
             return [0; 2];
@@ -208,8 +209,8 @@ impl Account {
     }
 }
 
-/// The cost model to judge a worker by that is not known to be slow: the measured or configured one if known, else the
-/// learned one. The learned model of a worker that becomes slow would hide that.
+/// Returns the cost model by which a worker is judged that is not known to be slow: the measured or configured one if
+/// known, else the learned one. The learned model of a worker that becomes slow would hide that.
 fn fitted(worker: &Worker, learned: &PrefillCost) -> PrefillCost {
     if worker.spec.cost_is_known {
         worker.spec.cost

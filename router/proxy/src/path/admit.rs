@@ -74,7 +74,7 @@ pub fn settle_path(proxy: &Proxy, head: &mut Parts) {
     head.uri = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// Identifies the caller of a request on this route. Fails if it needs a key and has no valid one.
+/// Identifies the caller of a request on this route. Fails if the route needs a key and the request has no valid one.
 pub fn caller(
     proxy: &Proxy,
     route: &Result<Route, ApiError>,
@@ -108,7 +108,7 @@ pub fn without_mark(headers: &mut HeaderMap, body: Bytes) -> Bytes {
     body.slice(BYTE_ORDER_MARK.len()..)
 }
 
-/// The route's name in metrics.
+/// Returns the route's name in metrics.
 pub fn endpoint(route: &Result<Route, ApiError>) -> &'static str {
     route.as_ref().map_or("none", Route::endpoint)
 }
@@ -123,9 +123,8 @@ fn header_bytes(headers: &HeaderMap) -> usize {
 /// A complete request body.
 #[derive(Debug)]
 pub struct Received {
-    /// The body.
     pub bytes: Bytes,
-    /// The memory reservation for the bytes, held as long as they are.
+    /// Reservation of memory for the bytes, to be held as long as they are.
     pub room: Unread,
 }
 

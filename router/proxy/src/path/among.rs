@@ -6,10 +6,10 @@ use policy::ids::WorkerId;
 
 use fleet::Worker;
 
-/// A set of workers. Only workers with an address belong to one.
+/// A set of workers. Every member has an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Among {
-    /// Every worker with an address.
+    /// All workers with an address.
     Anybody,
     /// The workers at these addresses.
     Listed(Vec<SocketAddr>),
@@ -18,7 +18,7 @@ pub enum Among {
 }
 
 impl Among {
-    /// Whether the set contains a worker.
+    /// Returns whether the set contains a worker.
     pub fn has(&self, worker: &Worker) -> bool {
         let Some(endpoint) = worker.endpoint else {
             return false;

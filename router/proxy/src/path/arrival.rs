@@ -23,7 +23,7 @@ use telemetry::context::{self, TraceId};
 use telemetry::logs::request::RequestIdentity;
 use telemetry::traces::Trace;
 
-/// Identifies the request to the client, in the log and to the worker.
+/// Header that identifies the request to the client, in the log and to the worker.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -82,23 +82,21 @@ impl Arrival {
         Self { id, at, trace, whose }
     }
 
-    /// The request id.
     pub fn id(&self) -> &HeaderValue {
         &self.id
     }
 
-    /// The request's identity in logs.
+    /// Returns the identity by which logs name the request.
     pub fn whose(&self) -> &RequestIdentity {
         &self.whose
     }
 
-    /// The request's trace.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// The request's identity in logs, and its trace.
+    /// Returns the identity by which logs name the request, and its trace.
     #[must_use]
     pub fn told(self) -> (RequestIdentity, Trace) {
         (self.whose, self.trace)
@@ -123,7 +121,7 @@ impl Arrival {
     }
 }
 
-/// The client's request id if it is valid; else the generated one, which is set in the headers.
+/// Returns the client's request id if it is valid; else sets the generated one in the headers and returns it.
 fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
     let fit = |name: &&HeaderValue| {
         (1..=MAX_REQUEST_ID).contains(&name.len()) && name.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -136,7 +134,7 @@ fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
     name
 }
 
-/// Marks a request that has passed this router before.
+/// Marker of a request that has passed this router before.
 #[derive(Clone, Copy, Debug)]
 struct Looped;
 
@@ -146,12 +144,13 @@ fn note_loop<B>(proxy: &Proxy, request: &mut Request<B>) {
     }
 }
 
-/// Whether a request has passed this router before.
+/// Returns whether a request has passed this router before.
 pub(super) fn is_looped(head: &Parts) -> bool {
     head.extensions.get::<Looped>().is_some()
 }
 
-/// `Server-Timing`: the router's own processing time until the response head, and the total time, with all waiting.
+/// Formats `Server-Timing`: the router's own processing time until the response head, and the total time with all
+/// waiting.
 fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::InvalidHeaderValue> {
     let mut text = String::with_capacity(48);
     let ms = |duration: Duration| (duration.as_micros() / 1000, duration.as_micros() % 1000);
@@ -164,7 +163,7 @@ fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::I
     HeaderValue::try_from(text)
 }
 
-/// The connection state that its requests share.
+/// Creates the peer of a connection, which its requests share.
 pub fn peer(proxy: &Proxy, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
     Arc::new(Peer::new(&proxy.state.config.http, address.ip(), is_secure))
 }

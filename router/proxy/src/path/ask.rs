@@ -15,11 +15,11 @@ const MAX_BYTES: usize = 256;
 #[derive(Clone, Debug)]
 struct Carried(Vec<HeaderValue>);
 
-/// The permitted choice of a request.
+/// The policy or weights that a request asks for and may have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     text: String,
-    /// The request's weights; without them, the text is a name.
+    /// Weights of the request; without them, the text is a policy's name.
     own: Option<Override>,
 }
 
@@ -35,7 +35,8 @@ pub fn take<B>(request: &mut Request<B>) {
 }
 
 impl Asked {
-    /// The choice that the request makes. Fails with 400 if the request may choose and its header is invalid.
+    /// Reads the choice of a request; `None` if it makes none, or may not. Fails with 400 if the request may choose and
+    /// its header is invalid.
     pub fn of(proxy: &Proxy, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
         let Some(Carried(values)) = extensions.get() else {
             return Ok(None);
@@ -57,7 +58,7 @@ impl Asked {
             .map_err(ApiError::UnfitPolicy)
     }
 
-    /// The choice as a policy input.
+    /// Returns the choice as input of the policy.
     pub fn ask(&self) -> Ask<'_> {
         match &self.own {
             Some(own) => Ask::Own(own),
@@ -65,7 +66,7 @@ impl Asked {
         }
     }
 
-    /// The header's text.
+    /// Returns the trimmed text of the header.
     pub fn text(&self) -> &str {
         &self.text
     }

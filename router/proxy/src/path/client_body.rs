@@ -50,18 +50,17 @@ impl Pace {
         self.last = Instant::now();
     }
 
-    /// Returns when the body is late unless more arrives.
+    /// Returns when the body is late unless more bytes arrive.
     pub(super) fn until(&self) -> Instant {
         let grown = Duration::from_secs(self.received / LEAST_BYTES_PER_S);
         (self.began + grown).min(self.last) + self.timeout
     }
 }
 
-/// A client's body.
 pub struct ClientBody {
     /// Bytes that were read to find the model.
     first: Option<Bytes>,
-    /// The memory reservation for them, held until the response begins.
+    /// Reservation of memory for `first`, held until the response begins.
     room: Option<Unread>,
     inner: Incoming,
     received: usize,
@@ -100,7 +99,7 @@ impl ClientBody {
         }
     }
 
-    /// The error that ended the body, if any.
+    /// Returns the error that ended the body, if any.
     pub fn failure(&self) -> Option<ApiError> {
         self.broken.map(|broken| match broken {
             Broken::Off => ApiError::BodyCutShort,
@@ -110,7 +109,7 @@ impl ClientBody {
         })
     }
 
-    /// Whether the body is complete.
+    /// Returns whether the body has arrived completely.
     pub fn is_here(&self) -> bool {
         self.ended || self.is_end_stream()
     }

@@ -13,24 +13,20 @@ use telemetry::traces::Trace;
 /// The context of a request whose head was accepted.
 #[derive(Clone, Copy)]
 pub struct RequestContext<'a> {
-    /// The request path.
     pub proxy: &'a Arc<Proxy>,
-    /// The authenticated caller.
     pub caller: &'a Caller,
-    /// Measures the request for the metrics.
+    /// Measurement of the request for the metrics.
     pub timer: RequestTimer,
-    /// The client's deadline.
     pub deadline: Deadline,
-    /// The request's trace.
     pub trace: &'a Trace,
 }
 
-/// Measures one request for the metrics.
+/// Measurement of one request for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTimer {
-    /// The endpoint's name in metrics.
+    /// Name of the endpoint in metrics.
     pub endpoint: &'static str,
-    /// When the request head was complete.
+    /// Time at which the request head was complete.
     pub started: Millis,
 }
 

@@ -24,7 +24,7 @@ const EXPOSED: &str = "retry-after, server-timing, x-request-id, x-ratelimit-lim
      x-ratelimit-reset-tokens, x-tailroute-decision, x-tailroute-error, x-tailroute-explain, x-tailroute-worker";
 const PREFIX: &str = "access-control-";
 
-/// Returns whether a browser asks if a page may send a request.
+/// Returns whether a browser asks whether a page may send a request.
 pub fn is_preflight(head: &Parts) -> bool {
     head.method == Method::OPTIONS
         && head.headers.contains_key(ORIGIN)
@@ -38,7 +38,7 @@ pub fn is_allowed(origins: &[String], origin: &HeaderValue) -> bool {
         .any(|allowed| allowed == ANY_ORIGIN || origin == allowed.as_str())
 }
 
-/// The answer to a preflight.
+/// Answers a preflight.
 pub fn preflight(origins: &[String], asked: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(body::full(bytes::Bytes::new()));
     *response.status_mut() = StatusCode::NO_CONTENT;

@@ -17,10 +17,10 @@ const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-t
 const CLIENT_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-timeout");
 const CLIENT_READ_TIMEOUT: HeaderName = HeaderName::from_static("x-stainless-read-timeout");
 
-/// Longer limits are ignored.
+/// Longest time limit. Longer ones are ignored.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The deadlines of a request.
+/// Deadlines of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     began: Instant,
@@ -29,7 +29,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of a request whose head has just arrived.
+    /// Reads the deadlines of a request whose head has just arrived.
     pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
         let text = |name: &HeaderName| headers.get(name)?.to_str().ok();
         let millis = |name| text(name)?.parse().ok().map(Duration::from_millis);
@@ -51,17 +51,17 @@ impl Deadline {
         }
     }
 
-    /// Deadline of the response head.
+    /// Returns the deadline of the response head.
     pub fn head(&self) -> Option<Instant> {
         earlier(self.head, self.whole)
     }
 
-    /// Deadline of the whole response.
+    /// Returns the deadline of the whole response.
     pub fn whole(&self) -> Option<Instant> {
         self.whole
     }
 
-    /// The error for a passed deadline.
+    /// Returns the error for a passed deadline.
     pub fn exceeded(&self) -> ApiError {
         ApiError::DeadlineExceeded(self.began.elapsed())
     }

@@ -11,7 +11,9 @@ use fleet::dialect::is_told;
 /// More tokens than any conversation has.
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
-/// The tail: hinted, or by the worker's own rule. Zero if the worker takes hints between requests.
+/// Returns the tail that the worker may evict first: that of the engine's own rule if it trims by itself; zero if it gets
+/// no hints; all of a conversation that ends; zero if the worker takes hints between requests; else the free tail of the
+/// turn's class.
 pub(super) fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&proxy.state.config.hints, worker.dialect());
     let (is_told, by_itself) = (is_told(&*dialect, hints), dialect.trims_by_itself());

@@ -81,9 +81,9 @@ struct Noted {
     hold: Option<Reservation>,
     /// Cached tokens of the prompt, with hints and without.
     compared: Option<Compared>,
-    /// The message to other replicas.
+    /// Report of the turn to other replicas.
     told: Option<Box<dyn ReportedTurn>>,
-    /// Blocks in the worker's cache by its own events; `None` without events.
+    /// Number of the worker's store events before the attempt was sent; `None` if its event stream is not live.
     blocks_told: Option<u64>,
 }
 
@@ -94,9 +94,9 @@ struct Progress {
     ttft: Millis,
     /// Prefill time, if it was measured and the worker computed nothing else.
     alone: Option<Millis>,
-    /// The learner was notified of the prefill.
+    /// Whether the learner was notified of the prefill.
     taught: bool,
-    /// The attempt's times do not describe the worker.
+    /// Whether the attempt's times do not describe the worker.
     is_untimed: bool,
     /// The worker of the conversation's last turn, if it was another one.
     left: Option<WorkerId>,
@@ -107,7 +107,7 @@ struct Progress {
 }
 
 impl Flight {
-    /// Starts the attempt and counts its work on the worker. Boxed because it is large and moved often.
+    /// Starts an attempt and counts its work on the worker. Boxed because it is large and moved often.
     #[must_use]
     pub fn start(
         proxy: &Arc<Proxy>,
@@ -143,7 +143,7 @@ impl Flight {
         })
     }
 
-    /// The request was written: its prefix counts as cached, and other replicas are notified.
+    /// Records that the request was written: its prefix counts as cached, and other replicas are notified.
     pub fn mark_sent(&mut self) {
         if std::mem::replace(&mut self.noted.is_sent, true) {
             return;
@@ -190,7 +190,6 @@ impl Flight {
         self.progress.is_untimed = true;
     }
 
-    /// The worker.
     pub fn worker(&self) -> &Arc<Worker> {
         self.in_flight.worker()
     }
@@ -296,7 +295,7 @@ impl Flight {
         self.progress.passed = passed;
     }
 
-    /// Whether the endpoint's streams end with `[DONE]`.
+    /// Returns whether the endpoint's streams end with `[DONE]`.
     pub fn is_ended_by_done(&self) -> bool {
         matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
     }
@@ -306,7 +305,7 @@ impl Flight {
         self.permit = permit;
     }
 
-    /// Releases the permit. The response is complete.
+    /// Releases the permit, because the response is complete.
     pub fn release_permit(&mut self) {
         if let Some(permit) = &mut self.permit {
             permit.free();

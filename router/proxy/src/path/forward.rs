@@ -47,7 +47,8 @@ pub(crate) struct TurnRequest<'a> {
 }
 
 /// Sends a turn to workers until one answers, within the [retry policy](super::retry). The response body may still be
-/// streaming. Fails if no worker is ready or none is reached. A failed worker or a passed deadline is an `Ok` response.
+/// streaming. Fails if no worker is ready or none is reached. If a worker failed or a deadline passed, that is an `Ok`
+/// response with an error.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
     permit: &mut Option<RequestPermit>,

@@ -10,27 +10,27 @@ use protocol::multipart::{self, Parts, Seen, Unreadable};
 use protocol::names;
 use protocol::steering::{self, Keys};
 
-/// Bytes of a form that are searched for the model where it decides nothing but whether the model is served.
+/// Largest number of bytes of a form that are searched for the model where the model does not decide the worker.
 const LOOKED_AT: usize = 64 * 1024;
 const MAX_MODEL_BYTES: usize = 2 * names::MAX_BYTES;
 
-/// How much of a body is searched for the model.
+/// The part of a body that is searched for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// None of it.
+    /// The body is not searched.
     Nothing,
-    /// The beginning of a form.
+    /// The beginning of a form is searched.
     Beginning,
-    /// As much as it takes, because the model decides which workers may get the request.
+    /// The body is searched until the model is found, because the model decides which workers may get the request.
     Whole,
 }
 
-/// Why a body may not be passed on.
+/// The reason why a body may not be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// This field steers an engine.
+    /// A field steers an engine.
     Steering(&'static str),
-    /// The form is ambiguous.
+    /// The form is malformed or ambiguous.
     Form,
     /// The body is JSON in an encoding other than UTF-8, which some engines accept.
     Encoding,
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// The part `model` of a form.
+/// The part of a form that names the model.
 #[derive(Debug, Default)]
 struct ModelPart {
     is_current: bool,
@@ -106,7 +106,7 @@ impl ModelPart {
     }
 }
 
-/// Inspects one body.
+/// Inspection of one body as it streams.
 #[derive(Debug)]
 pub struct Inspector {
     kind: Kind,
@@ -177,7 +177,7 @@ impl Inspector {
         Ok(())
     }
 
-    /// Whether reading on cannot tell more of the model.
+    /// Returns whether more of the body would not change the model that is found.
     pub fn is_over(&self, search: Search) -> bool {
         match (search, &self.kind) {
             (Search::Nothing, _) => true,
@@ -189,7 +189,7 @@ impl Inspector {
         }
     }
 
-    /// The model that the request names in `body`, which has been inspected. Empty bodies name none.
+    /// Returns the model that the request names in `body`, which has been inspected. An empty body names none.
     pub fn model(&self, body: &[u8]) -> Named {
         match &self.kind {
             _ if self.seen == 0 => Named::Nothing,
@@ -233,7 +233,7 @@ mod tests {
 
     const FORM: &str = "multipart/form-data; boundary=xyz";
 
-    /// Inspects a body in pieces of this size until the model is known. Returns it, and the bytes read.
+    /// Inspects a body in pieces of this size until the model is known. Returns the model and the number of bytes read.
     fn read(kind: &str, body: &str, search: Search, size: usize) -> Result<(Named, usize), Refused> {
         let mut head = HeaderMap::new();
         head.insert(CONTENT_TYPE, HeaderValue::from_str(kind).unwrap());

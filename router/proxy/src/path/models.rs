@@ -1,4 +1,4 @@
-//! `/v1/models`: the workers' model lists, merged; and what a request for a model means for what is known of them.
+//! `/v1/models`: the merged model lists of the workers; and what a request for a model changes in the known lists.
 //!
 //! A name that no list has may have been loaded since the lists were read. Such a request makes the router read them
 //! again ([`refreshed`]), and waits for that as long as a probe may take, before it is answered 404. A worker's own 404
@@ -42,8 +42,8 @@ pub async fn one(proxy: &Arc<Proxy>, name: &str) -> Result<Response<Body>, ApiEr
     Ok(answer(proxy, &card))
 }
 
-/// Checks a model's name by the lists as they are known. An empty name is none. Fails with 400 if it is invalid; with
-/// 404 and the known models if no worker can serve it.
+/// Checks a model's name against the known lists. An empty name is accepted as no name. Fails with 400 if the name is
+/// invalid, and with 404 and the known models if no worker can serve it.
 pub fn check(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
     if !names::is_fit(name) {
         return Err(ApiError::UnfitName("model"));
@@ -85,9 +85,9 @@ pub async fn refreshed(proxy: &Proxy) -> bool {
 }
 
 /// Acts on a worker's 404 for a request that names a model: the list of a worker that was thought to have it is read
-/// again. Returns whether an untried worker `among` those that may be given the request serves the model. `says_so` is
-/// whether the answer itself says that the worker lacks the model; only then does it count as a denial, since there are
-/// other things that an engine may not find.
+/// again. Returns whether an untried worker `among` those that may get the request serves the model. `says_so`: the
+/// answer itself says that the worker lacks the model. Only then does it count as a denial, since an engine may miss
+/// other things.
 pub async fn is_elsewhere(
     proxy: &Proxy,
     worker: &Worker,

@@ -11,7 +11,7 @@ use protocol::routes::Route;
 use super::inspect::Search;
 use crate::Proxy;
 
-/// How much of a request's body is searched for its model.
+/// Returns how much of a request's body is searched for its model.
 pub fn search(proxy: &Proxy, route: &Route) -> Search {
     if proxy.state.fleet.models_differ() {
         Search::Whole
@@ -22,8 +22,8 @@ pub fn search(proxy: &Proxy, route: &Route) -> Search {
     }
 }
 
-/// The model of a request: that of its body, as engines read it, or else that of its query. `None` if it names none.
-/// Fails with 400 if the model decides the worker and cannot be read.
+/// Returns the model of a request: that of its body, as engines read it, or else that of its query. `None` if the
+/// request names none. Fails with 400 if the model decides the worker and cannot be read.
 pub fn model(named: Named, query: Option<&str>, search: Search) -> Result<Option<String>, ApiError> {
     match (named, search) {
         (Named::Model(model), _) => Ok(Some(model)),
@@ -35,7 +35,7 @@ pub fn model(named: Named, query: Option<&str>, search: Search) -> Result<Option
     }
 }
 
-/// The model of a WebSocket, which names it in its query or in a later message. Fails like [`model`].
+/// Returns the model of a WebSocket, which names it in its query or in a later message. Fails like [`model`].
 pub fn tunnel(proxy: &Proxy, query: Option<&str>) -> Result<Option<String>, ApiError> {
     match query_model(query) {
         None if proxy.state.fleet.models_differ() => Err(ApiError::UnreadModel),

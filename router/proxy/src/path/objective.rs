@@ -1,7 +1,7 @@
 //! A turn's time-to-first-token objective.
 //!
-//! The first that applies: the time in a header (`x-slo-ttft-ms`, or llm-d's name for it), the class that `x-slo-class`
-//! names, the model's class, the configured objective. Invalid headers are ignored.
+//! The first of these that is given applies: the time in a header (`x-slo-ttft-ms`, or llm-d's name for it), the class
+//! that `x-slo-class` names, the model's class, the configured objective. Invalid headers are ignored.
 
 use config::Objective;
 use http::HeaderMap;
@@ -15,27 +15,25 @@ const LONGEST_MS: f64 = 1e9;
 /// The source of a turn's objective. A bounded set, used as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The configured objective.
+    /// The objective is the configured one.
     Default,
-    /// The request's header.
+    /// A header of the request states the time.
     Header,
-    /// The class with this index in the configuration.
+    /// The objective is that of the class with this index in the configuration.
     Class(usize),
 }
 
 /// A turn's objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
-    /// The time to first token to meet.
+    /// Longest time to first token that is within the objective.
     pub ttft: Millis,
-    /// The source.
     pub origin: Origin,
-    /// The request names it, by its time or by its class.
+    /// Whether the request names the objective, by its time or by its class.
     pub is_requested: bool,
 }
 
 impl Goal {
-    /// The objective of a turn of this model.
     pub fn of(headers: &HeaderMap, model: &str, objective: &Objective) -> Self {
         let own = [headers::SLO_TTFT_MS, headers::SLO_TTFT_MS_LLM_D]
             .iter()
@@ -70,15 +68,15 @@ impl Goal {
         }
     }
 
-    /// Whether the objective judges a response. The first token of a response that does not stream comes with its last,
-    /// so an objective that the request does not name says nothing about it.
+    /// Returns whether the objective applies to a response. The first token of a response that does not stream comes
+    /// with its last, so an objective that the request does not name says nothing about it.
     pub fn judges(&self, is_streamed: bool) -> bool {
         is_streamed || self.is_requested
     }
 }
 
 impl Origin {
-    /// The name in captures; empty for the configured objective.
+    /// Returns the name in captures; empty for the configured objective.
     pub fn named(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "",
@@ -86,7 +84,7 @@ impl Origin {
         }
     }
 
-    /// The name in metrics.
+    /// Returns the name in metrics.
     pub fn name(self, objective: &Objective) -> &str {
         match self {
             Self::Default => "default",

@@ -24,9 +24,9 @@ const ASIDE_BYTES: usize = 4096;
 /// A turn sent to one worker, before its response is observed.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The accounting, which ends with the response.
+    /// The attempt, whose accounting ends with the response.
     pub flight: Box<Flight>,
-    /// The span in the request's trace.
+    /// The attempt's span in the request's trace.
     pub span: AttemptSpan,
 }
 
@@ -63,22 +63,22 @@ impl Observer {
         }
     }
 
-    /// The attempt, until it ends.
+    /// Returns the attempt, until it ends.
     pub fn flight(&self) -> Option<&Flight> {
         self.flight.as_deref()
     }
 
-    /// The API family of the response.
+    /// Returns the API family of the response.
     pub fn family(&self) -> Family {
         self.watch.family()
     }
 
-    /// The parsed position in the event stream; `None` for other responses.
+    /// Returns the parsed position in the event stream; `None` for other responses.
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         self.watch.standing()
     }
 
-    /// Records bytes that pass. Returns how far they brought the response.
+    /// Records bytes that pass. Returns how far they advance the response.
     pub fn passed(&mut self, data: &[u8]) -> Step {
         if self.flight.is_none() {
             return Step::Token;
@@ -128,8 +128,8 @@ impl Observer {
         step
     }
 
-    /// The response is complete and about to be sent. Does what its client may rely on at once, before
-    /// [`finish`](Self::finish): releases the permit and records a stored response.
+    /// Does what the client of a complete response may rely on at once, before the response is sent and
+    /// [`finish`](Self::finish) is called: releases the permit and records a stored response.
     pub fn on_complete(&mut self) {
         self.catch_up();
         let Some(flight) = &mut self.flight else { return };
@@ -142,7 +142,7 @@ impl Observer {
         }
     }
 
-    /// The response has passed completely.
+    /// Ends the attempt after its response has passed completely.
     pub fn finish(&mut self) {
         self.catch_up();
         let Some(mut flight) = self.flight.take() else {
@@ -159,7 +159,7 @@ impl Observer {
         self.settle(flight, outcome, complete);
     }
 
-    /// The outcome, with regard to an error in the body.
+    /// Returns the outcome, with regard to an error in the body.
     fn outcome_by_body(&self) -> Outcome {
         match self.watch.error {
             Some(error) if self.outcome == Outcome::Ok => Outcome::of(self.status, error),
@@ -170,12 +170,12 @@ impl Observer {
         }
     }
 
-    /// Whether the worker has sent an error in the body.
+    /// Returns whether the worker has sent an error in the body.
     pub fn has_error(&self) -> bool {
         self.watch.error.is_some()
     }
 
-    /// The response has passed completely, but only its head was observed.
+    /// Ends the attempt after its response has passed completely, of which only the head was observed.
     pub fn ended_unseen(&mut self) {
         let Some(mut flight) = self.flight.take() else {
             return;
@@ -186,7 +186,7 @@ impl Observer {
         self.settle(flight, self.outcome, false);
     }
 
-    /// The response was not begun or continued in time, or was cut. `say` is called with the attempt first.
+    /// Ends the attempt of a response that exceeded a time limit or was cut. Calls `say` with the attempt first.
     pub fn overran(&mut self, overrun: Overrun, say: impl FnOnce(&Flight)) {
         if let Some(flight) = &mut self.flight {
             flight.spare_if_busy(overrun);
@@ -194,7 +194,7 @@ impl Observer {
         self.fail(overrun.outcome(), say);
     }
 
-    /// The response broke off. `say` is called with the attempt first.
+    /// Ends the attempt of a response that broke off. Calls `say` with the attempt first.
     pub fn fail(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
@@ -206,8 +206,8 @@ impl Observer {
         self.settle(flight, outcome, false);
     }
 
-    /// Whether a stream ended in HTTP but not in its API, as when an engine's generator fails. A client that does not
-    /// wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
+    /// Returns whether a stream ended in HTTP but not in its API, as when an engine's generator fails. A client that
+    /// does not wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
     pub fn stops_short(&self) -> bool {
         let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
         self.outcome == Outcome::Ok
@@ -242,7 +242,8 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// The client left, or ended the exchange at an error: releases what is in flight, within the request's log scope.
+    /// Ends an unfinished attempt, because the client left or ended the exchange at an error, within the request's log
+    /// scope.
     fn drop(&mut self) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };

@@ -60,27 +60,27 @@ pub const COMPUTES: [&str; 16] = [
     "/v2/rerank",
 ];
 
-/// A client declares its request idempotent with this header.
+/// Header by which a client declares its request idempotent.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// How an attempt failed.
+/// The failure of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// There was no connection.
+    /// No connection was made.
     NoConnection,
-    /// The request was returned unwritten.
+    /// The connection closed before the request was written.
     Unsent,
     /// The worker has no room.
     Declined(PushBack),
     /// The worker answered 503 without having declined.
     Unavailable,
-    /// The worker declined with 404: it may lack the model.
+    /// The worker answered 404: it may lack the model.
     NoModel,
-    /// The body of a response of 200 begins with an error.
+    /// The body of a successful response begins with an error.
     ErrorInBody,
     /// The connection was lost after the first byte of the request was written.
     Lost,
-    /// No response came in time.
+    /// No response arrived in time.
     TimedOut,
     /// The request's own deadline passed.
     DeadlinePassed,
@@ -115,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// The failure that a response means; `None` if it is relayed.
+    /// Returns the failure that a response means; `None` if the response is relayed.
     pub fn of_answer(status: StatusCode, verdict: Verdict) -> Option<Self> {
         match verdict {
             Verdict::Declined(push_back) => Some(Self::Declined(push_back)),
@@ -126,7 +126,7 @@ impl Failure {
         }
     }
 
-    /// Whether the worker may have begun the request.
+    /// Returns whether the worker may have begun the request.
     pub fn may_have_begun(self) -> bool {
         matches!(
             self,
@@ -134,12 +134,13 @@ impl Failure {
         )
     }
 
-    /// Whether the worker refused the request.
+    /// Returns whether the worker refused the request.
     pub fn is_refusal(self) -> bool {
         matches!(self, Self::Declined(_) | Self::Unavailable)
     }
 
-    /// Whether it counts against the worker's breaker. Failed connections count as failed probes instead.
+    /// Returns whether the failure counts against the worker's breaker. Failed connections count as failed probes
+    /// instead.
     pub fn is_the_workers(self) -> bool {
         matches!(
             self,
@@ -159,7 +160,7 @@ impl Failure {
 /// Retry state of one request.
 #[derive(Debug)]
 pub struct RetryState {
-    /// Workers not to try again.
+    /// Workers that are not tried again.
     pub tried: Vec<WorkerId>,
     retries: u32,
     /// Whether the request has been counted as a failure of a worker.
@@ -167,7 +168,7 @@ pub struct RetryState {
 }
 
 impl RetryState {
-    /// The state of a new request, which adds to the retry budget.
+    /// Creates the state of a new request, and adds the request to the retry budget.
     pub fn new(proxy: &Proxy) -> Self {
         proxy.retries.lock().request(proxy.state.clock.now());
         Self {
@@ -177,7 +178,7 @@ impl RetryState {
         }
     }
 
-    /// Whether to retry on another worker. If so, charges the retry budget.
+    /// Returns whether to retry on another worker. If so, charges the retry budget.
     pub fn may_retry(
         &mut self,
         proxy: &Proxy,
@@ -200,7 +201,7 @@ impl RetryState {
         true
     }
 
-    /// Whether to hedge a late request. If so, charges the retry budget.
+    /// Returns whether to hedge a late request. If so, charges the retry budget.
     pub fn may_hedge(&self, proxy: &Proxy) -> bool {
         let paid = proxy.retries.lock().take(proxy.state.clock.now());
         if !paid {
@@ -210,7 +211,7 @@ impl RetryState {
     }
 }
 
-/// Whether the connect timed out, as it may on a busy worker.
+/// Returns whether connecting timed out, as it may on a busy worker.
 pub fn is_slow_to_connect(error: &upstream::Error) -> bool {
     error.is_connect()
         && sources(error).any(|error| {
@@ -224,8 +225,8 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
-/// Whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only [computes](COMPUTES), or
-/// its client declares it ([`IDEMPOTENCY_KEY`]).
+/// Returns whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only
+/// [computes](COMPUTES), or its client declares it idempotent ([`IDEMPOTENCY_KEY`]).
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
     method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
 }

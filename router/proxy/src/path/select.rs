@@ -25,9 +25,7 @@ use telemetry::traces::Stage;
 /// A worker chosen for a turn.
 #[derive(Debug)]
 pub struct Choice {
-    /// The worker.
     pub worker: Arc<Worker>,
-    /// The decision, with every term.
     pub decision: Decision,
     /// The prompt's match on the worker.
     pub matched: Matched,
@@ -41,7 +39,7 @@ pub struct Choice {
     pub has_alternative: bool,
     /// Whether another untried worker could serve the turn, even one that is not in normal use.
     pub may_go_elsewhere: bool,
-    /// When selection began, when residency was known and when the worker was chosen; if requests are traced.
+    /// Times at which selection began, residency was known and the worker was chosen; only if requests are traced.
     pub timed: Option<[Instant; 3]>,
 }
 
@@ -86,7 +84,7 @@ thread_local! {
 }
 
 impl Choice {
-    /// The stages of the selection, if requests are traced.
+    /// Returns the stages of the selection with their beginning and end; none if requests are not traced.
     pub fn timed(&self) -> impl Iterator<Item = (Stage, [Instant; 2])> {
         let stages = |[began, matched, chosen]: [Instant; 3]| {
             [
@@ -98,7 +96,7 @@ impl Choice {
     }
 }
 
-/// The turn's shortest prefill time on any ready worker; `None` if none is ready.
+/// Returns the turn's shortest prefill time on any ready worker; `None` if none is ready.
 #[must_use]
 pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
     SCRATCH.with_borrow_mut(|scratch| {
@@ -244,7 +242,8 @@ impl Scratch {
     }
 }
 
-/// Decides by the active policy, and shows the shadow policy the same snapshot; `None` if no worker is ready.
+/// Decides by the active policy, and evaluates the shadow policy on the same snapshot. Returns `None` if no worker is
+/// ready.
 fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
     let policy = proxy.state.policy.load();
     let snapshot = Snapshot {
@@ -279,7 +278,7 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
     Some(decision)
 }
 
-/// Excludes failing and recovering workers, as long as others remain.
+/// Excludes failing and recovering workers as long as enough others remain.
 pub(super) fn narrow(
     proxy: &Proxy,
     workers: &[Arc<Worker>],

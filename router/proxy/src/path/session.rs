@@ -19,20 +19,20 @@ use telemetry::context::hex_of_half;
 /// Longest name forwarded unchanged; longer ones are hashed.
 const MAX_NAME_BYTES: usize = 256;
 
-/// A conversation.
+/// A turn's conversation.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The name sent to workers: visible ASCII, bounded.
     pub name: Arc<str>,
-    /// The name, hashed.
+    /// Key of the conversation: the hash of the client's name, or a key found by the prompt.
     pub key: u64,
     /// Whether the request already carries the name in a header.
     pub in_header: bool,
 }
 
 impl Session {
-    /// Finds the conversation of a turn; `None` without a name and a known prompt. A name in the head is already scoped
-    /// to the tenant ([`protocol::tenant::settle`]).
+    /// Finds the conversation of a turn; `None` if the turn has neither a name nor a known prompt. A name in the head
+    /// is already scoped to the tenant ([`protocol::tenant::settle`]).
     pub fn of(
         tenant: Option<&Tenant>,
         headers: &HeaderMap,
@@ -75,7 +75,7 @@ impl Session {
         })
     }
 
-    /// The name as a header value.
+    /// Returns the name as a header value.
     pub fn header_value(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.name).ok()
     }

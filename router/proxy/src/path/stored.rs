@@ -14,19 +14,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::session::Session;
 
-/// Responses tracked: about 8 MB with their conversations' names.
+/// Largest number of responses tracked: about 8 MB with their conversations' names.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
 /// The worker and conversation of a response.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// The worker that made the response.
     pub worker: WorkerId,
-    /// The response's conversation, if any.
+    /// The conversation of the response, if it has one.
     pub conversation: Option<Session>,
 }
 
-/// The recent responses.
+/// The workers and conversations of recent responses.
 #[derive(Debug)]
 pub struct Stored(Mutex<LruCache<u64, Kept>>);
 

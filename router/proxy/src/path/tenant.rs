@@ -46,12 +46,12 @@ pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
     Err(ApiError::Unsalted { what, instead })
 }
 
-/// Whether there are tenants to isolate. Without salts, engines isolate nothing.
+/// Returns whether there are tenants to isolate. Without salts, engines isolate nothing.
 fn is_isolating(proxy: &Proxy) -> bool {
     proxy.admission.keys().isolates() && proxy.admission.settings().salt_requests
 }
 
-/// Whether a healthy worker caches inputs without a salt, or may do so.
+/// Returns whether a healthy worker caches inputs without a salt, or may do so.
 fn shares_inputs(proxy: &Proxy) -> bool {
     proxy
         .state

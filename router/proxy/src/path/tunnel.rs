@@ -44,9 +44,9 @@ const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const EXTENSIONS: HeaderName = HeaderName::from_static("sec-websocket-extensions");
 
 const BUFFER_BYTES: usize = 16 * 1024;
-/// Time for one side to close after the other.
+/// Time limit for one side to close after the other.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// Time to deliver both Close frames: shorter than the drain's wait for requests that it cut.
+/// Time limit to deliver both Close frames: shorter than the drain's wait for requests that it cut.
 const GOODBYE: Duration = Duration::from_millis(700);
 
 /// Opens a tunnel. Fails if no worker is ready or the chosen one does not answer.
@@ -193,7 +193,7 @@ fn ask(
     Ok(request)
 }
 
-/// Sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
+/// Returns sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
 fn key(proxy: &Proxy) -> HeaderValue {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits = xxh3_128_with_seed(proxy.ids.next().hex().as_bytes(), 1);

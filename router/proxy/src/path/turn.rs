@@ -29,41 +29,36 @@ use telemetry::context::TraceId;
 /// A parsed and fingerprinted turn.
 #[derive(Clone, Debug)]
 pub struct Turn {
-    /// The endpoint.
     pub endpoint: Endpoint,
-    /// When the body was complete.
+    /// Time at which the body was complete.
     pub arrived: Millis,
-    /// Length of the body in bytes.
     pub body_bytes: usize,
-    /// The bounds that the request sets on its usage.
+    /// Bounds on the usage that the request sets.
     pub allowed: Allowed,
     /// The requested model; empty if none is named.
     pub model: Arc<str>,
-    /// The prompt's keys.
     pub fingerprint: Fingerprint,
     /// Edits to the body before it is sent to a worker, for tenants.
     pub edits: Vec<Edit>,
-    /// The conversation; `None` if the prompt is not known.
+    /// The conversation; `None` if the request neither names it nor has a known prompt.
     pub session: Option<Session>,
-    /// The objective.
+    /// The objective for the time to first token.
     pub goal: Goal,
     /// Expectations for this turn and the next.
     pub expected: Expected,
     /// Whether the client marks it as the conversation's last turn.
     pub last: bool,
-    /// The tenant: [`Caller::seed`].
+    /// Seed of the tenant: see [`Caller::seed`].
     pub tenant: u64,
-    /// The only worker that stores the response which the turn continues.
+    /// The worker that stores the response which the turn continues; no other worker can answer the turn.
     pub home: Option<WorkerId>,
-    /// The request id.
     pub request: HeaderValue,
-    /// The trace id.
     pub trace: Option<TraceId>,
-    /// Whether the client asks for the terms of the decision, and may.
+    /// Whether the client asks for the terms of the decision, and may see them.
     pub explain: bool,
     /// The permitted policy or weights of the request.
     pub asked: Option<Box<Asked>>,
-    /// The eligible workers; `None`: all.
+    /// The eligible workers; `None` for all.
     pub among: Option<Among>,
 }
 
@@ -133,14 +128,14 @@ impl Turn {
         })
     }
 
-    /// The workers that are eligible by the turn's model, among those that it may go to.
+    /// Returns the workers that are eligible by the turn's model, among those that it may go to.
     pub(super) fn eligibility(&self, proxy: &Proxy, workers: &[Arc<Worker>]) -> Eligibility<'_> {
         let among = workers.iter().filter(|worker| self.may_go_to(worker));
         Eligibility::of(among, &self.model, proxy.state.config.routing.unlisted_models)
     }
 
-    /// The prompt and its client, for breakers: the same request fails for the same reason. `None` if no prompt is
-    /// known.
+    /// Returns a hash of the prompt and its client, for breakers: the same request fails for the same reason. `None` if
+    /// no prompt is known.
     pub fn source(&self) -> Option<u64> {
         let last = self.fingerprint.chain.hashes().last()?;
         Some(last.0 ^ self.tenant.rotate_left(32))
@@ -150,7 +145,8 @@ impl Turn {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
-    /// Tokens of the prompt, counted or estimated. If no prompt is recognised, the whole body counts, so none is free.
+    /// Returns the tokens of the prompt, counted or estimated. If no prompt is recognised, the whole body counts, so
+    /// none is free.
     pub fn tokens(&self, proxy: &Proxy) -> Tokens {
         let bytes = match self.fingerprint.extent {
             Extent::Tokens(tokens) => return Tokens(tokens),

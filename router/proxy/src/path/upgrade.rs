@@ -10,7 +10,7 @@ pub(super) const WEBSOCKET: &str = "websocket";
 #[derive(Clone, Copy, Debug)]
 struct Asked;
 
-/// Whether a request asks for a WebSocket: marked by [`note`], or extended `CONNECT`.
+/// Returns whether a request asks for a WebSocket: it is marked by [`note`], or is an extended `CONNECT`.
 pub(super) fn is_asked(head: &Parts) -> bool {
     head.extensions.get::<Asked>().is_some() || is_extended_connect(&head.method, &head.extensions)
 }
@@ -31,7 +31,7 @@ pub(super) fn note<B>(request: &mut Request<B>) {
     }
 }
 
-/// Whether `Upgrade` lists the WebSocket protocol.
+/// Returns whether `Upgrade` lists the WebSocket protocol.
 pub(super) fn names_websocket(headers: &HeaderMap) -> bool {
     lists(headers, UPGRADE, WEBSOCKET)
 }

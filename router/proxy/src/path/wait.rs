@@ -9,7 +9,7 @@ use crate::RequestPermit;
 use crate::admission::gate::{self, Ask, Gate, Shed};
 use protocol::error::ApiError;
 
-/// Charges the key and waits at the gate. Fails if the key's tokens are used up, or no room is free in time.
+/// Charges the key and waits at the gate. Fails if the key's tokens are used up, or the gate does not admit the turn.
 pub(super) async fn turn(
     context: &RequestContext<'_>,
     turn: &Turn,

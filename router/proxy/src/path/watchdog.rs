@@ -1,5 +1,5 @@
-//! Ends a response that its worker does not begin or continue in time, whose deadline passes, or that outlasts the drain
-//! limit.
+//! Ends a response that its worker does not begin or continue in time, whose deadline passes, or that outlasts the
+//! drain limit.
 //!
 //! The limit depends on what is waited for, not on when an engine flushes its head:
 //!
@@ -29,7 +29,6 @@ use protocol::watch::Step;
 use tailroute_http::body::BodyError;
 use tailroute_http::rare_waker::RareWaker;
 
-/// The watchdog of one response.
 pub struct Watchdog {
     timer: Pin<Box<Sleep>>,
     waits: Waits,
@@ -44,22 +43,23 @@ struct Waits {
     first: Duration,
     idle: Duration,
     deadline: Deadline,
-    /// When the request was sent to the worker.
+    /// Time at which the request was sent to the worker.
     sent: Instant,
     has_begun: bool,
-    /// When the last event passed; any bytes after the first token.
+    /// Time of the last event; of the last bytes after the first token.
     last: Instant,
 }
 
-/// The log message of a response that ends before its end.
+/// Log message of a response that is cut off.
 pub const CUT_OFF: &str = "the response was cut off";
 
-/// Why a response must end.
+/// The reason to end a response early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overrun {
     /// The worker sent no first token in time.
     NotBegun(Duration),
-    /// The worker was silent for too long after its first token.
+    /// The worker was silent for too long after its first token, or after events that delayed the first token beyond
+    /// its limit.
     Silent(Duration),
     /// The request's deadline passed.
     Late,
@@ -68,7 +68,7 @@ pub enum Overrun {
 }
 
 impl Overrun {
-    /// The cause in logs.
+    /// Returns the cause as logs state it.
     pub fn cause(self) -> BodyError {
         match self {
             Self::NotBegun(_) => "the worker sent no first token within limits.first_byte_timeout_s",
@@ -79,7 +79,7 @@ impl Overrun {
         .into()
     }
 
-    /// The outcome of a response that ends so.
+    /// Returns the outcome of a response that ends this way.
     pub fn outcome(self) -> Outcome {
         match self {
             Self::NotBegun(_) | Self::Silent(_) => Outcome::Broken,
@@ -88,7 +88,8 @@ impl Overrun {
         }
     }
 
-    /// Whether it counts as a failure of a worker that makes progress on other requests or not.
+    /// Returns whether the overrun counts as a failure of the worker. `is_busy`: the worker makes progress on other
+    /// requests.
     pub fn is_the_workers(self, is_busy: bool) -> bool {
         match self {
             Self::NotBegun(_) => !is_busy,
@@ -106,7 +107,8 @@ impl Waits {
         }
     }
 
-    /// Returns when to check next. A token that passes in between may bring the end forward, but not to before this time.
+    /// Returns when to check next. A token that passes in between may bring the end forward, but not to before this
+    /// time.
     fn check_at(&self, now: Instant) -> Instant {
         self.due().0.min(now + self.idle)
     }
@@ -148,12 +150,12 @@ impl Watchdog {
         }
     }
 
-    /// Records what passed.
+    /// Records how far the bytes that passed advance the response.
     pub fn saw(&mut self, step: Step) {
         self.waits.saw(step, Instant::now());
     }
 
-    /// Ready when the response must end. Polled whenever no data is available.
+    /// Returns the overrun once the response must end. Polled whenever no data is available.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overrun> {
         if !self.waker.was_woken(cx) {
             return Poll::Pending;
@@ -170,7 +172,7 @@ impl Watchdog {
         self.cut.as_mut().poll(cx).map(|()| Overrun::Cut)
     }
 
-    /// The error sent to the client.
+    /// Returns the error that the client gets.
     pub fn told(&self, overrun: Overrun) -> ApiError {
         match overrun {
             Overrun::NotBegun(limit) | Overrun::Silent(limit) => ApiError::WorkerTimeout(limit),
@@ -189,7 +191,7 @@ mod tests {
     const FIRST: u64 = 600;
     const IDLE: u64 = 120;
 
-    /// Returns after how many seconds a response with these steps must end, and why. `total`: its deadline.
+    /// Returns after how many seconds a response with these steps must end, and why. `total`: the deadline in seconds.
     fn ends(steps: &[(u64, Step)], total: Option<u64>) -> (u64, Overrun) {
         let sent = Instant::now();
         let mut headers = HeaderMap::new();

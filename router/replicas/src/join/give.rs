@@ -17,7 +17,7 @@ use state::snapshot;
 
 /// Age up to which a snapshot is reused for another joiner.
 const FRESH: Duration = Duration::from_secs(1);
-/// A snapshot without requests for this long is dropped.
+/// Time without requests after which a snapshot is dropped.
 const IDLE: Duration = Duration::from_secs(5);
 /// Pause between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -17,14 +17,14 @@ pub(super) struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) id: u64,
-    /// Milliseconds since startup; 0 without a snapshot to offer.
+    /// Uptime in milliseconds; 0 without a snapshot to offer.
     pub(super) up_ms: u64,
     pub(super) name: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Want {
-    /// Number of the snapshot; 0, with the first chunk, means any.
+    /// Number of the snapshot; 0 in the request for the first chunk, which means any.
     pub(super) snapshot: u64,
     pub(super) number: u32,
 }

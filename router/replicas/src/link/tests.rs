@@ -10,11 +10,11 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::*;
 
-/// A NATS server that says on each connection what the test sends it, and nothing until then.
+/// A NATS server that sends on each connection what the test gives it, and nothing until then.
 struct Server {
     address: String,
     say: Sender<&'static str>,
-    /// Receives one message per connection.
+    /// Receiver of one message per connection.
     connected: Receiver<()>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Document {
     temporary: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     timers: Vec<WrittenTimer>,
-    /// The end of a temporary change as a whole, as replicas without timers of single keys write it.
+    /// End of a temporary change as a whole, as replicas without timers of single keys write it.
     #[serde(default, skip_serializing)]
     revert: Option<Revert>,
 }

@@ -15,7 +15,7 @@ use fleet::{Worker, dialect};
 use proxy::Proxy;
 use state::control;
 
-/// Asks a worker for its settings and applies them.
+/// Queries a worker for its settings, and applies them.
 pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
     let is_first = worker.facts.known(Fact::Dialect).is_none();
     let says = documents(proxy, worker).await;
@@ -38,7 +38,7 @@ pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
     finish(proxy, worker, error);
 }
 
-/// Records the end of the query, and when to repeat it.
+/// Records the end of the query, and the time at which to repeat it.
 fn finish(proxy: &Proxy, worker: &Worker, error: Option<String>) {
     let health = &proxy.state.config.health;
     let [probe, interval] =
@@ -66,11 +66,11 @@ struct Says {
     info: Option<Bytes>,
     /// Whether the server info was requested and answered, even if negatively.
     told_info: bool,
-    /// Why a document could not be read.
+    /// Reason why a document could not be read.
     error: Option<String>,
 }
 
-/// Queries a worker for what its configuration leaves open.
+/// Queries a worker for the settings that its configuration leaves open.
 async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
     let spec = &worker.spec;
     let policy_is_open = spec.cache_policy == CachePolicy::Auto;
@@ -100,7 +100,7 @@ async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
     says
 }
 
-/// Fetches a document. An engine that does not serve the path has none; any other failure leaves it unknown.
+/// Fetches a document. An engine that does not serve the path has none. Any other failure is noted in `unread`.
 async fn fetch(proxy: &Proxy, worker: &Worker, path: &str, unread: &mut Option<String>) -> Option<Bytes> {
     match control::call(&proxy.state, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
@@ -201,7 +201,7 @@ fn take_policy(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) {
         .set_order(worker.id, cache_policy::order(policy));
 }
 
-/// Logs a cache policy that is not what the worker reports.
+/// Logs a cache policy that is assumed.
 fn log_policy(worker: &Worker, source: FactSource, name: &str) {
     match source {
         FactSource::Assumed => info!(
@@ -217,7 +217,7 @@ fn log_policy(worker: &Worker, source: FactSource, name: &str) {
     }
 }
 
-/// Marks a reported policy that no mirror models.
+/// Suffix of a reported policy that mirrors do not simulate.
 const UNSUPPORTED: &str = " (taken as lru)";
 
 fn policy(worker: &Worker, says: &Says) -> (CachePolicy, FactSource, String) {

@@ -47,7 +47,7 @@ fn sample(rest: &str) -> Option<(Option<u32>, f64)> {
     (0.0..=LARGEST).contains(&value).then_some((rank, value))
 }
 
-/// Parses labels (`name="value",…}`) and returns the rank, and the text after them.
+/// Parses labels (`name="value",…}`). Returns the rank, and the text after the labels.
 fn labels_of(mut rest: &str) -> Option<(Option<u32>, &str)> {
     let mut rank = None;
     loop {
@@ -69,7 +69,8 @@ fn label(rest: &str) -> Option<(&str, &str, &str)> {
     Some((name, &value[..end], &value[end + 1..]))
 }
 
-/// Returns whether the samples of this name and label value are above 0, of one rank or of all; `None` if there are none.
+/// Returns whether the samples of this name and label value are above 0, of one rank or of all; `None` if there are no
+/// samples.
 pub(super) fn flag(page: &str, name: &str, label: [&str; 2], rank: Option<u32>) -> Option<bool> {
     let [wanted, value] = label;
     let mut flag = None;
@@ -116,7 +117,7 @@ pub(crate) fn labelled<'a, const N: usize>(
     labels.filter_map(read).take(MOST_RANKS).collect()
 }
 
-/// Returns where a label's value ends: at the first unescaped quote.
+/// Returns the end of a label's value: the first unescaped quote.
 fn end_of_value(value: &str) -> Option<usize> {
     let mut escaped = false;
     value.bytes().position(|byte| {

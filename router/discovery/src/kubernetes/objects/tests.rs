@@ -32,9 +32,9 @@ fn found<T: Object>(port: &str, objects: &[Value]) -> Found {
     gather(endpoints.iter())
 }
 
-/// Name, address and readiness.
+/// Name, address and readiness of a worker.
 type Taken<'a> = (&'a str, String, bool);
-/// Name and reason.
+/// Name of a refused entry, and the reason.
 type NotTaken<'a> = (&'a str, &'a str);
 
 /// Returns the workers and the refused entries.

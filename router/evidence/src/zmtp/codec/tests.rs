@@ -9,7 +9,7 @@ const BOUND: usize = 1 << 16;
 struct Frame {
     is_command: bool,
     has_more: bool,
-    /// Encoded as a long frame even if a short one would suffice.
+    /// Whether the frame is encoded as a long one even if a short one would suffice.
     is_long: bool,
     body: Vec<u8>,
 }
@@ -42,7 +42,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// A naive decoder that indexes into all bytes at once.
+/// Decodes like [`Decoder`], but indexes into all bytes at once.
 fn naive(mut bytes: &[u8], bound: usize) -> (Vec<Incoming>, Option<CodecError>) {
     let (mut found, mut frames) = (Vec::new(), Vec::<Bytes>::new());
     while let Some(&flags) = bytes.first() {

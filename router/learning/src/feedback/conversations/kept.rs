@@ -1,16 +1,15 @@
-//! Conversations that an earlier process has seen.
+//! Conversations that an earlier process observed.
 
 use policy::estimate::Class;
 use policy::units::{Millis, Tokens};
 
 use super::{CONVERSATIONS, Conversation, Conversations, instant};
 
-/// A conversation, as it outlives a process.
+/// A conversation in the form that outlives a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeptConversation {
-    /// Key of the conversation.
     pub key: u64,
-    /// Completed turns.
+    /// Number of completed turns.
     pub turns: u32,
     /// Tokens after the last turn.
     pub length: Tokens,
@@ -18,14 +17,14 @@ pub struct KeptConversation {
     pub class: Class,
     /// Time since the last turn arrived.
     pub heard: Millis,
-    /// Time since its response was complete.
+    /// Time since the last response was complete.
     pub ended: Millis,
-    /// Whether its silence was already counted as its end.
+    /// Whether the conversation's silence was already counted as its end.
     pub is_over: bool,
 }
 
 impl Conversations {
-    /// Returns all conversations as another process can restore them, the least recently used first.
+    /// Returns all conversations in the form that another process can restore, the least recently used first.
     #[must_use]
     pub fn kept(&self, now: Millis) -> Vec<KeptConversation> {
         let kept = |(&key, talk): (&u64, &Conversation)| KeptConversation {
@@ -43,7 +42,7 @@ impl Conversations {
         self.talks.iter().rev().map(kept).collect()
     }
 
-    /// Restores the conversations that were written `age` ago and are unknown here. Returns how many.
+    /// Restores conversations that were written `age` ago, except those that are known already. Returns their number.
     pub fn restore(&mut self, now: Millis, age: Millis, kept: &[KeptConversation]) -> usize {
         let room = CONVERSATIONS.get().saturating_sub(self.talks.len());
         let mut restored = 0;

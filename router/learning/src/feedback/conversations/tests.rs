@@ -21,7 +21,7 @@ impl<'a> Talker<'a> {
         }
     }
 
-    /// A turn `gap` ms after the last response that adds `added` tokens and is answered with 100 tokens in 50 ms.
+    /// Records a turn `gap` ms after the last response, which adds `added` tokens and gets 100 tokens in 50 ms.
     fn turn(&mut self, gap: f64, added: u64, last: bool) -> (Expected, Tokens) {
         self.now += gap;
         let arrived = Millis(self.now);

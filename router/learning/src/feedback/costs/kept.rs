@@ -1,4 +1,4 @@
-//! Costs that an earlier process has learned.
+//! Costs that an earlier process learned.
 
 use policy::estimate::{Doubt, LearnedCost, Overhead, Past, Slowness};
 use policy::ids::WorkerId;
@@ -10,7 +10,7 @@ use super::{Costs, MEMORY, One};
 /// Longest idle time that a kept cost may have: a year. Its doubt is whole long before that.
 const MOST_IDLE_MS: f64 = 365.0 * 86_400_000.0;
 
-/// A worker's learned cost, as it outlives a process.
+/// A worker's learned cost in the form that outlives a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptCost {
     learned: LearnedCost,
@@ -23,11 +23,11 @@ pub struct KeptCost {
     past: Option<Past>,
 }
 
-/// The typical prompt: mean uncached and cached tokens, and the responses behind them.
+/// The typical prompt: its mean uncached and cached tokens, and the number of responses behind them.
 pub type KeptPrompt = (f64, f64, f64);
 
 impl KeptCost {
-    /// Returns the responses behind it.
+    /// Returns the number of responses that the cost was learned from.
     #[must_use]
     pub fn answers(&self) -> u64 {
         self.learned.seen()
@@ -35,7 +35,7 @@ impl KeptCost {
 }
 
 impl Costs {
-    /// Returns a worker's cost as another process can restore it; `None` before the first response.
+    /// Returns a worker's cost in the form that another process can restore; `None` before the first response.
     #[must_use]
     pub fn kept(&self, now: Millis, worker: WorkerId) -> Option<KeptCost> {
         let one = self.workers.get(worker.index())?;
@@ -50,8 +50,9 @@ impl Costs {
         })
     }
 
-    /// Restores a worker's cost, written `age` ago, unless more responses were observed here. The time since then counts
-    /// as time without a response. Returns whether it is in force: it is not if no observations can have led to it.
+    /// Restores a worker's cost that was written `age` ago, unless at least as many responses were observed since the
+    /// start. The time since it was written counts as time without a response. Returns whether it was restored: not if
+    /// no observations can have led to it.
     pub fn restore(&mut self, now: Millis, age: Millis, worker: WorkerId, kept: &KeptCost) -> bool {
         let fade = self.fade;
         let Some(one) = self.workers.get_mut(worker.index()) else {
@@ -81,13 +82,14 @@ impl Costs {
         true
     }
 
-    /// Returns the typical prompt as another process can restore it.
+    /// Returns the typical prompt in the form that another process can restore.
     #[must_use]
     pub fn kept_prompt(&self) -> KeptPrompt {
         self.typical
     }
 
-    /// Restores the typical prompt unless it is based on more responses here, or is none.
+    /// Restores the typical prompt, unless the current one is based on at least as many responses, or the restored one
+    /// is invalid.
     pub fn restore_prompt(&mut self, kept: KeptPrompt) {
         let (u, h, count) = kept;
         let is_sound = [u, h].iter().all(|tokens| (0.0..=1e12).contains(tokens));
@@ -108,7 +110,7 @@ mod tests {
 
     const SECOND: Millis = Millis(1_000.0);
 
-    /// Costs of two workers after these many responses of the first at 0.276 ms a token, one a second.
+    /// Returns costs of two workers, after this number of responses of the first at 0.276 ms per token, one per second.
     fn learned(responses: u32) -> (Costs, Millis) {
         let mut costs = costs(&[None, None]);
         let mut now = Millis::ZERO;

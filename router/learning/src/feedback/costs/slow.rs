@@ -55,7 +55,7 @@ mod tests {
     /// Time between two readings.
     const STEP_MS: f64 = 500.0;
 
-    /// Costs, with the time.
+    /// Costs, and the current time.
     struct Run {
         costs: Costs,
         now: f64,
@@ -83,7 +83,8 @@ mod tests {
             (self.random >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
         }
 
-        /// Serves three turns of each worker per reading, which take as long as these α say, give or take `spread`.
+        /// Serves three turns of each worker per reading, whose times follow these values of α, up to a relative error
+        /// of `spread`.
         fn serve(&mut self, seconds: f64, alphas: &[f64], spread: f64) -> Vec<Option<Slow>> {
             let mut found = Vec::new();
             for _ in 0..(seconds * 1e3 / STEP_MS) as u32 {

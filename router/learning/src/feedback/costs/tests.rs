@@ -163,7 +163,7 @@ fn a_worker_that_comes_late_begins_with_what_the_others_learned() {
     assert!(alpha(&costs, 1) > 0.3);
 }
 
-/// A worker without a configured cost.
+/// Returns a worker without a configured cost.
 fn spec(url: &str) -> config::Worker {
     let overrides = Overrides {
         workers: vec![url.to_owned()],
@@ -207,7 +207,7 @@ fn workers_that_differ_by_noise_are_equal_and_one_that_is_slow_is_not() {
     assert_eq!(published[3], published[0], "nobody knows it yet");
 }
 
-/// The predicted time of each worker for a prompt of 550 tokens.
+/// Returns the predicted time of each worker for a prompt of 550 tokens.
 fn believed(costs: &Costs) -> Vec<f64> {
     let published = costs.published();
     let taken = published

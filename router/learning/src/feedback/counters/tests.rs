@@ -55,7 +55,7 @@ impl Pair {
     }
 }
 
-/// Uncached and cached tokens of the `i`-th prompt.
+/// Returns the uncached and cached tokens of the `i`-th prompt.
 fn prompt(i: u64) -> (u64, u64) {
     (i * 7919 % 3000 + 10, i * 104_729 % 8000)
 }

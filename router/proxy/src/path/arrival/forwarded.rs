@@ -36,7 +36,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A peer with this address, with TLS or without.
+    /// Creates a peer. `is_secure`: the connection uses TLS.
     pub fn new(settings: &Http, address: IpAddr, is_secure: bool) -> Self {
         let address = address.to_canonical();
         let proto = if is_secure { "https" } else { "http" };
@@ -71,7 +71,7 @@ impl Peer {
         }
     }
 
-    /// Appends the trusted proxy to the list that it sent. Its scheme and host are kept.
+    /// Appends the trusted proxy to the lists that it sent. Its scheme and host are kept.
     fn append(&self, host: Option<HeaderValue>, headers: &mut HeaderMap) {
         let list = |name: &HeaderName, last: &HeaderValue| {
             let mut list = Vec::new();

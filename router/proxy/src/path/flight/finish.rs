@@ -1,5 +1,5 @@
-//! Finishes an attempt: breaker, cache state, the key's charge, the decision's account, the observation for the
-//! learner, and metrics, in this order.
+//! Finishes an attempt: breaker, token counts, the key's charge, cache state, the decision's account, captures, the
+//! observation for the learner, and the request's metrics, in this order.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,9 @@ use protocol::reply;
 use protocol::verdict::PushBack;
 use protocol::watch::Seen;
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// The outcome.
     pub outcome: Outcome,
     /// Figures read from the response.
     pub seen: Option<Seen>,
@@ -23,7 +22,7 @@ pub struct End {
 }
 
 impl From<Outcome> for End {
-    /// The end of an attempt whose response was not read.
+    /// Creates the end of an attempt whose response was not read.
     fn from(outcome: Outcome) -> Self {
         Self {
             outcome,
@@ -34,7 +33,6 @@ impl From<Outcome> for End {
 }
 
 impl Flight {
-    /// Ends the attempt.
     pub fn end(mut self: Box<Self>, end: impl Into<End>) {
         self.finish(end.into());
     }
@@ -69,7 +67,7 @@ impl Flight {
         }
     }
 
-    /// Closes the reply's keys. A cut stream's cached tokens are unknown: they come with its last event.
+    /// Closes the reply's keys. The number of cached tokens of a cut stream is unknown: it comes with the last event.
     fn close_reply(&mut self, end: &mut End) {
         if !end.keeps_reply {
             self.progress.passing = None;
@@ -129,7 +127,7 @@ impl Flight {
 }
 
 impl Drop for Flight {
-    /// An unfinished attempt was abandoned by the client, which may continue from the partial reply.
+    /// Finishes an unfinished attempt as abandoned by the client, which may continue from the partial reply.
     fn drop(&mut self) {
         if !self.is_finished {
             self.finish(End {

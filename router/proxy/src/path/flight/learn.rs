@@ -36,7 +36,8 @@ impl Flight {
         }));
     }
 
-    /// Time to first token. If the response did not stream, the time predicted for the counted prompt.
+    /// Returns the time to first token. If the response did not stream, returns the time predicted for the counted
+    /// prompt.
     fn ttft_to_learn(&self, prompt: Tokens) -> Millis {
         if self.progress.started && self.progress.streamed {
             return self.progress.ttft;

@@ -3,18 +3,18 @@
 use http::StatusCode;
 use protocol::verdict::{PushBack, Verdict};
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The response is complete.
     Ok,
-    /// The client's error: 4xx, or an error in the body with such a code.
+    /// The response reports an error of the client: its status is 4xx, or its body holds an error with such a code.
     ClientError,
     /// The worker had no room.
     Declined(PushBack),
-    /// The worker failed: 5xx, no response, or a timeout.
+    /// The worker failed: it answered 5xx, did not answer, or timed out.
     WorkerError,
-    /// The worker failed: an error in the body of a response of 200.
+    /// The worker failed: the body of a successful response is an error.
     ErrorInBody,
     /// The response was cut short.
     Broken,
@@ -24,14 +24,14 @@ pub enum Outcome {
     Deadline,
     /// The drain limit passed.
     Cut,
-    /// The worker did not begin. The request may be retried.
+    /// The worker did not begin, or the request is retried on another one.
     NotReached,
     /// A hedged attempt was faster.
     Outrun,
 }
 
 impl Outcome {
-    /// The outcome of a response that is relayed completely.
+    /// Returns the outcome of a response that is relayed completely.
     pub fn of(status: StatusCode, verdict: Verdict) -> Self {
         match verdict {
             Verdict::Ok => Self::Ok,
@@ -43,7 +43,7 @@ impl Outcome {
         }
     }
 
-    /// The name in metrics and traces.
+    /// Returns the name in metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -60,17 +60,17 @@ impl Outcome {
         }
     }
 
-    /// Whether the outcome ends the request, and not only the attempt.
+    /// Returns whether the outcome ends the request, and not only the attempt.
     pub(super) fn is_final(self) -> bool {
         !matches!(self, Self::NotReached | Self::Outrun)
     }
 
-    /// Whether the outcome counts as a failure of the worker.
+    /// Returns whether the outcome counts as a failure of the worker.
     pub(super) fn is_the_workers(self) -> bool {
         matches!(self, Self::WorkerError | Self::ErrorInBody | Self::Broken)
     }
 
-    /// Whether the worker computed what its response shows. An error is no observation of costs or caches.
+    /// Returns whether the worker computed what its response shows. An error is no observation of costs or caches.
     pub(super) fn is_computed(self) -> bool {
         !matches!(
             self,

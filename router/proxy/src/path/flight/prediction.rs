@@ -13,7 +13,7 @@ pub(super) struct Prediction {
     pub(super) source: Source,
     pub(super) mirrored: usize,
     pub(super) scale: Scale,
-    /// Time to first token after sending.
+    /// Predicted time to first token, counted from sending.
     pub(super) ttft: Millis,
     pub(super) wait: Millis,
     /// Time during which the worker computes nothing else.
@@ -43,7 +43,8 @@ impl Prediction {
         }
     }
 
-    /// Cached tokens of a prompt of `prompt` tokens by the engine's count, to which a mirror's estimate is scaled.
+    /// Returns the cached tokens of a prompt of `prompt` tokens by the engine's count, to which a mirror's estimate is
+    /// scaled.
     pub(super) fn cached_of(&self, prompt: Tokens) -> Tokens {
         let share = match self.source {
             Source::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),

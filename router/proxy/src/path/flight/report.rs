@@ -34,7 +34,7 @@ impl Flight {
         }
     }
 
-    /// The turn's capture record. Lengths that the worker did not report are estimates.
+    /// Returns the turn's capture record. Lengths that the worker did not report are estimates.
     fn record(&self, end: &End) -> Record<'_> {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
@@ -85,7 +85,7 @@ impl Flight {
         });
     }
 
-    /// The trace id to attach as an exemplar, if the trace is kept.
+    /// Returns the trace id to attach as an exemplar, if the trace is kept.
     pub(super) fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
         let is_late = self.account.is_within() == Some(false);
         self.account.note.exemplar(self.turn.trace, is_late, outcome)

@@ -29,7 +29,8 @@ impl Flight {
         }
     }
 
-    /// The worker holds the prompt and the received part of the reply. `offsets` are the prompt's, if counted.
+    /// Records that the worker holds the prompt and the received part of the reply. `offsets`: token offsets of the
+    /// prompt, if counted.
     fn settle_computed(&mut self, hold: Reservation, seen: &Seen, offsets: Option<Scale>) {
         let turn = &self.turn;
         let chain = &turn.fingerprint.chain;

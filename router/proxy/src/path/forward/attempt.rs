@@ -31,8 +31,8 @@ use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, Reply};
 use telemetry::traces::AttemptSpan;
 
-/// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails at
-/// once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
+/// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails
+/// at once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
 const REFUSAL: Duration = Duration::from_millis(100);
 /// Longest wait for the body of a 503 or 404, which says whether the worker declined or lacks the model.
 pub(super) const REASON: Duration = Duration::from_secs(1);
@@ -48,31 +48,31 @@ pub(super) struct Sent {
     since: Instant,
     until: Instant,
     limit: Duration,
-    /// Every response counts as started at its first piece, not at its head.
+    /// Whether a response counts as started at its first piece, rather than at its head.
     peeks: bool,
     span: AttemptSpan,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly every head is an answer")]
 pub(super) enum Head {
-    /// The response head, its first piece if that was awaited, and what they mean.
+    /// The response head, its first piece if that was awaited, and the verdict on them.
     Answer(Response<upstream::Answer>, Option<Frame<Bytes>>, Verdict),
-    /// The connection failed before a head.
+    /// The connection failed before a head arrived.
     Lost(upstream::Error),
-    /// The body failed after the head.
+    /// The body failed before its first piece.
     Broke(BodyError),
     /// The time limit passed.
     Late,
 }
 
 impl Head {
-    /// Whether it is a response to relay, rather than a failure or refusal.
+    /// Returns whether the head is of a response to relay, rather than of a failure or refusal.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Answer(response, _, verdict)
             if Failure::of_answer(response.status(), *verdict).is_none())
     }
 
-    /// The kind of a 404; `None` for anything else.
+    /// Returns the kind of a 404; `None` for anything else.
     pub(super) fn not_found(&self) -> Option<NotFound> {
         let Self::Answer(response, first, _) = self else {
             return None;
@@ -85,12 +85,12 @@ impl Head {
     }
 }
 
-/// What a 404 says about the requested model.
+/// The meaning of a 404 for the requested model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotFound {
-    /// The worker lacks it.
+    /// The worker lacks the model.
     Denied,
-    /// Nothing.
+    /// The response does not say what is missing.
     Unsaid,
 }
 
@@ -105,13 +105,13 @@ pub(super) struct Answer {
 }
 
 pub(super) enum Next {
-    /// Relay this response.
+    /// The response is relayed.
     Answer(Box<Answer>),
-    /// Retry on another worker. The retry budget was charged.
+    /// The request is retried on another worker. The retry budget was charged.
     Again(Failure),
-    /// Answer with this error. The request was counted.
+    /// The client gets this error. The request was counted.
     Failed(ApiError),
-    /// Answer with this error. The request reached no worker.
+    /// The client gets this error. The request reached no worker.
     NotReached(ApiError),
 }
 
@@ -329,7 +329,8 @@ async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>
     }
 }
 
-/// Logs why no response came. A failed connection counts as a failed probe.
+/// Logs why no response came. A failed connection counts as a failed probe, or as a late one if it timed out on a busy
+/// worker.
 pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {

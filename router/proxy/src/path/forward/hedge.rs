@@ -14,13 +14,13 @@ use super::attempt::{Head, Sent};
 use super::{TurnRequest, select_admitted};
 
 enum First {
-    /// The original attempt.
+    /// The original attempt ended first.
     Asked(Head),
     Beside(Head),
 }
 
-/// Waits for a turn, and hedges it after a delay. Returns the result of the attempt that is answered, or of the last to
-/// fail, and leaves that attempt in `asked`.
+/// Waits for the response to a turn, and hedges the turn after a delay. Returns the result of the attempt that is
+/// answered, or of the last to fail, and leaves that attempt in `asked`.
 pub(super) async fn race(
     request: &TurnRequest<'_>,
     asked: &mut Sent,

@@ -15,7 +15,7 @@ use crate::Proxy;
 use fleet::InFlight;
 use protocol::verdict::Verdict;
 
-/// A response and what it means.
+/// A response and the verdict on it.
 pub(in crate::path) struct Judged {
     pub(super) response: Response<Incoming>,
     /// The first piece of the body, if the verdict needed it.

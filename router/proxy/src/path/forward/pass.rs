@@ -47,11 +47,10 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// Routing constraints of a relayed request.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// The requested model.
     pub model: Option<String>,
     /// The worker that stores the requested object.
     pub home: Option<WorkerId>,
-    /// The eligible workers; `None`: all.
+    /// The eligible workers; `None` for all.
     pub among: Option<Among>,
 }
 
@@ -60,14 +59,14 @@ impl Wanted {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
-    /// Whether an untried worker serves the model for which a worker answered 404.
+    /// Returns whether an untried worker serves the model for which a worker answered 404.
     async fn is_elsewhere(&self, proxy: &Proxy, worker: &Worker, tried: &[WorkerId]) -> bool {
         let asked = (self.model.as_deref().unwrap_or_default(), false);
         let among = |other: &Worker| self.may_go_to(other);
         self.home.is_none() && models::is_elsewhere(proxy, worker, asked, tried, among).await
     }
 
-    /// The views of all workers, of which those are ready that may be given the request.
+    /// Returns the views of all workers. Only workers that may get the request are ready.
     fn views(&self, proxy: &Proxy, workers: &[Arc<Worker>], now: Millis) -> Vec<WorkerView> {
         let among = workers.iter().filter(|worker| self.may_go_to(worker));
         let model = self.model.as_deref().unwrap_or_default();
@@ -179,7 +178,7 @@ pub(in crate::path) fn answered(
     Response::from_parts(parts, body::streaming(passing))
 }
 
-/// Reports a worker's good response to the breaker, and counts the request.
+/// Reports a successful response to the breaker, and counts the request.
 pub fn settled(
     proxy: &Proxy,
     status: StatusCode,
@@ -211,7 +210,7 @@ impl Ended {
         matches!(self, Self::Answer(judged) if judged.response.status() == StatusCode::NOT_FOUND)
     }
 
-    /// What the breaker is told of it. A worker that is late may be busy with other requests.
+    /// Returns the verdict for the breaker. A worker that is late may be busy with other requests.
     fn verdict(&self, is_busy: impl Fn() -> bool) -> Verdict {
         match self {
             Self::Answer(judged) => judged.verdict,
@@ -256,7 +255,7 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
     }
 }
 
-/// An untried worker whose breaker admits the request.
+/// Counts the request as in flight on an untried worker whose breaker admits it. Returns `None` if no worker is ready.
 pub fn some_worker(
     proxy: &Proxy,
     headers: &HeaderMap,
@@ -299,9 +298,9 @@ pub fn some_worker(
 }
 
 enum Upload {
-    /// Buffered in full.
+    /// The body is buffered in full.
     Whole(Received),
-    /// Still streaming.
+    /// The body still streams from the client.
     Coming(Arc<Coming>),
 }
 
@@ -365,7 +364,7 @@ impl Upload {
     }
 }
 
-/// A body lent to one attempt after another, until one reads from it.
+/// A body lent to one attempt after another, until one polls it.
 struct Lent(Arc<Coming>);
 
 impl HttpBody for Lent {

@@ -12,7 +12,7 @@ use crate::Proxy;
 use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};
 
-/// The client's request addressed to the worker, with the router's headers.
+/// Builds the worker's request: the client's, with the router's headers, hint and priority.
 pub fn turn_request(
     proxy: &Proxy,
     head: &http::request::Parts,

@@ -39,11 +39,11 @@ const LONGEST_HEAD: usize = 14;
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     head: [u8; LONGEST_HEAD],
-    /// Bytes of the head received.
+    /// Number of bytes of the head received.
     has: usize,
     left: u64,
     closed: bool,
-    /// Inspects client frames.
+    /// Search for fields that steer an engine, in client frames only.
     keys: Option<Keys>,
     units: Units,
     /// The mask at the current position in the payload.
@@ -52,7 +52,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Tracks client frames, and searches them for fields that steer an engine.
+    /// Creates a tracker of client frames that searches them for fields that steer an engine.
     pub(super) fn looked_at() -> Self {
         Self {
             keys: Some(Keys::default()),
@@ -68,7 +68,7 @@ impl Frames {
         self.has == 0 && self.left == 0
     }
 
-    /// Whether a Close frame has passed. No frame may follow it.
+    /// Returns whether a Close frame has passed. No frame may follow it.
     pub(super) fn closed(&self) -> bool {
         self.closed
     }
@@ -131,7 +131,7 @@ impl Frames {
         self.steering = self.steering.or(keys.push(&self.units.push(plain)));
     }
 
-    /// The payload's length, once the head is complete.
+    /// Returns the payload's length, once the head is complete.
     fn payload(&self) -> Option<u64> {
         let [_, second, rest @ ..] = &self.head;
         let mask = if second & MASKED == 0 { 0 } else { 4 };

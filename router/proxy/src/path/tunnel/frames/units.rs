@@ -1,4 +1,5 @@
-//! JSON in UTF-16 or UTF-32, which some servers accept in binary messages: its characters as bytes for a search of keys.
+//! JSON in UTF-16 or UTF-32, which some servers accept in binary messages: converts its characters to bytes, so that
+//! its keys can be searched.
 
 /// Decodes one message. Its encoding follows from its first four bytes (RFC 4627, section 3, and byte order marks).
 /// Characters beyond ASCII become [`OTHER`], since no key that is searched contains them.
@@ -25,7 +26,7 @@ const UTF_8: Encoding = Encoding {
 };
 
 impl Units {
-    /// Replaces bytes of the message by those to search, which is nothing while fewer than four bytes have come.
+    /// Replaces bytes of the message by those to search: none while fewer than four bytes have arrived.
     pub(super) fn push(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         let bytes = match self.encoding {
             Some(encoding) if encoding == UTF_8 => return bytes,
