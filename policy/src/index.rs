@@ -71,7 +71,8 @@ impl Index {
         self.writer.broken()
     }
 
-    /// For an idle owner: reclaims about `keys` of the keys whose cleanup removals deferred. Returns how many remain.
+    /// Reclaims about `keys` of the keys whose cleanup was deferred by removals, while the owner is idle. Returns how
+    /// many remain.
     pub fn tidy(&mut self, keys: u64) -> u64 {
         self.writer.tidy(keys)
     }

@@ -1,4 +1,4 @@
-//! Text for people, in sentences that the router and its tools print: numbers, and names that others chose.
+//! Numbers and untrusted names as text for terminals, logs and messages.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

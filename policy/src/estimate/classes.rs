@@ -1,9 +1,10 @@
 //! Habits per class of traffic, where a class with little data falls back on a coarser one.
 //!
 //! A class is the stage of the conversation, the API key, whether the turn may call tools, and how the last response
-//! ended. Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is
-//! used: without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose
-//! the keys, so classes with a key are in a table of bounded size with eviction by least recent update.
+//! ended. Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then a coarser one is
+//! used: without the finish reason, then without the key, then without both, then all traffic. Every turn updates all
+//! of them. Clients choose the keys, so classes with a key are in a table of bounded size, from which those not updated
+//! recently are evicted.
 //!
 //! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be inspected.
 

@@ -211,7 +211,7 @@ impl Ended {
         matches!(self, Self::Answer(judged) if judged.response.status() == StatusCode::NOT_FOUND)
     }
 
-    /// What the breaker is told of it. A worker that is late may be busy with other requests.
+    /// Returns the verdict that the worker's breaker records. A timeout of a busy worker is no failure of the worker.
     fn verdict(&self, is_busy: impl Fn() -> bool) -> Verdict {
         match self {
             Self::Answer(judged) => judged.verdict,
