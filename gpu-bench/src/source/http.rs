@@ -38,12 +38,11 @@ pub enum ProbeError {
         /// 401 or 403.
         status: u16,
     },
-    /// The status was not 200.
+    /// The status was not 2xx, 401 or 403.
     #[error("the worker answered {status}: {said}")]
     Status {
-        /// The status.
         status: u16,
-        /// The body of the response.
+        /// The beginning of the response's body.
         said: String,
     },
     /// The response was not a stream.
@@ -63,7 +62,7 @@ pub enum ProbeError {
          (`tailroute ctl workers` lists them)"
     )]
     Router {
-        /// The base URL.
+        /// The base URL of the router.
         base: String,
         /// The worker that answered.
         worker: String,
