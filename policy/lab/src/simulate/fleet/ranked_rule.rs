@@ -6,18 +6,17 @@ use std::str::FromStr;
 /// A rule to rank a worker's blocks; the least is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankedRule {
-    /// By the next turn of the trace that uses the block (hindsight).
+    /// Furthest next turn of the trace that uses the block first (hindsight).
     Belady,
-    /// The same, after what the next use does not miss under the objective (hindsight).
+    /// Blocks that the next use does not miss under the objective, then the furthest next use (hindsight).
     ToBelady,
-    /// By the reuse habits of the turn's class, as observed by this worker.
+    /// Lowest probability of reuse first, by the turn's class, as observed by this worker.
     WorkloadAware,
-    /// Greedy-Dual-Frequency-Size, by the worker's prefill cost.
+    /// Greedy-Dual-Frequency-Size, with the worker's prefill cost.
     Gdfs,
 }
 
 impl RankedRule {
-    /// All rules.
     pub const ALL: [Self; 4] = [Self::Belady, Self::ToBelady, Self::WorkloadAware, Self::Gdfs];
 
     fn name(self) -> &'static str {

@@ -52,7 +52,8 @@ pub trait LeasedBlocks: fmt::Debug {
     /// Ends a sequence: its blocks get the value of this turn.
     fn release(&mut self, lease: BlockLease, turn: &Served);
 
-    /// The turn at this position of the trace can no longer use resident blocks. Only hindsight policies use this.
+    /// Records that the turn at this position of the trace can no longer use resident blocks. Only hindsight policies
+    /// use this.
     fn passed(&mut self, turn: u32);
 
     /// Removes every block, including held ones. Learned state is kept.
