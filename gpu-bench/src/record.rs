@@ -61,14 +61,14 @@ pub struct Record {
     whole: PathBuf,
 }
 
-/// How to treat an existing unfinished measurement.
+/// The treatment of an existing unfinished measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// Fail if it has samples, so that hours of measuring are not lost by repeating a command.
+    /// Fail if the measurement has samples, so that hours of measuring are not lost by repeating a command.
     Keep,
-    /// Continue it.
+    /// Continue the measurement.
     Resume,
-    /// Discard its samples.
+    /// Discard the measurement's samples.
     Discard,
 }
 

@@ -73,7 +73,7 @@ pub enum ProbeError {
     /// The worker does not report its load.
     #[error("--polite needs the worker's /metrics with the engine's running and waiting requests")]
     NoMetrics,
-    /// The same prompt was computed twice.
+    /// A repeated prompt was computed twice, or its cached tokens were not reported.
     #[error(
         "the same prompt twice, and no cached tokens reported: prefix caching is off, or not reported \
          (vLLM: --enable-prefix-caching --enable-prompt-tokens-details; SGLang: --enable-cache-report)"

@@ -50,10 +50,10 @@ pub struct Standing {
     pub marked: Option<u64>,
 }
 
-/// How much of a released chain to keep; the rest enters the evict-first band.
+/// The part of a released chain to keep; the rest enters the evict-first band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Everything: plain LRU.
+    /// The whole chain: plain LRU.
     All,
     /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
     First(Tokens),

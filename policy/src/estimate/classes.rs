@@ -19,17 +19,17 @@ use crate::units::{Millis, Tokens};
 const TRUSTED: f64 = 20.0;
 const KEYED: usize = 1024;
 
-/// How a response ended.
+/// The reason why a response ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// At a stop token or stop sequence.
+    /// A stop token or stop sequence.
     Stop,
-    /// At its length limit.
+    /// The length limit.
     Length,
-    /// With a tool call.
+    /// A tool call.
     ToolCalls,
-    /// Otherwise, or unknown.
+    /// Another reason, or an unknown one.
     #[default]
     Other,
 }
@@ -83,7 +83,7 @@ pub struct Class {
     pub tools: bool,
     /// Hash of the API key; `None` without one, or for any key.
     pub key: Option<u64>,
-    /// How the response ended; `None` before its end, or for any.
+    /// Reason why the response ended; `None` before its end, or for any.
     pub finish: Option<Finish>,
 }
 

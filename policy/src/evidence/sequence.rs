@@ -5,7 +5,7 @@
 //! applied is a duplicate as long as the live numbers rise, and shows a new process where they fall. After a pause, the
 //! last applied batch is replayed to tell the two apart: the same process returns the same bytes.
 
-/// How to treat a batch.
+/// The treatment of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The batch is the next one: apply it.

@@ -8,7 +8,7 @@
 //! A plain prompt is one text whose chunks never restart, so a turn ends with an *open* piece, which holds the tokens
 //! past the last full chunk. The next turn repeats them within a fuller chunk, under another key. The open piece is
 //! then removed, or its tokens would count twice. A client that repeats a prompt asks for the prompt's last, short key.
-//! Its tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
+//! That key's tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
 //!
 //! A response that found nothing cached is only a suspicion, since some requests bypass the cache: one of another
 //! conversation confirms it, and a hit on an older piece refutes it. Cleared caches are detected by [`Resets`].
