@@ -20,7 +20,7 @@ const LONGEST_FILE_BYTES: u64 = 1 << 20;
 /// The calibration of one worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// [`VERSION`].
+    /// Version of the file format: [`VERSION`].
     pub version: u32,
     /// The worker's base URL, or the command that measured.
     pub worker: String,
@@ -65,7 +65,7 @@ pub enum Ended {
     Budget,
     /// The worker had other work.
     Busy,
-    /// The user interrupted it.
+    /// The user interrupted the measurement.
     Interrupted,
 }
 
@@ -84,25 +84,22 @@ pub enum ReadError {
     /// An I/O error.
     #[error("{}: cannot be read", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
         source: std::io::Error,
     },
     /// The file is not a calibration.
     #[error("{} is not a calibration file", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
         source: serde_json::Error,
     },
     /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: u32,
     },
 }

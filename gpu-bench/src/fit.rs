@@ -53,7 +53,7 @@ impl Interval {
 /// Fitted coefficients and their quality.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fit {
-    /// The coefficients.
+    /// The fitted coefficients.
     pub cost: PrefillCost,
     /// 95 % interval of α.
     pub alpha: Interval,
@@ -69,7 +69,7 @@ pub struct Fit {
     pub relative_error_p50: f64,
     /// 95th percentile of |residual| / measured.
     pub relative_error_p95: f64,
-    /// Number of samples.
+    /// Number of samples that the line was fitted to: without those on the floor.
     pub samples: usize,
     /// The fitted noise model.
     pub noise: Noise,
@@ -89,11 +89,11 @@ pub struct Fit {
 /// The paper's linear model, `ttft = β + α·u`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plain {
-    /// α.
+    /// α: milliseconds per uncached token.
     pub alpha_ms_per_token: f64,
-    /// β.
+    /// β: fixed milliseconds per prompt.
     pub beta_ms: f64,
-    /// Share of the variance that it explains.
+    /// Share of the variance that the linear model explains.
     pub r_squared: f64,
     /// Median of |residual| / measured.
     pub relative_error_p50: f64,
@@ -114,7 +114,7 @@ pub enum FitError {
          longer prompts (--uncached) help against noise", .explained * 100.0, .asked * 100.0
     )]
     Unexplained {
-        /// R².
+        /// R² of the fit.
         explained: f64,
         /// The requested minimum.
         asked: f64,
@@ -139,9 +139,9 @@ pub enum FitError {
         cached: u64,
         /// Uncached tokens of the worst cell.
         uncached: u64,
-        /// Median time of the worst cell.
+        /// Median time of the worst cell in ms.
         measured: f64,
-        /// Predicted time of the worst cell.
+        /// Predicted time of the worst cell in ms.
         predicted: f64,
     },
 }

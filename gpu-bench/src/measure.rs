@@ -93,7 +93,8 @@ pub fn head<S: Source>(source: &S, plan: &PlanArgs) -> Head {
     }
 }
 
-/// Measures until an end; returns it and failed probes. Fails if the source fails for good or too often, or a write.
+/// Measures until the plan or a limit ends it. Returns why it ended, and the number of failed probes. Fails if the
+/// source fails permanently or too often, or if a sample cannot be written.
 pub async fn samples<S: Source>(
     source: &mut S,
     plan: &PlanArgs,
@@ -284,7 +285,8 @@ fn write(
     Ok(ExitCode::FAILURE)
 }
 
-/// Returns the error text of a rejected fit. Samples of a finished measurement are moved aside: nothing can continue.
+/// Returns the error text of a rejected fit. Samples of a finished measurement, which cannot be continued, are moved
+/// aside.
 fn refusal(record: Record, ended: Ended, out: &Path) -> anyhow::Result<String> {
     let count = record.samples().len();
     let (kept, on) = match ended {

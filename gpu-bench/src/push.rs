@@ -21,7 +21,7 @@ pub struct ToArgs {
     /// The worker's name on the router; by default the worker with the measured URL.
     #[arg(long, value_name = "NAME")]
     pub push_worker: Option<String>,
-    /// File with an admin token of the router that has the operator role.
+    /// File with an admin token of the router that has the role operate.
     #[arg(long, value_name = "FILE", env = "TAILROUTE_TOKEN_FILE")]
     pub push_token_file: Option<PathBuf>,
 }
@@ -108,7 +108,8 @@ fn escaped(byte: u8) -> String {
     }
 }
 
-/// Sends the calibration, whose file is already written, to a given router. Fails if the router does not accept it.
+/// Sends the calibration, whose file is already written, to the router, if one is given. Fails if the router does not
+/// accept it.
 pub async fn after(router: Option<&str>, to: &ToArgs, calibration: &Calibration) -> anyhow::Result<()> {
     let Some(router) = router else { return Ok(()) };
     let name = send(router, to, calibration)

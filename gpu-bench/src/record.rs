@@ -29,11 +29,11 @@ const LARGEST_FILE_BYTES: u64 = 256 << 20;
 /// The first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// [`VERSION`].
+    /// Version of the file format: [`VERSION`].
     pub version: u32,
     /// URL of the worker, or the command that measures.
     pub place: String,
-    /// Known facts about it.
+    /// Known facts about the worker.
     pub facts: Facts,
     /// The grid to measure.
     pub grid: Grid,
@@ -61,14 +61,14 @@ pub struct Record {
     whole: PathBuf,
 }
 
-/// How to treat an existing unfinished measurement.
+/// The treatment of an existing unfinished measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
-    /// Fail, so that hours of measuring are not lost by repeating a command.
+    /// Fail if the measurement has samples, so that hours of measuring are not lost by repeating a command.
     Keep,
-    /// Continue it.
+    /// Continue the measurement.
     Resume,
-    /// Discard its samples.
+    /// Discard the measurement's samples.
     Discard,
 }
 
@@ -143,7 +143,6 @@ impl Record {
         &self.head
     }
 
-    /// Returns the samples.
     pub fn samples(&self) -> &[Measured] {
         &self.samples
     }
@@ -228,7 +227,7 @@ pub fn read(path: &Path) -> Result<(Head, Vec<Measured>), RecordError> {
     Ok((head, samples))
 }
 
-/// Parses the file. Also returns the length in bytes of its complete lines.
+/// Parses the file. Also returns the length in bytes of the file's complete lines.
 fn parse(path: &Path) -> Result<(Head, Vec<Measured>, u64), RecordError> {
     let unreadable = |source| io_error(path, "read", source);
     let mut lines = BufReader::new(File::open(path).map_err(unreadable)?.take(LARGEST_FILE_BYTES));

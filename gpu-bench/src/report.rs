@@ -75,7 +75,7 @@ pub fn text(calibration: &Calibration) -> String {
     out
 }
 
-/// Returns the share of the device's roofline that was reached, if both are known.
+/// Formats the share of the device's roofline that was reached, if both are known.
 #[must_use]
 pub fn roofline(calibration: &Calibration) -> Option<String> {
     let peaks = calibration.facts.roofline.as_ref()?;

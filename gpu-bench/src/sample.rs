@@ -61,7 +61,7 @@ pub struct Facts {
     /// The accelerator, or the processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Its driver version.
+    /// Version of the device's driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// Software on the device.

@@ -12,10 +12,10 @@ use crate::sample::{Cell, Facts, Sample};
 
 /// A worker whose prefills can be timed.
 pub trait Source {
-    /// Returns its URL, or the command.
+    /// Returns the worker's URL, or the command that measures.
     fn place(&self) -> &str;
 
-    /// Returns the known facts.
+    /// Returns the known facts about the worker.
     fn facts(&self) -> &Facts;
 
     /// Measures one cell. The sample has measured, not requested, counts. A dropped future yields no sample.

@@ -1,4 +1,4 @@
-//! A worker's cache events: which blocks it stored and removed, and what that means for a prompt.
+//! A worker's cache events: which blocks it stored and removed, and which part of a prompt they hold.
 //!
 //! The mirror is an estimate; a worker that publishes its cache events can be known exactly (`docs/evidence.md`).
 //!
@@ -33,7 +33,7 @@ pub enum Event {
     Copied {
         /// The block hashes, in no order.
         hashes: Vec<u64>,
-        /// The tier.
+        /// The tier to which they were copied.
         medium: Medium,
         /// The group of layers.
         group: u32,
@@ -67,17 +67,18 @@ impl Event {
 pub struct Stored {
     /// The block hashes, in the order of the prompt.
     pub hashes: Vec<u64>,
-    /// The block before the first; `None` at a prompt's beginning.
+    /// Hash of the block before the first; `None` at a prompt's beginning.
     pub parent: Option<u64>,
     /// Tokens per block.
     pub block_size: u32,
-    /// The tier.
+    /// The tier that stores them.
     pub medium: Medium,
     /// XXH3 of the conversation's name, if the event has one.
     pub session: Option<u64>,
     /// The group of layers.
     pub group: u32,
-    /// Whether these layers attend to part of the prompt only (a window, a state), so not always to its beginning.
+    /// Whether the group's layers attend to part of the prompt only (a window, a state), so not always to its
+    /// beginning.
     pub partial: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::cost::PrefillCost;
 use crate::route::Settings;
 use crate::units::{Millis, Tokens};
 
-/// Prompt by which two costs are compared: tokens that are computed, and cached tokens before them.
+/// Prompt by which two costs are compared: uncached tokens, and the cached tokens before them.
 const TYPICAL: (Tokens, Tokens) = (Tokens(1000), Tokens(4000));
 const MATERIAL: f64 = 0.05;
 
@@ -26,27 +26,27 @@ pub struct FleetRecord {
     pub objective_ms: Millis,
     /// Share of turns that have to meet it.
     pub objective_share: f64,
-    /// Expected tokens of the next prompt.
+    /// Q̂: expected tokens that a conversation's next prompt adds.
     pub next_prompt_tokens: Tokens,
     /// Whether most workers follow hints.
     pub follows_hints: bool,
-    /// The workers.
+    /// All workers of the fleet.
     pub workers: Vec<WorkerRecord>,
 }
 
 /// A worker as a router knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerRecord {
-    /// Name.
+    /// The worker's name.
     pub name: String,
     /// Prefill cost in force.
     #[serde(flatten)]
     pub cost: PrefillCost,
     /// Time to first token beside queue and prefill.
     pub overhead_ms: Millis,
-    /// Source of the cost.
+    /// Source of the prefill cost.
     pub cost_source: CostSource,
-    /// Tokens that fit into its cache.
+    /// Tokens that fit into the worker's cache.
     pub capacity_tokens: Tokens,
     /// Source of the capacity.
     pub capacity_source: CapacitySource,
@@ -83,7 +83,7 @@ pub enum CapacitySource {
 }
 
 impl FleetRecord {
-    /// Returns the first number that no fleet can have, by its field.
+    /// Returns the name of the first field whose value no fleet can have.
     #[must_use]
     pub fn fault(&self) -> Option<&'static str> {
         let positive = |number: f64| number > 0.0 && number < 1e12;

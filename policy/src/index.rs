@@ -5,9 +5,9 @@
 //! below it. Several models, cache salts and kinds of keys share one index; their roots keep them apart.
 //! `docs/prefix-index.md` explains the structure and why concurrent reads are correct.
 //!
-//! It is a radix tree whose edges are *runs*: maximal stretches of keys without a branch. A walk finds the next run by
-//! its first key and compares only its last one, since a key names all keys before it. Readers take no lock and write
-//! nothing ([`IndexReader`], `read`). They see atomic words in chunks that stay allocated (`words`), guarded by a
+//! The index is a radix tree whose edges are *runs*: maximal stretches of keys without a branch. A walk finds the next
+//! run by its first key and compares only its last one, since a key names all keys before it. Readers take no lock and
+//! write nothing ([`IndexReader`], `read`). They see atomic words in chunks that stay allocated (`words`), guarded by a
 //! version per run. One writer changes them (`writer`); its private `locator` maps every key to its position, for
 //! events that name one. Blocks are stored in a log that is cleaned (`pool`).
 //!
@@ -71,7 +71,8 @@ impl Index {
         self.writer.broken()
     }
 
-    /// For an idle owner: reclaims about `keys` of the keys whose cleanup removals deferred. Returns how many remain.
+    /// Reclaims about `keys` of the keys whose cleanup was deferred by removals, while the owner is idle. Returns how
+    /// many remain.
     pub fn tidy(&mut self, keys: u64) -> u64 {
         self.writer.tidy(keys)
     }

@@ -43,11 +43,11 @@ use crate::units::{Millis, Tokens};
 /// One worker's state at the moment of the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
-    /// Slot.
+    /// The worker's slot.
     pub id: WorkerId,
     /// Whether the worker may be chosen: healthy, not draining, and serving the model.
     pub ready: bool,
-    /// Returns the prefill cost in force.
+    /// The prefill cost in force.
     pub cost: PrefillCost,
     /// Time to first token beyond queue and prefill, where β does not include it: see [`crate::estimate::Overhead`].
     pub overhead: Millis,
@@ -61,7 +61,8 @@ pub struct WorkerView {
     pub in_flight: u32,
     /// Tokens believed resident; the tree size in `cache_aware`.
     pub indexed: Tokens,
-    /// Conversations whose home it is, in any unit that all workers share: see [`crate::estimate::ConversationCounts`].
+    /// Conversations whose home is this worker, in a unit that all workers share: see
+    /// [`crate::estimate::ConversationCounts`].
     pub conversations: f64,
 }
 
@@ -91,9 +92,9 @@ pub struct Turn<'a> {
     pub conversation: Option<ConversationId>,
     /// A hash of the prompt's beginning, for `prefix_hash`; without one that policy falls back to `least_loaded`.
     pub head: Option<PrefixHash>,
-    /// The class of its objective, for [`Settings::classes`]; empty without one.
+    /// Name of the turn's class of objective, for [`Settings::classes`]; empty without one.
     pub class: &'a str,
-    /// The override that its request asks for.
+    /// The override that the turn's request asks for.
     pub ask: Option<Ask<'a>>,
 }
 
@@ -121,7 +122,7 @@ macro_rules! policies {
                 }
             }
 
-            /// What the policy goes by, in a sentence.
+            /// Returns the policy's rule, in a sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {

@@ -66,7 +66,8 @@ pub fn reserve(next_turns: Tokens, capacity: Tokens) -> Tokens {
     next_turns.min(Tokens((MOST_RESERVE * capacity.as_f64()) as u64))
 }
 
-/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of one.
+/// Estimates shared by the fleet, and the silent conversations of each worker. `P` is the caller's handle of a
+/// conversation.
 #[derive(Clone, Debug)]
 pub struct Tail<P> {
     returns: Returns,
@@ -81,7 +82,7 @@ pub struct Tail<P> {
 pub struct KeptTail {
     /// Estimates of lateness.
     pub harm: LatenessCost,
-    /// Verdict on hints.
+    /// Counts by which hints are paused.
     pub guard: Guard,
 }
 
@@ -120,7 +121,7 @@ impl<P> Default for Slot<P> {
 pub struct Answered<P> {
     /// Time at which the response was complete.
     pub at: Millis,
-    /// The worker that served it.
+    /// The worker that served the turn.
     pub worker: WorkerId,
     /// The conversation.
     pub conversation: u64,
@@ -209,7 +210,7 @@ impl<P: Clone> Tail<P> {
         Some(trim)
     }
 
-    /// Removes a conversation of which nothing can be given up on the worker.
+    /// Removes a conversation from those whose end the worker may give up.
     pub fn forget(&mut self, worker: WorkerId, conversation: u64) {
         if let Some(slot) = self.workers.get_mut(worker.index()) {
             slot.ends.remove(conversation);
@@ -271,7 +272,7 @@ impl<P: Clone> Tail<P> {
         &self.harm
     }
 
-    /// Returns the guard.
+    /// Returns the guard, which may pause hints.
     #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.guard

@@ -1,4 +1,4 @@
-//! Text for people, in sentences that the router and its tools print: numbers, and names that others chose.
+//! Numbers and untrusted names as text for terminals, logs and messages.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// Like [`printable`], for text of several lines: line feeds and tabs stay.
+/// Escapes text of several lines as [`printable`] does, except for line feeds and tabs.
 #[must_use]
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escape(text, |letter| matches!(letter, '\n' | '\t'))

@@ -1,4 +1,4 @@
-//! Cache policies: what a worker keeps of its conversations when not everything fits.
+//! Cache policies: the choice of the tokens that a worker keeps when not all conversations fit.
 //!
 //! The model is that of *Tail-Optimized Caching for LLM Inference* (Zhang, Li, Moallemi, Peng; NeurIPS 2025, arXiv
 //! 2510.15152): a served conversation is resident, response included, and a policy removes tokens from the ends of
@@ -54,7 +54,7 @@ pub trait CachePolicy {
     /// Returns the resident tokens of the conversation, a prefix of it.
     fn resident(&self, conversation: ConversationId) -> Tokens;
 
-    /// Returns the tokens of a history that need no prefill now. The default is its resident part.
+    /// Returns the tokens of a history that need no prefill now: by default the resident ones.
     fn cached(&self, conversation: ConversationId, history: Tokens) -> Tokens {
         Tokens(self.resident(conversation).0.min(history.0))
     }
@@ -78,7 +78,7 @@ pub trait CachePolicy {
     fn check(&self) -> Result<(), String>;
 }
 
-/// Implements the part of [`CachePolicy`] that a field answers.
+/// Implements the methods of [`CachePolicy`] that a field can answer.
 macro_rules! residency_of {
     ($($field:ident).+) => {
         fn resident(&self, conversation: ConversationId) -> Tokens {
@@ -102,9 +102,9 @@ pub(crate) use residency_of;
 pub struct CacheConfig {
     /// Capacity in tokens.
     pub capacity: Tokens,
-    /// Tokens per block: residency is in whole blocks. 1 where lengths are exact.
+    /// Tokens per block, since only whole blocks are resident; 1 where lengths are exact.
     pub block_tokens: u32,
-    /// ξ: uncached tokens that still meet the threshold. Not an integer, since it is derived from a time.
+    /// ξ: uncached tokens that still meet the threshold. Not an integer, since ξ is derived from a time.
     pub xi_tokens: f64,
     /// Q̂: the expected next prompt.
     pub next_prompt: Tokens,

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns whether there is still a reader.
+/// Returns whether standard output still has a reader.
 fn goes_on(written: io::Result<()>) -> anyhow::Result<bool> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),

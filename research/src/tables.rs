@@ -37,8 +37,8 @@ pub struct Args {
     /// others.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Number of turns. For --paper per seed (default 2000); for --routing of the trace (default: all of a file, 2000
-    /// of a generator); for --agents the maximum per workload.
+    /// Number of turns. For --paper and --agents per seed (default 2000 and 6000); for --routing of the trace (default:
+    /// all of a file, 2000 of a generator).
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
     /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as

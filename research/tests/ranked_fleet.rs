@@ -12,7 +12,7 @@ use simulator::trace::Turn;
 const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 const RANKED: [&str; 4] = ["belady", "to-belady", "workload-aware", "gdfs"];
 
-/// Coding agents at a load at which turns overlap and responses take time.
+/// Plays coding agents at a load at which turns overlap and responses take time.
 fn agents(rule: &str, workers: usize, blocks: u64, view: View) -> FleetReport {
     let turns: Vec<Turn> = Agentic::new(1).take(1200).collect();
     let config = FleetConfig {

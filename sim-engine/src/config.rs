@@ -22,7 +22,7 @@ pub struct EngineConfig {
     pub host_ms_per_token: f64,
     /// The eviction policy.
     pub cache_policy: CachePolicy,
-    /// What a prompt costs, in virtual milliseconds.
+    /// Cost of a prompt, in virtual milliseconds.
     pub prefill: PrefillCost,
     /// Random deviation of prefill times from their cost.
     pub jitter: Jitter,
@@ -34,7 +34,7 @@ pub struct EngineConfig {
     pub decode_drag: f64,
     /// Virtual milliseconds per wall millisecond. Ratios between times are preserved.
     pub time_scale: f64,
-    /// Answer at once and cache nothing, for measuring a proxy in front of the engine.
+    /// Whether to answer at once and cache nothing, for measuring a proxy in front of the engine.
     pub fast: bool,
     /// The order of the waiting queue.
     pub order: Order,
@@ -42,38 +42,38 @@ pub struct EngineConfig {
     pub max_queued: usize,
     /// Data-parallel ranks: each has its own queue, cache and events behind the shared port.
     pub ranks: u32,
-    /// Most sequences that decode at the same time.
+    /// Maximum number of sequences that decode at the same time.
     pub max_running: usize,
-    /// Most tokens of prompt and reply together.
+    /// Maximum number of tokens of prompt and reply together.
     pub max_model_len: u64,
-    /// Longest request body; longer ones get a 413.
+    /// Longest request body in bytes; longer ones get a 413.
     pub max_body_bytes: usize,
     /// Tokens of a reply without a limit in the request, or at `/v1/messages` with a higher one.
     pub default_output_tokens: u32,
-    /// Replies contain two-, three- and four-byte characters.
+    /// Whether replies contain two-, three- and four-byte characters.
     pub multibyte: bool,
-    /// Report cached tokens in `usage`.
+    /// Whether to report cached tokens in `usage`.
     pub cached_tokens_report: bool,
-    /// Report the cache size in `/metrics` and the capability document.
+    /// Whether to report the cache size in `/metrics` and the capability document.
     pub tells_capacity: bool,
-    /// Add `metrics` to chat and plain completions, as vLLM's `--enable-per-request-metrics`.
+    /// Whether to add `metrics` to chat and plain completions, as vLLM's `--enable-per-request-metrics` does.
     pub per_request_metrics: bool,
-    /// Reject unknown body fields with 400.
+    /// Whether to reject unknown body fields with 400.
     pub strict: bool,
     /// The dialect of cache hints.
     pub dialect: Dialect,
-    /// Sessions whose latest chain is kept for hints.
+    /// Maximum number of sessions whose latest chain is kept for hints.
     pub max_sessions: usize,
-    /// Publish cache events.
+    /// Settings of the published cache events; `None` publishes none.
     pub kv_events: Option<KvEventsConfig>,
-    /// Keep the latest requests, heads and bodies, for inspection by tests.
+    /// Whether to keep the latest requests, heads and bodies, for inspection by tests.
     pub capture: bool,
 }
 
 /// The eviction policy of an engine's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePolicy {
-    /// Blocks marked by hints and objectives first, then by this policy.
+    /// Blocks marked by hints and objectives are evicted first, then others by this policy.
     Plain(Eviction),
     /// Tail-Optimized LRU with fixed parameters, in force until an objective is set.
     TLru {
@@ -91,7 +91,7 @@ impl Default for CachePolicy {
 }
 
 impl CachePolicy {
-    /// Returns its name on the command line and in the capability document.
+    /// Returns the policy's name on the command line and in the capability document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Plain(eviction) => eviction.as_str(),
@@ -203,13 +203,13 @@ pub struct Jitter {
     pub seed: u64,
 }
 
-/// Why a configuration is invalid.
+/// The reason why a configuration is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
     /// The field, as named on the command line.
     pub field: &'static str,
-    /// The problem with it.
+    /// The problem with the field's value.
     pub problem: &'static str,
 }
 
@@ -219,7 +219,7 @@ impl EngineConfig {
         self.capacity_blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// Checks what the types do not guarantee.
+    /// Checks the values. Fails at the first invalid one.
     pub fn check(&self) -> Result<(), ConfigError> {
         let times = [
             ("alpha-ms", self.prefill.alpha_ms_per_token),

@@ -15,7 +15,7 @@ use crate::rank::{Ranks, Shared, drive};
 use crate::responses::Responses;
 use crate::stats::{Captured, Stats};
 
-/// Why an engine did not start.
+/// The reason why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration is invalid.
@@ -26,7 +26,6 @@ pub enum StartError {
     Listen {
         /// The configured address.
         address: SocketAddr,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -43,7 +42,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts an engine on the current tokio runtime.
+    /// Starts an engine on the current tokio runtime. Fails if the configuration is invalid, or a socket cannot be
+    /// bound.
     pub async fn start(config: EngineConfig) -> Result<Self, StartError> {
         config.check()?;
         let address = config.listen;
@@ -75,12 +75,12 @@ impl Engine {
         Ok(Self { addr, ranks, tasks })
     }
 
-    /// Returns its address.
+    /// Returns the address that the engine listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Returns its URL, `http://127.0.0.1:port`.
+    /// Returns the engine's URL, such as `http://127.0.0.1:8100`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -105,7 +105,7 @@ impl Engine {
         self.first().stats()
     }
 
-    /// Waits until the counts satisfy `enough`, so that tests can wait for an abort without sleeping.
+    /// Waits until the first rank's counts satisfy `enough`, so that tests can wait for an abort without sleeping.
     pub async fn stats_when(&self, enough: impl Fn(&Stats) -> bool) -> Stats {
         loop {
             // Registered before reading the counts, so that no change is missed.

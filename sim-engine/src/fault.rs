@@ -30,13 +30,13 @@ pub struct Fault {
     /// Ends the HTTP body of a streamed reply properly after this many tokens, without its last events, as an engine
     /// does when its generator fails; of an unstreamed reply after half.
     pub end_after_tokens: Option<u32>,
-    /// `/health` answers 503.
+    /// Answers `/health` with 503.
     pub refuse_health: bool,
-    /// Clears the cache once, now, and publishes that.
+    /// Clears the cache once, when the fault is set, and publishes a clear.
     pub clear_cache: bool,
-    /// Cache events are numbered and kept but not published.
+    /// Numbers and keeps cache events without publishing them.
     pub drop_events: bool,
-    /// Replay requests are not answered.
+    /// Leaves replay requests unanswered.
     pub no_replay: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for Fault {
 }
 
 impl Fault {
-    /// Checks the values.
+    /// Checks the values. Fails with the problem of the first invalid one.
     pub fn check(&self) -> Result<(), &'static str> {
         if !(self.slow.is_finite() && self.slow > 0.0) {
             return Err("slow must be a finite number above 0");
@@ -76,7 +76,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Returns how a reply is cut short, and after how many tokens.
+    /// Returns the number of tokens after which a reply is cut short, and how.
     pub(crate) fn breaks(&self) -> Option<(u32, Break)> {
         [
             (self.reset_after_tokens, Break::Reset),
@@ -94,11 +94,11 @@ impl Fault {
     }
 }
 
-/// How a reply is cut short.
+/// The way in which a reply is cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Break {
     Reset,
-    /// Nothing more is sent.
+    /// Nothing more is sent on the open connection.
     Stall,
     /// The body ends as if it were complete.
     End,

@@ -1,4 +1,4 @@
-//! What clients say about the cache: hints, the objective, and the cache terms of a request.
+//! Control of the cache by clients: hints, the objective, and the cache terms of a request.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub enum HintKind {
 pub struct Hint {
     /// The action.
     pub kind: HintKind,
-    /// The session whose cache it applies to.
+    /// The session to whose cache the hint applies.
     pub session_id: String,
-    /// How much of the chain stays (trim, ended; default 0) or is protected (default all).
+    /// Leading tokens of the chain that stay (trim, ended; default 0) or are protected (default all).
     pub keep_tokens: Option<u64>,
     /// Hints of one session older than the newest seen are ignored.
     #[serde(default)]
@@ -45,13 +45,13 @@ pub struct Objective {
 /// The outcome of a hint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HintOutcome {
-    /// It was applied.
+    /// The hint was applied.
     Applied,
-    /// It waits for the session's running turn.
+    /// The hint waits for the session's running turn.
     Pending,
-    /// Its time to live had passed.
+    /// The hint's time to live had passed.
     Expired,
-    /// A newer hint of this session was applied before.
+    /// A hint of this session with a newer epoch was received before.
     Stale,
     /// The session is unknown.
     Unknown,

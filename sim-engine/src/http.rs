@@ -57,7 +57,7 @@ fn rank_of<'a>(ranks: &'a Ranks, headers: &HeaderMap) -> Option<&'a Arc<Shared>>
     }
 }
 
-/// Why a request gets no regular response.
+/// The reason why a request gets no regular response.
 pub(crate) enum Failure {
     Api(ApiError),
     /// A fault cuts the connection.

@@ -1,23 +1,26 @@
 //! A simulated LLM inference engine with real HTTP, a real prefix cache, real cache events and scalable time.
 //!
-//! It lets a router, or any other client of vLLM, be measured without an accelerator. A prompt takes the time of
-//! queueing, its uncached tokens and attention; the block cache evicts as vLLM's does; usage, metrics and cache events
-//! have vLLM's byte formats. Replies are words drawn by seed, or tool calls if `tool_choice` requires them.
+//! With this engine a router, or any other client of vLLM, is measured without an accelerator. A prompt takes the time
+//! of queueing, its uncached tokens and attention; the block cache evicts as vLLM's does; usage, metrics and cache
+//! events have vLLM's byte formats. Replies are words drawn by seed, or tool calls if `tool_choice` requires them.
 //!
-//! It serves OpenAI's chat completions, completions and responses, and Anthropic's messages, plain and streamed. One
+//! The APIs are OpenAI's chat completions, completions and responses, and Anthropic's messages, plain and streamed. One
 //! template renders all of them, so a conversation that moves to another API finds its prompt cached if its texts,
 //! roles, tool names and schemas are the same. Responses are stored, up to a bound, for `previous_response_id`.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sim_engine::StartError> {
-//! let engine = sim_engine::Engine::start(sim_engine::EngineConfig { time_scale: 60.0, ..Default::default()
-//! }).await?; println!("curl {}/v1/models", engine.url()); engine.set_fault(sim_engine::Fault { slow: 3.0,
-//! ..Default::default() }); assert_eq!(engine.stats().aborted.total(), 0); engine.shutdown().await;
+//! let config = sim_engine::EngineConfig { time_scale: 60.0, ..Default::default() };
+//! let engine = sim_engine::Engine::start(config).await?;
+//! println!("curl {}/v1/models", engine.url());
+//! engine.set_fault(sim_engine::Fault { slow: 3.0, ..Default::default() });
+//! assert_eq!(engine.stats().aborted.total(), 0);
+//! engine.shutdown().await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! [`scheduler`] is the simulation core, [`memory`] the cache, [`hints`] what clients say about it, [`tokens`] the
+//! [`scheduler`] is the simulation core, [`memory`] the cache, [`hints`] its control by clients, [`tokens`] the
 //! tokenizer; `rank` ties them to the clock, `http` serves them, and `events` publishes over ZMQ.
 
 pub mod config;

@@ -108,7 +108,8 @@ impl Memory {
         Tokens(self.host.leading(rest) as u64 * u64::from(self.block_size))
     }
 
-    /// Stores computed blocks: the end of a prompt, or a block filled by decoding. `tokens` are theirs.
+    /// Stores computed blocks: the end of a prompt, or a block filled by decoding. `tokens` are the tokens of these
+    /// blocks.
     pub(crate) fn computed(
         &mut self,
         lease: &mut Lease,
@@ -280,7 +281,7 @@ impl Memory {
 
 pub(crate) struct FinishedTurn<'a> {
     pub(crate) lease: Option<Lease>,
-    /// Its blocks, prompt and reply; empty if nothing was computed.
+    /// Blocks of the turn's prompt and reply; empty if nothing was computed.
     pub(crate) chain: Vec<PrefixHash>,
     /// L: tokens of prompt and reply.
     pub(crate) history: Tokens,

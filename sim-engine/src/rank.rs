@@ -248,7 +248,7 @@ pub(crate) struct Ticket {
 pub(crate) struct Hold {
     shared: Arc<Shared>,
     id: RequestId,
-    /// A fault ends this request, not the client.
+    /// Whether a fault, not the client, ends this request.
     pub(crate) injected: bool,
 }
 

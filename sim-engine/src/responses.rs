@@ -21,7 +21,7 @@ pub(crate) struct Stored {
     pub(crate) response: Value,
     /// The conversation with the reply, without instructions, which a continuation does not inherit.
     pub(crate) messages: Vec<Message>,
-    /// Approximate size of the conversation.
+    /// Approximate size of the conversation in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Responses {
 #[derive(Default)]
 struct Table {
     by_id: FxHashMap<String, Arc<Stored>>,
-    /// Oldest first.
+    /// The ids, oldest first.
     order: VecDeque<String>,
     bytes: usize,
 }

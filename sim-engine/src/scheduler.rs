@@ -53,11 +53,11 @@ pub struct Submission {
     pub script: Option<Arc<Script>>,
     /// Number of tokens of the reply; at least one.
     pub output_tokens: u32,
-    /// The reply ends at its token limit.
+    /// Whether the reply ends at its token limit.
     pub runs_out: bool,
     /// Smaller values go first under [`Order::Priority`].
     pub priority: i64,
-    /// Session, salt, hint.
+    /// Session, salt and hint of the request.
     pub terms: CacheTerms,
 }
 
@@ -66,9 +66,9 @@ pub struct Submission {
 pub struct Progress {
     /// Tokens generated so far.
     pub generated: u32,
-    /// The reply is complete.
+    /// Whether the request has ended.
     pub done: bool,
-    /// The engine died during the request.
+    /// Whether the engine died during the request.
     pub lost: bool,
     /// Prompt tokens found in the cache, in any tier.
     pub cached_tokens: u64,
@@ -80,7 +80,7 @@ pub struct Progress {
     pub ttft: Millis,
 }
 
-/// The waiting queue is full.
+/// The error of a request that finds the waiting queue full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overloaded;
 
@@ -217,7 +217,7 @@ impl Scheduler {
         Some(phase)
     }
 
-    /// Does what [`Scheduler::abort`] does, without counting it as a client's abort.
+    /// Aborts a request as [`Scheduler::abort`] does, without counting it as a client's abort.
     pub fn withdraw(&mut self, at: Millis, id: RequestId) -> Option<Phase> {
         self.advance(at);
         let sequence = self.sequences.remove(&id)?;
@@ -262,7 +262,7 @@ impl Scheduler {
         self.memory.clear(false);
     }
 
-    /// Yields the progress of each request that changed since the last call.
+    /// Passes to `tell` the progress of each request that has changed since the last call.
     pub fn drain_progress(&mut self, mut tell: impl FnMut(RequestId, Progress)) {
         for id in self.dirty.drain(..) {
             if let Some(sequence) = self.sequences.get_mut(&id) {

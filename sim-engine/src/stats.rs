@@ -9,7 +9,6 @@ use crate::scheduler::{Aborts, Scheduler};
 /// A request as received, for tests that compare bytes.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// The method.
     pub method: ::http::Method,
     /// Path and query.
     pub uri: ::http::Uri,

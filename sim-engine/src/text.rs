@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// At most five letters after the space, so that each is exactly one piece of the tokenizer.
+/// Words of at most five letters after the space, so that each is exactly one piece of the tokenizer.
 const WORDS: [&str; 48] = [
     " about", " after", " again", " all", " and", " as", " at", " be", " both", " but", " by", " can",
     " each", " first", " for", " from", " gives", " goes", " has", " here", " holds", " how", " in", " into",

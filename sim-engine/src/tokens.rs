@@ -6,7 +6,7 @@
 use policy::ids::PrefixHash;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The longest piece of a word.
+/// Length of the longest piece, in bytes.
 pub const MAX_PIECE_BYTES: usize = 6;
 
 /// The range of template tokens, which no text piece hashes into.

@@ -3,8 +3,8 @@
 //! A session opens with a repository's worth of context, and then calls tools dozens of times, seconds apart. Nearly
 //! all of its prefill can be cached, so a router that scatters it multiplies the fleet's work by ten or more.
 //!
-//! A session has 30 to 200 turns. It opens with a lognormal context of median 60,000 tokens (all sessions share the
-//! agent's 8,000, which matters only where the trace has blocks); a turn adds a tool's output of median 300 tokens and
+//! A session has 30 to 200 turns, or fewer if its context reaches 400,000 tokens, and shares nothing with others. A
+//! session opens with a lognormal context of median 60,000 tokens; a turn adds a tool's output of median 300 tokens and
 //! a response of median 200. Gaps between turns are exponential with mean 6 s, one in twenty with a human's 90 s.
 //! Sessions come in bursts, as builds and batch jobs start them: a geometric number with mean 6 within some seconds,
 //! with exponential gaps of mean 240 s between bursts.
@@ -17,13 +17,15 @@ use crate::trace::{Captured, ClassId, Turn};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Mean seconds between bursts, and mean sessions per burst.
+/// Mean seconds between bursts.
 const BURST_GAP_S: f64 = 240.0;
+/// Mean sessions per burst.
 const BURST_SESSIONS: f64 = 6.0;
 /// Seconds over which a burst's sessions start.
 const BURST_SPREAD_S: f64 = 8.0;
-/// Mean seconds between turns: after a tool, and after a human.
+/// Mean seconds before a turn that a tool's output begins.
 const TOOL_GAP_S: f64 = 6.0;
+/// Mean seconds before a turn that a human begins.
 const HUMAN_GAP_S: f64 = 90.0;
 /// Share of turns that wait for a human.
 const HUMAN: f64 = 0.05;
@@ -46,7 +48,7 @@ struct Session {
 }
 
 impl Agentic {
-    /// Creates the workload of a seed.
+    /// Creates the stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Pcg64::seed_from_u64(seed),

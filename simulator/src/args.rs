@@ -1,6 +1,6 @@
 //! Parsers for numbers and times on the command line.
 
-/// Parses a finite number of at least 0. Fails with what was expected.
+/// Parses a finite number of at least 0. Fails with a description of the expected value.
 pub fn non_negative(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
@@ -8,7 +8,7 @@ pub fn non_negative(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a finite number above 0. Fails with what was expected.
+/// Parses a finite number above 0. Fails with a description of the expected value.
 pub fn positive(text: &str) -> Result<f64, String> {
     non_negative(text).and_then(|value| {
         if value > 0.0 {
@@ -19,7 +19,7 @@ pub fn positive(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Parses a share: at least 0 and below 1. Fails with what was expected.
+/// Parses a share: at least 0 and below 1. Fails with a description of the expected value.
 pub fn share(text: &str) -> Result<f64, String> {
     non_negative(text).and_then(|value| {
         if value < 1.0 {
@@ -30,11 +30,11 @@ pub fn share(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Longest time that is accepted, in seconds.
+/// Longest accepted time, in seconds.
 const MOST_SECONDS: f64 = 1e9;
 
-/// Parses a time above 0 into seconds: a number alone, or one with `ms`, `s`, `m`, `h` or `d`. Fails with what was
-/// expected.
+/// Parses a time above 0 into seconds: a number alone, or one with `ms`, `s`, `m`, `h` or `d`. Fails with a description
+/// of the expected value.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let expected =
         || format!("expected a time such as 90s, 10m or 2h, not {text:?}; a number alone is seconds");

@@ -1,4 +1,4 @@
-//! Shared by the generators of conversations: samples, and turns in order of time.
+//! Helpers of the generators of conversations: samples, and turns in order of time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

@@ -55,7 +55,7 @@ use policy::units::{Millis, Tokens};
 /// One worker of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerSpec {
-    /// Prefill cost. The router starts with the same, and learns from responses.
+    /// Prefill cost. The router starts with this cost, and learns from responses.
     pub cost: PrefillCost,
     /// Capacity of the cache in tokens.
     pub capacity: Tokens,
@@ -73,10 +73,10 @@ pub enum Order {
     Edf,
 }
 
-/// The speed at which the trace is played.
+/// The speed at which a trace is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// ρ, relative to the capacity without a cache.
+    /// Load ρ, relative to the capacity without a cache.
     Load(f64),
     /// A multiple of the trace's own speed.
     Speed(f64),
@@ -96,20 +96,18 @@ pub struct Decode {
 /// A change of a worker's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fault {
-    /// The worker.
     pub worker: WorkerId,
-    /// Its time, as a share of the trace's length, from 0 to 1.
+    /// Time of the fault, as a share of the trace's length, from 0 to 1.
     pub at: f64,
-    /// The change.
     pub kind: FaultKind,
 }
 
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
-    /// Everything takes this many times as long from now on. The router is not notified and has to learn it.
+    /// Prefills take this many times as long from now on. The router is not notified and has to learn it.
     Slow(f64),
-    /// The worker and its cache are gone. Its turns are sent again elsewhere; the router notices at once.
+    /// The worker and its cache are gone. Turns without a first token are sent elsewhere; the router notices at once.
     Die,
     /// The worker is back, at full speed, with an empty cache.
     Return,
@@ -118,42 +116,36 @@ pub enum FaultKind {
 /// The objective: `share` of turns start within `ttft`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// ξ_s.
+    /// ξ_s: time-to-first-token objective.
     pub ttft: Millis,
-    /// Share of turns that must meet it.
+    /// Share of turns that must meet the objective.
     pub share: f64,
-    /// Q̂ before any observation.
+    /// Q̂: expected next prompt before any observation.
     pub next_prompt: Tokens,
 }
 
 /// A fleet and its load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetConfig {
-    /// The workers; at least one.
+    /// Workers; at least one.
     pub workers: Vec<WorkerSpec>,
     /// Policy and weights.
     pub settings: Settings,
-    /// τ of the estimate of ρ.
+    /// τ: time constant of the estimate of ρ.
     pub utilisation_window: Millis,
-    /// Eviction policy of the workers.
     pub cache: CacheRule,
-    /// Order of the workers' queues.
     pub order: Order,
-    /// The routers in front of the workers.
     pub routers: Routers,
-    /// Whether turns wait in the router while their workers are busy; only with a single router.
+    /// Settings under which turns wait in the router while their workers are busy, which applies only to a single
+    /// router. `None` sends every turn at once.
     pub hold: Option<Deferral>,
     /// The router's view of the caches.
     pub view: View,
     /// Whether the router learns each worker's cost from its responses, or always uses [`WorkerSpec::cost`].
     pub learn_costs: bool,
-    /// The cost of responses.
     pub decode: Decode,
-    /// The objective.
     pub target: Target,
-    /// Faults during the run.
     pub faults: Vec<Fault>,
-    /// The speed at which the trace is played.
     pub pace: Pace,
     /// Seed of jitter and losses.
     pub seed: u64,

@@ -32,7 +32,7 @@ pub struct Generator {
     parameters: Parameters,
     rng: Pcg64,
     birth: Exp<f64>,
-    /// λᵢ/μ over conversations, where they differ.
+    /// Distribution of λᵢ/μ over conversations; `None` where all are equal.
     rate: Option<Gamma<f64>>,
     prompt: LogNormal<f64>,
     response: LogNormal<f64>,

@@ -14,18 +14,21 @@ use policy::units::Tokens;
 pub const BLOCK_TOKENS: u32 = 16;
 /// Tokens of each assistant's system prompt, most popular first, in whole blocks.
 const SYSTEM_PROMPTS: [u64; 4] = [6_000, 2_000, 8_000, 4_000];
-/// Mean seconds between the beginnings of two conversations, and between a conversation's turns.
+/// Mean seconds between the beginnings of two conversations.
 const BIRTH_GAP_S: f64 = 2.0;
+/// Mean seconds between a conversation's turns.
 const TURN_GAP_S: f64 = 60.0;
 const MEAN_TURNS: f64 = 8.0;
-/// Median and σ of the tokens that a turn adds, and of its response.
+/// Median, and σ of the logarithm, of the tokens that a turn adds.
 const PROMPT: (f64, f64) = (300.0, 1.0);
+/// Median, and σ of the logarithm, of a response's tokens.
 const RESPONSE: (f64, f64) = (150.0, 0.6);
-/// Upper bounds on a prompt and a response.
+/// Upper bound on the tokens that a turn adds, without the system prompt.
 const MAX_PROMPT: u64 = 8_000;
+/// Upper bound on a response's tokens.
 const MAX_RESPONSE: u64 = 2_000;
 
-/// Upper bound on a chain's length, so that a chain's name and a position make a block's name.
+/// Upper bound on a chain's blocks, so that a chain's number and a position make a block's name.
 const POSITIONS: u64 = 1 << 24;
 
 /// An endless stream of turns.
@@ -45,7 +48,7 @@ struct Conversation {
 }
 
 impl Hot {
-    /// Creates the workload of a seed.
+    /// Creates the stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Pcg64Mcg::seed_from_u64(seed),

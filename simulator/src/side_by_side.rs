@@ -1,4 +1,4 @@
-//! Figures of two sides in a table: two plays of a trace, or what was measured and what was simulated.
+//! Figures of two sides in a table: two plays of a trace, or a measurement and a simulation.
 
 use std::fmt::Write as _;
 

@@ -22,7 +22,7 @@ impl Sorted {
         low + (high - low) * (position - below as f64)
     }
 
-    /// Returns how many samples exceed `limit`.
+    /// Returns the number of samples above `limit`.
     pub fn above(&self, limit: f64) -> usize {
         self.0.len() - self.0.partition_point(|sample| *sample <= limit)
     }

@@ -12,7 +12,8 @@ pub fn print(text: &str) -> std::io::Result<()> {
     print_styled(&printable_lines(text))
 }
 
-/// Like [`print`], for text with sequences of its own for colours. Text of others in it has to be escaped already.
+/// Writes `text` as [`print`] does, but keeps escape sequences for colours. Text from elsewhere must be escaped
+/// already.
 pub fn print_styled(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

@@ -36,7 +36,8 @@ pub const BLOCK_TOKENS: u32 = 512;
 /// Newest version of captures that is read.
 pub const CAPTURE_VERSION: u32 = 2;
 
-/// Upper bound on the size in one field. Far beyond any context window; keeps every later sum inside 64 bits.
+/// Upper bound on the tokens in one field: far beyond any context window, and low enough for every later sum to fit in
+/// 64 bits.
 pub const MAX_TOKENS_PER_FIELD: u64 = 1 << 32;
 
 /// Upper bound on the block ids of one turn: a run-length pair of 20 bytes could otherwise expand to any number.
@@ -47,7 +48,6 @@ pub const MAX_BLOCKS_PER_TURN: u64 = 1 << 22;
 pub struct Turn {
     /// Arrival, in seconds from the trace's origin. Never before the previous turn's.
     pub ts_s: f64,
-    /// The conversation.
     pub conversation: ConversationId,
     /// The turn's number within the conversation; increasing, not necessarily from 0.
     pub turn: u32,
@@ -66,7 +66,7 @@ pub struct Turn {
     pub captured: Captured,
 }
 
-/// What a router recorded of a turn that it served.
+/// A router's record of a turn that it served.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Captured {
     /// Time-to-first-token objective.

@@ -12,11 +12,12 @@ use thiserror::Error;
 
 /// Upper bound on a line: a prompt of four million blocks.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// Upper bound on empty lines, and on the bytes of all lines that are no turns. A few megabytes of gzip can hold billions.
+/// Upper bound on empty lines, of which a few megabytes of gzip can hold billions.
 const MAX_EMPTY_LINES: u64 = 1_000_000;
+/// Upper bound on the bytes of all lines that are no turns.
 const MAX_IDLE_BYTES: u64 = 1 << 30;
 
-/// Errors of reading a trace.
+/// An error of reading a trace.
 #[derive(Debug, Error)]
 pub enum TraceFileError {
     /// The file cannot be opened.
@@ -42,7 +43,7 @@ pub enum TraceFileError {
     /// The trace has no turns.
     #[error("{name}: the trace has no turns")]
     NoTurns {
-        /// The trace, as named on the command line.
+        /// Path of the trace.
         name: String,
     },
     /// A generator cannot be built.
@@ -53,7 +54,7 @@ pub enum TraceFileError {
     Line {
         /// The file.
         path: PathBuf,
-        /// Line number and reason.
+        /// Number of the line, and the reason.
         fault: TraceError,
     },
 }
@@ -109,7 +110,7 @@ impl TraceFile {
         }
     }
 
-    /// Returns the parser, with meta, class names and the number of lines read.
+    /// Returns the parser, which has the metadata, the class names and the number of lines read.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -15,7 +15,7 @@ use crate::trace_file::{TraceFile, TraceFileError};
 /// Default number of generated turns, the length of the published experiments.
 pub const GENERATED_TURNS: usize = 2000;
 
-/// A prefix that takes only a seed, the generator's name, and its constructor.
+/// A prefix that is followed by a seed alone, the generator's name, and its constructor.
 type BySeed = (&'static str, &'static str, fn(u64) -> TraceSource);
 
 const BY_SEED: [BySeed; 5] = [
@@ -63,7 +63,8 @@ impl FromStr for TraceSource {
     }
 }
 
-/// Returns the seed after `spelling`, `Some(None)` without exactly one, `None` for other text: a bare `hot` is a file.
+/// Returns the seed after `spelling`; `Some(None)` without a valid seed; `None` for other text, such as a bare `hot`,
+/// which is a file.
 fn seed_of(text: &str, spelling: &str) -> Option<Option<u64>> {
     let rest = text.strip_prefix(spelling)?;
     match rest.strip_prefix(':') {
@@ -78,22 +79,21 @@ pub type Turns = Box<dyn Iterator<Item = Result<Turn, TraceFileError>>>;
 
 /// A trace at its start.
 pub struct OpenTrace {
-    /// The turns.
     pub turns: Turns,
-    /// Tokens per block, if it has blocks.
+    /// Tokens per block, if the trace has blocks.
     pub block_tokens: Option<u32>,
 }
 
 /// A trace in memory.
 #[derive(Debug)]
 pub struct Trace {
-    /// The turns, in order.
+    /// Turns in order.
     pub turns: Vec<Turn>,
-    /// Tokens per block, if it has blocks.
+    /// Tokens per block, if the trace has blocks.
     pub block_tokens: Option<u32>,
-    /// The names of its traffic classes, by [`crate::trace::ClassId`].
+    /// Names of the traffic classes, by [`crate::trace::ClassId`].
     pub classes: Vec<String>,
-    /// The fleet that served the turns, if it was captured.
+    /// Fleet that served the turns, if it was captured.
     pub fleet: Option<FleetRecord>,
 }
 
@@ -143,7 +143,7 @@ impl Trace {
         Self::of_file(&mut TraceFile::of_bytes(bytes), Path::new("memory"), None)
     }
 
-    /// Returns a class's name.
+    /// Returns a class's name, or its number if it has none.
     #[must_use]
     pub fn class_name(&self, class: u16) -> String {
         let name = self.classes.get(usize::from(class));

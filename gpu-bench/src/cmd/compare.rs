@@ -32,17 +32,17 @@ pub struct Args {
 /// The predictions of both calibrations for one prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its cached tokens.
+    /// Cached tokens of the prompt.
     pub cached_tokens: u64,
-    /// Its uncached tokens.
+    /// Uncached tokens of the prompt.
     pub uncached_tokens: u64,
-    /// Prediction of the first.
+    /// Time predicted by the earlier calibration.
     pub before_ms: f64,
-    /// Prediction of the second.
+    /// Time predicted by the later calibration.
     pub after_ms: f64,
-    /// Uncertainty of the difference, from the intervals.
+    /// Uncertainty of the difference, from the 95 % intervals.
     pub open_ms: f64,
-    /// Whether it is slower by more than tolerance and uncertainty.
+    /// Whether the later calibration is slower by more than the tolerance and the uncertainty.
     pub regressed: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Compared {
 pub struct Comparison {
     /// Differing facts (model, device and so on) as (name, before, after).
     pub differs: Vec<(&'static str, String, String)>,
-    /// Prompts within the measured ranges of both files.
+    /// Prompts within the measured ranges of both files, or of the first where the ranges do not overlap.
     pub prompts: Vec<Compared>,
     /// Whether any prompt regressed.
     pub regressed: bool,

@@ -79,9 +79,9 @@ pub struct Beside {
 /// The result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
-    /// The worker.
+    /// The worker's base URL.
     pub worker: String,
-    /// Its model.
+    /// The model that was measured.
     pub model: String,
     /// The pace by batch size and context.
     pub decoded: Vec<Decoded>,
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures. Fails if the worker cannot be measured.
+/// Measures the pace of batches and the prefills beside them. Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let mut decoded = Vec::new();
@@ -150,7 +150,7 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
     })
 }
 
-/// Fits the times per step, per sequence and per token of context.
+/// Fits the times per step, per sequence and per token of context. Fails if the batches do not determine them.
 fn steps(args: &Args, decoded: &[Decoded], several: bool) -> anyhow::Result<[f64; 3]> {
     let points: Vec<([f64; 3], f64)> = decoded
         .iter()

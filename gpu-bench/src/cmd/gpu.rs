@@ -8,7 +8,7 @@ use crate::measure::{self, OutputArgs};
 use crate::plan::PlanArgs;
 use crate::source::child::Child;
 
-/// Time to initialise the weights and to measure the device's peak rates.
+/// Timeout for initialising the weights and measuring the device's peak rates.
 const START: Duration = Duration::from_secs(900);
 
 /// Measure α, β, γ of a transformer on this machine's accelerator, or processor, and write a calibration file

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 
 const NEEDED: [&str; 5] = ["tailroute_torch", "torch", "numpy", "starlette", "uvicorn"];
 
-/// Prints which of the given modules are missing.
+/// A program that prints which of the given modules are missing.
 const MISSING: &str =
     "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])";
 
@@ -86,7 +86,8 @@ pub fn option(arguments: &mut Vec<OsString>, name: &str, value: impl AsRef<OsStr
     arguments.push(value.as_ref().to_owned());
 }
 
-/// Returns the environment that `scripts/gpu-bench` creates, if it exists.
+/// Returns the interpreter of the environment that `scripts/gpu-bench` creates, which may not exist. `None` without a
+/// folder for caches.
 fn made(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let cache = cache
         .filter(|path| !path.is_empty())

@@ -35,7 +35,7 @@ pub struct Args {
     /// Tokens of the prefix that is pushed out and loaded.
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(64..=4_194_304))]
     pub history: u64,
-    /// Tokens that push it out; by default 1.2 times the worker's cache size.
+    /// Tokens that push the prefix out; by default 1.2 times the worker's cache size.
     #[arg(long)]
     pub fill: Option<u64>,
     /// Number of measurements.
@@ -49,7 +49,7 @@ pub struct Args {
 /// The load time of one tier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tier {
-    /// Its name, as the engine reports it.
+    /// The tier's name, as the engine reports it.
     pub name: String,
     /// Median milliseconds to load a token.
     pub ms_per_token: f64,
@@ -64,9 +64,9 @@ pub struct Tier {
 /// The result of the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
-    /// The worker.
+    /// The worker's base URL.
     pub worker: String,
-    /// Its model.
+    /// The model that was measured.
     pub model: String,
     /// Milliseconds to compute a token of the prefix, for comparison.
     pub computed_ms_per_token: f64,
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Measures. Fails if the worker cannot be measured.
+/// Measures the tiers. Fails if the worker cannot be measured.
 pub async fn find(args: &Args) -> anyhow::Result<Found> {
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), None).await?;
     let capacity = worker.facts().capacity_tokens;

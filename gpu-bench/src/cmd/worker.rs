@@ -37,7 +37,7 @@ pub struct Args {
     /// Name of the accelerator for the file, since a worker does not report it.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Version of its driver, for the file.
+    /// Version of the accelerator's driver, for the file.
     #[arg(long, value_name = "VERSION")]
     pub driver: Option<String>,
     /// The grid.
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     measure::runtime()?.block_on(measure(args))
 }
 
-/// Does what [`run`] does, within an existing runtime. Fails as it does.
+/// Measures as [`run`] does, within an existing runtime. Fails as [`run`] does.
 pub async fn measure(args: &Args) -> anyhow::Result<ExitCode> {
     let patience = args.polite.then(|| Duration::from_secs(args.polite_wait_s));
     let mut worker = Worker::prepare(args.reach.client()?, args.reach.model.as_deref(), patience).await?;

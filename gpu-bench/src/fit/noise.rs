@@ -12,7 +12,7 @@ use super::{Row, percentile};
 pub struct Noise {
     /// The part that all prefills share, in ms.
     pub constant_ms: f64,
-    /// The part that grows with the time.
+    /// The part that grows with the time, as a share of it.
     pub share: f64,
 }
 

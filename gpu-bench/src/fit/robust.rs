@@ -14,11 +14,11 @@ pub(super) const PLAIN: Columns = [true, true, false];
 
 /// Residuals beyond this many standard deviations have no weight.
 const TUKEY: f64 = 4.685;
-/// Rounds of the robust start, and the relative deviation below which a residual counts as zero there.
+/// Rounds of the robust start.
 const LEADING_ROUNDS: usize = 12;
 const NO_DEVIATION: f64 = 1e-3;
 const ROUNDS: usize = 40;
-/// Rounds in which the noise is estimated again.
+/// First rounds, in which the noise is estimated again.
 const JUDGED_ROUNDS: usize = 6;
 
 #[derive(Clone, Debug)]
@@ -183,7 +183,8 @@ fn nonnegative(rows: &[Row], weights: &[f64], mut columns: Columns) -> Option<[f
     }
 }
 
-/// Returns the largest value of each column, for scaling: u·(h + u/2) is a million times u, ill conditioned as it is.
+/// Returns the largest value of each column, for scaling: u·(h + u/2) may be a million times u, which is
+/// ill-conditioned.
 fn scales(rows: &[Row]) -> [f64; 3] {
     let mut scales = [f64::MIN_POSITIVE; 3];
     for row in rows {

@@ -16,7 +16,7 @@ use super::{FEWEST_SAMPLES, Fit, FitError, Row, median};
 /// A length below which all prompts take the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The time in ms.
+    /// The time of these prompts in ms.
     pub ms: f64,
     /// Uncached tokens up to which prompts take that time. The fit uses the longer ones.
     pub uncached_tokens: f64,
@@ -50,7 +50,7 @@ const STANDARD_ERRORS: f64 = 4.0;
 const FAR: f64 = 2.0;
 /// Smallest effect of a break on the longest prompt, as a share.
 const LEAST_EFFECT: f64 = 0.05;
-/// A cell is off if its median deviates by more than this share of the prediction.
+/// Share of the prediction by which the median of a cell that is off deviates at least.
 const CELL_OFF: f64 = 0.25;
 const MOST_CELLS_OFF: f64 = 0.25;
 const MOST_LENGTHS: usize = 24;

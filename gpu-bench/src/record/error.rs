@@ -11,31 +11,26 @@ pub enum RecordError {
     /// An I/O error.
     #[error("{}: cannot be {done}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// The attempted operation.
+        /// The attempted operation, as a participle.
         done: &'static str,
-        /// The cause.
         source: io::Error,
     },
     /// A line does not parse.
     #[error("{}, line {line}: expected {expected}", path.display())]
     Line {
-        /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The expected content.
         expected: &'static str,
-        /// The cause.
         source: serde_json::Error,
     },
     /// The file has another version.
     #[error("{} has version {found}, expected {VERSION}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: u32,
     },
     /// The file has samples of an unfinished measurement.
@@ -44,21 +39,19 @@ pub enum RecordError {
         path.display()
     )]
     Unfinished {
-        /// The file.
         path: PathBuf,
-        /// Their number.
+        /// Number of samples in the file.
         samples: usize,
     },
     /// Another process writes to the file.
     #[error("{}: another gpu-bench writes to this file; use another --out", path.display())]
     InUse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file belongs to another measurement.
     #[error("{} is of another {what}; use --restart instead of --resume", path.display())]
     Another {
-        /// The file.
         path: PathBuf,
         /// The field that differs.
         what: &'static str,

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::{RecordError, io_error};
 
-/// Replaces `.json`: `a.json` → `a.samples.jsonl`. Other names are extended: `a-1.0` → `a-1.0.samples.jsonl`.
+/// Returns the path beside `out` with this ending in place of `.json`: `a.json` → `a.samples.jsonl`. Other names are
+/// extended: `a-1.0` → `a-1.0.samples.jsonl`.
 pub fn beside(out: &Path, ending: &str) -> PathBuf {
     let json = out.extension().is_some_and(|extension| extension == "json");
     let mut name = if json {

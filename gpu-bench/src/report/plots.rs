@@ -244,7 +244,7 @@ fn short(value: &f64) -> String {
     }
 }
 
-/// Returns the distinct requested histories, at most as many as there are colours.
+/// Returns the distinct histories, at most as many as there are colours.
 fn histories(samples: &[Sample]) -> Vec<u64> {
     let mut groups: Vec<u64> = samples
         .iter()

@@ -1,7 +1,8 @@
 //! Samples from a child process. The child writes `{"hello": {…}}` with its [`Facts`] as the first line. Then it
 //! answers each line on its standard input, `{"cached_tokens": h, "uncached_tokens": u, "repeat": k}`, with one line,
 //! `{"cached_tokens": h, "uncached_tokens": u, "prefill_ms": x, "flops": f, "bytes": b}`, until the end of its input.
-//! Its standard error is inherited. Its own process group lets Ctrl-C reach only this program, which then ends it.
+//! The child inherits standard error. It has a process group of its own, so that Ctrl-C reaches only this program,
+//! which then ends the child.
 
 use std::ffi::{OsStr, OsString};
 use std::process::{ExitStatus, Stdio};
@@ -20,51 +21,48 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 /// Time for the child to exit after the end of its input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the child has failed.
+/// The reason why the child has failed.
 #[derive(Debug, Error)]
 pub enum ChildError {
-    /// It could not be started.
+    /// The child could not be started.
     #[error("{command}: cannot be started; is it installed?")]
     Start {
-        /// The program.
+        /// The child's command line.
         command: String,
-        /// The cause.
         source: std::io::Error,
     },
-    /// It exited.
+    /// The child exited.
     #[error("{command} ended ({status}) instead of answering; see its output above")]
     Ended {
-        /// The program.
+        /// The child's command line.
         command: String,
         /// The exit status.
         status: String,
     },
-    /// It did not answer in time.
+    /// The child did not answer in time.
     #[error("{command} did not answer within {} s", .patience.as_secs())]
     Silent {
-        /// The program.
+        /// The child's command line.
         command: String,
         /// The timeout.
         patience: Duration,
     },
-    /// It wrote an unexpected line.
+    /// The child wrote an unexpected line.
     #[error("{command} answered {said:?}, which is not {expected}")]
     Foreign {
-        /// The program.
+        /// The child's command line.
         command: String,
         /// The beginning of the line.
         said: String,
         /// The expected content.
         expected: &'static str,
-        /// The cause.
         source: serde_json::Error,
     },
     /// A pipe broke.
     #[error("{command}: the pipe broke")]
     Pipe {
-        /// The program.
+        /// The child's command line.
         command: String,
-        /// The cause.
         source: std::io::Error,
     },
 }
@@ -77,14 +75,14 @@ struct First {
 /// A running child process.
 #[derive(Debug)]
 pub struct Child {
-    /// Its command line.
+    /// The child's command line.
     place: String,
     facts: Facts,
     process: tokio::process::Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     patience: Duration,
-    /// A request was sent whose answer has not been read.
+    /// Whether a request was sent whose answer has not been read.
     asked: bool,
 }
 

@@ -38,12 +38,11 @@ pub enum ProbeError {
         /// 401 or 403.
         status: u16,
     },
-    /// The status was not 200.
+    /// The status was not 2xx, 401 or 403.
     #[error("the worker answered {status}: {said}")]
     Status {
-        /// The status.
         status: u16,
-        /// The body of the response.
+        /// The beginning of the response's body.
         said: String,
     },
     /// The response was not a stream.
@@ -63,7 +62,7 @@ pub enum ProbeError {
          (`tailroute ctl workers` lists them)"
     )]
     Router {
-        /// The base URL.
+        /// The base URL of the router.
         base: String,
         /// The worker that answered.
         worker: String,
@@ -74,7 +73,7 @@ pub enum ProbeError {
     /// The worker does not report its load.
     #[error("--polite needs the worker's /metrics with the engine's running and waiting requests")]
     NoMetrics,
-    /// The same prompt was computed twice.
+    /// A repeated prompt was computed twice, or its cached tokens were not reported.
     #[error(
         "the same prompt twice, and no cached tokens reported: prefix caching is off, or not reported \
          (vLLM: --enable-prefix-caching --enable-prompt-tokens-details; SGLang: --enable-cache-report)"

@@ -1,10 +1,10 @@
 //! A token bucket that a correction can overdraw.
 //!
 //! A bucket holds at most `burst` units and gains `rate` of them per second. A request takes its estimated units if the
-//! bucket holds as many; one for more than the burst needs a full bucket, and overdraws it. After the response,
-//! [`Bucket::correct`] takes or returns the difference. So over any time t at most `burst + rate·t` units are admitted
-//! by *estimate*, and the next requests of the same key pay for the error of an estimate. A correction relies on a
-//! worker's report, so its debt is at most what the bucket gains in an hour.
+//! bucket holds as many; one for more than the burst needs a full bucket, and overdraws it. So over any time t at most
+//! `max(burst, largest request) + rate·t` estimated units are admitted. After the response, [`Bucket::correct`] takes
+//! or returns the difference, so the next requests of the same key pay for the error of an estimate. A correction
+//! relies on a worker's report, so its debt is at most what the bucket gains in an hour.
 
 use crate::units::Millis;
 

@@ -11,7 +11,7 @@ pub struct Lease {
     pub(super) hit_tokens: u64,
     pub(super) cut: bool,
     pub(super) epoch: u64,
-    /// Releases before it was acquired.
+    /// Number of releases before the lease was acquired.
     pub(super) releases: u64,
 }
 

@@ -11,10 +11,11 @@ struct Node {
     tokens: u64,
     pins: u32,
     marked: bool,
-    /// Time of the last release, and of entering the evict-first band.
+    /// Tick of the last release.
     released: u64,
     evict_first: Option<u64>,
-    /// The latter, kept while it is held again; also set when a part of it was marked.
+    /// Tick of entering the evict-first band, kept while the node is held again; also set when part of the node was
+    /// marked.
     entered: Option<u64>,
     round: u64,
     stored: u64,

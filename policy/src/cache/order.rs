@@ -5,7 +5,7 @@
 //! that held it, including the one that stored it. vLLM's list of free blocks is [`Order::Lru`], in which children come
 //! before parents by themselves. Other orders keep the ends of chains sorted, at O(log n) each.
 
-/// Eviction order of unmarked pieces.
+/// Eviction order of unmarked pieces. Each variant says what is evicted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Least recently used.

@@ -15,9 +15,9 @@ pub struct Piece {
 /// A resident piece, as listed by [`super::PrefixCache::entries`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The piece.
+    /// Hash and weight of the piece.
     pub piece: Piece,
-    /// Index of its parent in the list; `None` at the root.
+    /// Index of the piece's parent in the list; `None` at the root.
     pub parent: Option<u32>,
 }
 
@@ -26,14 +26,14 @@ pub struct Entry {
 pub enum Change {
     /// A piece became resident below `parent` (`None`: at the root).
     Stored {
-        /// The new piece.
+        /// Hash of the new piece.
         hash: PrefixHash,
-        /// The piece before it.
+        /// Hash of the piece before the new one.
         parent: Option<PrefixHash>,
     },
     /// A piece was removed.
     Removed {
-        /// The removed piece.
+        /// Hash of the removed piece.
         hash: PrefixHash,
     },
     /// All pieces were removed.
@@ -43,16 +43,17 @@ pub enum Change {
 /// A piece's position in the order of eviction when it was last free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Number of its last release, counted from 1 since the last clear; 0 before the first. No descendant's is larger.
+    /// Number of the piece's last release, counted from 1 since the last clear; 0 before the first. No descendant's is
+    /// larger.
     pub released: u64,
-    /// If all or the end of it was marked: the number of its entry into the evict-first band.
+    /// Number of the piece's entry into the evict-first band, if all or the end of the piece was marked.
     pub marked: Option<u64>,
 }
 
-/// How much of a released chain to keep; the rest enters the evict-first band.
+/// The part of a released chain to keep; the rest enters the evict-first band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Everything: plain LRU.
+    /// The whole chain: plain LRU.
     All,
     /// The pieces that begin before this many tokens (a budget rounded up to whole pieces).
     First(Tokens),
@@ -65,6 +66,6 @@ pub struct Trimmed {
     pub pieces: usize,
     /// Tokens before the first marked piece: the requested number, rounded up to whole pieces.
     pub keep: Tokens,
-    /// The last piece kept, from which the next trim can continue.
+    /// Hash of the last piece kept, from which the next trim can continue; `None` if none is kept.
     pub end: Option<PrefixHash>,
 }

@@ -21,14 +21,14 @@ fn present(slot: u32) -> Option<u32> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Band {
-    /// None: the node is held by a lease, or its slot is free.
+    /// Neither band: the node is held by a lease, or its slot is free.
     Held,
     EvictFirst,
     /// Evicted when the evict-first band is empty.
     Lru,
 }
 
-/// A node, of the size of one cache line, since a large cache does not fit in the processor's.
+/// A node, as large as a cache line of the processor, since the nodes of a large cache do not fit in the processor's.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Node {
@@ -38,13 +38,14 @@ pub(super) struct Node {
     pub(super) pins: u32,
     band: Band,
     marked: bool,
-    /// Whether a sequence that held it was released: the node was computed, whatever happens to other sequences.
+    /// Whether a sequence that held the node was released, so that its tokens were computed.
     pub(super) ran: bool,
     /// Number of children outside the evict-first band.
     blockers: u32,
-    /// Number of its last release; 0 before the first.
+    /// Number of the node's last release; 0 before the first.
     released: u64,
-    /// Number of its entry into the evict-first band since then, kept while it is held again; 0 without one.
+    /// Number of the node's entry into the evict-first band since that release, kept while it is held again; 0 without
+    /// one.
     entered: u64,
     first_child: u32,
     older_sibling: u32,

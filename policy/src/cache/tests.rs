@@ -171,7 +171,7 @@ fn decode_grows_a_lease_at_the_expense_of_others() {
     assert_eq!(f.order(), [1, 13, 12, 11]);
 }
 
-/// Uses: a three times, b once, c twice; last uses in the order b, a, c; stored in the order a, b, c.
+/// Uses a three times, b once and c twice. They were stored in the order a, b, c and last used in the order b, a, c.
 fn used(order: Order) -> Vec<u64> {
     let mut f = Fixture::new(9);
     f.cache.set_order(order);

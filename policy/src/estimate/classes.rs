@@ -1,9 +1,10 @@
 //! Habits per class of traffic, where a class with little data falls back on a coarser one.
 //!
 //! A class is the stage of the conversation, the API key, whether the turn may call tools, and how the last response
-//! ended. Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then its parent is
-//! used: without the finish reason, then without the key, then all traffic. Every turn updates all four. Clients choose
-//! the keys, so classes with a key are in a table of bounded size with eviction by least recent update.
+//! ended. Fine classes see little traffic, so a class is used only after [`TRUSTED`] turns. Until then a coarser one is
+//! used: without the finish reason, then without the key, then without both, then all traffic. Every turn updates all
+//! of them. Clients choose the keys, so classes with a key are in a table of bounded size, from which those not updated
+//! recently are evicted.
 //!
 //! Rejected: one regression over all features. Lengths and gaps are not additive in them, and a table can be inspected.
 
@@ -18,17 +19,17 @@ use crate::units::{Millis, Tokens};
 const TRUSTED: f64 = 20.0;
 const KEYED: usize = 1024;
 
-/// How a response ended.
+/// The reason why a response ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// At a stop token or stop sequence.
+    /// A stop token or stop sequence.
     Stop,
-    /// At its length limit.
+    /// The length limit.
     Length,
-    /// With a tool call.
+    /// A tool call.
     ToolCalls,
-    /// Otherwise, or unknown.
+    /// Another reason, or an unknown one.
     #[default]
     Other,
 }
@@ -82,7 +83,7 @@ pub struct Class {
     pub tools: bool,
     /// Hash of the API key; `None` without one, or for any key.
     pub key: Option<u64>,
-    /// How the response ended; `None` before its end, or for any.
+    /// Reason why the response ended; `None` before its end, or for any.
     pub finish: Option<Finish>,
 }
 

@@ -1,4 +1,4 @@
-//! What a class of traffic does next: the next prompt's and response's length, and whether a conversation returns.
+//! Habits of a class of traffic: the lengths of prompts and responses, and whether conversations return.
 //!
 //! - *Lengths*: exponentially weighted mean and mean absolute deviation, which is exported as the error.
 //! - *Return*: that a turn was the last shows only by silence, so returns and exposure are counted. The hazard is
@@ -80,7 +80,7 @@ pub struct Habits {
     next_prompt: Mean,
     response: Mean,
     gap_ms: Mean,
-    /// |belief that it was over − whether it was|, at the time of the outcome.
+    /// |belief that the conversation was over − whether it was|, at the time of the outcome.
     over: Mean,
     followed: f64,
     turns: f64,

@@ -13,9 +13,9 @@ const REBASE: f64 = 64.0;
 /// The worker and time of a conversation's last turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LastTurn {
-    /// The worker.
+    /// Worker that served the turn.
     pub worker: WorkerId,
-    /// The time.
+    /// Time at which the turn was sent.
     pub at: Millis,
 }
 

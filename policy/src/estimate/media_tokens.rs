@@ -1,9 +1,9 @@
 //! Tokens of an image and of other media, learned from the `usage` of responses.
 //!
-//! A prompt names media by a URL or a digest, and the model's processor makes tokens of their pixels or samples: four to
-//! sixteen thousand an image. So a kind of media has a mean of its own, over the last [`MEMORY`] prompts. The first one
-//! replaces the prior, which is only a guess. Later ones count as at most [`STRAY`] times the mean and at least its part,
-//! so that one odd prompt moves the mean little.
+//! A prompt names media by a URL or a digest, and the model's processor makes tokens of their pixels or samples:
+//! between four and sixteen thousand per image. Each kind of media therefore has its own mean, over about the last
+//! [`MEMORY`] prompts. The first sample replaces the prior, which is a guess. Later samples are clipped to at most
+//! [`STRAY`] times the mean and at least the mean divided by it, so that one odd prompt moves the mean little.
 
 use crate::fingerprint::Medium;
 use crate::units::Tokens;
@@ -12,7 +12,7 @@ use crate::units::Tokens;
 const MEMORY: u32 = 32;
 /// Largest factor between a sample and the mean.
 const STRAY: f64 = 4.0;
-/// Upper bound on the tokens of a medium.
+/// Upper bound on the tokens of one medium.
 const MOST: f64 = 32_768.0;
 /// Share of the text's tokens by which their estimate may be wrong.
 const TEXT_ERROR: f64 = 0.25;
@@ -34,8 +34,8 @@ impl Estimate {
 }
 
 impl MediaTokens {
-    /// What is assumed before anything is known: an image of 900 pixels square at 28 pixels a token, 20 s of sound at 25
-    /// tokens a second, a few seconds of video, four pages of a document.
+    /// The estimates before the first observation: an image of 900 × 900 pixels at 28 × 28 pixels per token, 20 s of
+    /// sound at 25 tokens per second, a few seconds of video, four pages of a document.
     pub const PRIOR: Self = Self([
         Estimate::prior(1000.0),
         Estimate::prior(500.0),
@@ -48,8 +48,8 @@ impl MediaTokens {
         Tokens(self.0[medium as usize].tokens.round() as u64)
     }
 
-    /// Records a prompt with `count` media of one kind. All that is counted beyond `text`, the tokens estimated for the
-    /// text beside them, is theirs. Ignored if the error of the text could be more than the media.
+    /// Records a prompt of `counted` tokens with `count` media of one kind. The tokens beyond `text`, the estimate for
+    /// the prompt's text, are attributed to the media. Ignored if the error of that estimate could exceed them.
     pub fn observe(&mut self, medium: Medium, count: u64, counted: Tokens, text: Tokens) {
         let known = &mut self.0[medium as usize];
         let (count, counted, text) = (count as f64, counted.as_f64(), text.as_f64());

@@ -22,7 +22,8 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// Adds a first token's time beyond what its engine reported, at least zero. `doubt` is that of the mean.
+    /// Adds a first token's time beyond what its engine reported; negative times count as zero. `doubt` is that of the
+    /// mean.
     pub fn observe(&mut self, doubt: Doubt, beside: Millis) {
         if !beside.0.is_finite() {
             return;

@@ -19,9 +19,8 @@
 //!   their prefill ahead: as many mean prefills, or the engine's count of waiting uncached tokens beyond our own. It is
 //!   worked off in parallel to ours, in proportion.
 //! - *A head that has not begun.* If `waiting` is at least what is pending here, our head's time starts at the figure.
-//! - *No figure.* An engine that is overloaded stops reporting first. What the last figure showed of others' work is kept
-//!   past the time for which the figure is good, and decays by the factor e each [`SILENCE`], towards our own books. After
-//!   [`FORGOTTEN`] times that it is forgotten.
+//! - *No figure.* An overloaded engine may stop reporting. Others' work by the last figure is kept past the time for
+//! which the figure is good, decays by the factor e each [`SILENCE`], and is forgotten after [`FORGOTTEN`] times that.
 //! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
 //!   have been pending since before the *previous* figure, the oldest excess ones are gone. Two figures are needed,
 //!   because a request may be on its way to the engine during one.
@@ -34,7 +33,7 @@ use crate::units::Millis;
 
 /// Time constant with which others' work decays while the engine reports no figures.
 const SILENCE: Millis = Millis(30_000.0);
-/// Time constants after which others' work is forgotten, when 1 % of it would be left.
+/// Time constants after which others' work is forgotten, when less than 1 % of it would be left.
 const FORGOTTEN: f64 = 5.0;
 /// Upper bound on others' work: an hour, beyond which no wait changes a choice.
 const MOST_ELSEWHERE: Millis = Millis(3_600_000.0);
@@ -50,7 +49,7 @@ pub struct Ticket(u64);
 pub struct QueueFigure {
     /// Time of the query.
     pub asked: Millis,
-    /// How long after that the figure is used.
+    /// Time after `asked` for which the figure is used.
     pub good_for: Millis,
     /// Requests whose prefill has not begun.
     pub waiting: u32,
@@ -60,7 +59,7 @@ pub struct QueueFigure {
     pub waiting_work: Option<Millis>,
     /// Largest number of this router's requests on the worker while the figure was on its way.
     pub in_flight: u32,
-    /// Predicted prefill of an unknown request.
+    /// Predicted prefill of a request that this router did not send.
     pub mean_work: Millis,
 }
 
@@ -84,7 +83,7 @@ struct Item {
 #[derive(Clone, Copy, Debug)]
 struct Elsewhere {
     work: Millis,
-    /// Share of the server's time spent on it.
+    /// Share of the server's time spent on this work.
     share: f64,
     since: Millis,
     until: Millis,
@@ -94,7 +93,7 @@ struct Elsewhere {
 #[derive(Clone, Debug, Default)]
 pub struct PendingWork {
     items: VecDeque<Item>,
-    /// Number of items at which done ones are removed; they stay behind a pending head.
+    /// Number of items at which done ones behind a pending head are removed.
     tidied_at: usize,
     total: f64,
     head_started: Millis,
@@ -130,8 +129,8 @@ impl PendingWork {
         ticket
     }
 
-    /// Records a first token: it and everything sent before it no longer waits. Returns the worker's prefill time if
-    /// that is known: the request was the head all the time, and no work of others is known to have delayed it.
+    /// Records a first token: its request and all those sent before no longer wait. Returns the worker's prefill time
+    /// if the request was the head all the time and no work of others is known to have delayed it.
     pub fn first_token(&mut self, now: Millis, ticket: Ticket) -> Option<Millis> {
         let index = self
             .items

@@ -6,7 +6,8 @@
 //!
 //! - *Outliers*: a residual beyond four times the running mean absolute residual is clipped to that (Huber's
 //!   estimator). Eight in a row of one sign mean that the worker has changed: the covariance is opened again.
-//! - *Forgetting*: λ = 0.995 remembers 200 responses. Constant inputs wind up the covariance, so its trace is bounded.
+//! - *Forgetting*: λ = 0.995 remembers 200 responses. Constant inputs wind up the covariance, so its diagonal is
+//! bounded.
 //! - *Physics*: a negative coefficient is fixed at zero and the others take their conditional mean `θ − P·eᵢ·θᵢ/Pᵢᵢ`,
 //!   since clamping alone would bias the predictions. While α is not positive the prior's is used.
 //! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies
@@ -88,7 +89,7 @@ pub struct LearnedCost {
     spread: f64,
     one_sided: i32,
     seen: u64,
-    /// Responses since the last change; the error is that of the current estimate.
+    /// Responses since the worker last changed, on which the error is based.
     since: u64,
 }
 
@@ -131,7 +132,7 @@ impl LearnedCost {
         self.observe_after(Doubt::NONE, size, prefill);
     }
 
-    /// Adds a response of a worker whose estimate is in doubt after a time without any.
+    /// Adds a response of a worker whose estimate is in doubt after a time without responses.
     pub fn observe_after(&mut self, doubt: Doubt, size: PrefillSize, prefill: Millis) {
         let x = size.features();
         let is_sound = |value: f64| value.is_finite() && value >= 0.0;
@@ -266,7 +267,7 @@ impl LearnedCost {
         }
     }
 
-    /// Returns the prior.
+    /// Returns the cost from which the estimator started.
     pub fn began(&self) -> PrefillCost {
         self.prior
     }

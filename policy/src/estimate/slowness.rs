@@ -1,7 +1,8 @@
-//! Whether a worker has become slow.
+//! Detection of workers that have become slow.
 //!
-//! Its learned prefill cost for a typical prompt is compared with its *own past* and with the *fleet*, the cost of the
-//! median worker (`docs/learning.md`). A measured worker, which may be another machine, is compared with its past only.
+//! A worker's learned prefill cost for a typical prompt is compared with its *own past* and with the *fleet*, the cost
+//! of the median worker (`docs/learning.md`). A measured worker, which may be another machine, is compared with its
+//! past only.
 //!
 //! A worker is slow from 1.5 times a baseline on and until it is below 1.25 times both, each for five seconds and four
 //! responses. To become slow, it must exceed the bound by two standard errors of its estimate. The mean does not move
@@ -24,10 +25,10 @@ const MEMORY: Millis = Millis(3_600_000.0);
 const SETTLED: u64 = 32;
 const LOAD: f64 = 2.0;
 
-/// What a slow worker is compared with.
+/// The baseline with which a worker is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// The worker's measured or configured cost, or its learned cost before.
+    /// The worker's measured or configured cost, or else the mean of its learned cost.
     OwnPast,
     /// The median worker.
     Fleet,
@@ -44,7 +45,7 @@ impl Against {
     }
 }
 
-/// How slow a worker is.
+/// The figures of a slow worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slow {
     /// Time of a typical prefill, as a multiple of that at the baseline.
@@ -55,18 +56,18 @@ pub struct Slow {
     pub baseline_typical: Millis,
     /// The learned cost.
     pub cost: PrefillCost,
-    /// The baseline.
+    /// Which baseline the worker exceeds.
     pub against: Against,
     /// The cost at the baseline.
     pub baseline: PrefillCost,
-    /// When the worker became slow.
+    /// Time from which the worker has been slow.
     pub since: Millis,
 }
 
 /// A worker's figures at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// The moment.
+    /// Time of the reading.
     pub now: Millis,
     /// Responses learned from so far.
     pub responses: u64,
@@ -101,7 +102,7 @@ pub struct Slowness {
     past: Option<Past>,
     /// Responses and time at the last reading.
     last: (u64, Millis),
-    /// Since when the worker is beyond the bound of the other state, and the responses at that time.
+    /// Time since which the bound for the other state is met, and the responses at that time.
     beyond: Option<(Millis, u64)>,
     slow: Option<Slow>,
 }
@@ -110,9 +111,9 @@ pub struct Slowness {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Past {
     cost: PrefillCost,
-    /// Time in use behind it, up to [`MEMORY`].
+    /// Time in use over which the mean was taken, up to [`MEMORY`].
     age: Millis,
-    /// Responses at its beginning.
+    /// Responses learned from when the mean began.
     from: u64,
 }
 
@@ -160,7 +161,7 @@ impl Slowness {
         self.past(reading).map(|past| reading.times(&past, 0.0))
     }
 
-    /// Takes a reading. `common` is the median of [`Self::times_past`] over the fleet.
+    /// Records a reading. `common` is the median of [`Self::times_past`] over the fleet.
     pub fn observe(&mut self, reading: &Reading, common: f64) {
         let (bound, errors) = match self.slow {
             Some(_) => (RECOVERED, 0.0),
@@ -227,7 +228,7 @@ impl Slowness {
     }
 }
 
-/// A baseline, and how many times as long all prefills take for load.
+/// A baseline, and the factor by which load lengthens all prefills.
 #[derive(Clone, Copy)]
 struct Baseline {
     against: Against,

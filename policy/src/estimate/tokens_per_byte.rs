@@ -11,7 +11,7 @@ const MEMORY_BYTES: f64 = 8e6;
 
 /// Lower bound on tokens per byte: the longest tokens, runs of spaces, cover some hundred bytes.
 const LEAST: f64 = 1.0 / 64.0;
-/// Upper bound: a short prompt with a picture in it.
+/// Upper bound on tokens per byte: a short prompt with an image in it.
 const MOST: f64 = 16.0;
 
 /// The ratio of one model.

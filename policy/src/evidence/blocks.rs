@@ -14,10 +14,10 @@ const MAX_BLOCKS: usize = 1 << 21;
 struct Block {
     parent: Option<u64>,
     depth: u32,
-    /// Bitset of the tiers that hold it.
+    /// Bitset of the tiers that hold the block.
     media: u8,
     children: u32,
-    /// Store event that brought it. 64 bits, since engines run for weeks.
+    /// Number of the store event that added the block. 64 bits, since engines run for weeks.
     at: u64,
 }
 
@@ -25,7 +25,7 @@ struct Block {
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
     held: FxHashMap<u64, Block>,
-    /// Absent blocks that are the parent of resident ones, with the number of those.
+    /// Absent blocks that are the parent of resident ones, each with the number of these children.
     missing: FxHashMap<u64, u32>,
 }
 
@@ -96,7 +96,7 @@ impl Blocks {
         self.held.get(&hash).map(|block| block.depth)
     }
 
-    /// Returns the store event that brought a block, if it is held.
+    /// Returns the number of the store event that added a block, if the block is held.
     pub fn stored_at(&self, hash: u64) -> Option<u64> {
         self.held.get(&hash).map(|block| block.at)
     }

@@ -5,12 +5,12 @@
 //! applied is a duplicate as long as the live numbers rise, and shows a new process where they fall. After a pause, the
 //! last applied batch is replayed to tell the two apart: the same process returns the same bytes.
 
-/// What to do with a batch.
+/// The treatment of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Apply it: it is the next one.
+    /// The batch is the next one: apply it.
     Apply,
-    /// Skip it: it was applied already.
+    /// The batch was applied already: skip it.
     Duplicate,
     /// Batches from this number on are missing: ask for a replay, then offer the batch again.
     Gap {

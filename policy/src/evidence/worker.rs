@@ -17,7 +17,7 @@ use crate::units::Tokens;
 
 /// Upper bound on bound text keys per worker: 13 MB with their tables.
 const KEYS: usize = 1 << 18;
-/// Upper bound on the blocks that they are bound to: 8 MB.
+/// Upper bound on the blocks that keys are bound to: 8 MB.
 const BOUND: usize = 1 << 20;
 /// Upper bound on conversations with a known newest block.
 const SESSIONS: usize = 1 << 16;
@@ -44,7 +44,7 @@ pub struct TurnBlocks {
 #[derive(Clone, Copy, Debug)]
 struct Tip {
     hash: u64,
-    /// Store event count at the time.
+    /// Number of store events when the block was stored.
     at: u64,
 }
 
@@ -77,13 +77,13 @@ pub struct WorkerEvidence {
 /// Counts of how turns were bound to blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {
-    /// Bound by the name of the conversation.
+    /// Turns bound by the name of the conversation.
     pub named: u64,
-    /// Bound by shape.
+    /// Turns bound by shape.
     pub shaped: u64,
-    /// Not bound: several chains had the turn's shape.
+    /// Turns not bound because several chains had their shape.
     pub ambiguous: u64,
-    /// Dropped after a report contradicted them.
+    /// Prompts whose bindings were dropped because a report contradicted them.
     pub contradicted: u64,
 }
 

@@ -19,7 +19,7 @@ fn key_end(start: u64) -> u64 {
     start + key_bytes(start)
 }
 
-/// Returns the canonical bytes of such a key: a power of two, and at least a piece.
+/// Returns the canonical bytes of a key that begins after `start` bytes: a power of two, and at least a piece.
 fn key_bytes(start: u64) -> u64 {
     let share = (start / FINENESS).clamp(CHUNK_BYTES as u64, MOST_BYTES);
     1 << share.ilog2()
@@ -41,7 +41,7 @@ pub trait Sink {
 #[derive(Clone, Debug)]
 pub struct Links {
     link: u64,
-    /// Start of the next key, its end if its message does not end earlier, and the end of the last piece.
+    /// Start of the next key.
     start: u64,
     until: u64,
     end: u64,
@@ -57,7 +57,8 @@ pub struct Digests(pub(super) Vec<Digest>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Digest {
     digest: u64,
-    /// Canonical bytes up to its end. The low bits tell whether a key ends there in any case ([`CUT`], [`STOP`]).
+    /// Canonical bytes up to the piece's end, times four. The low bits say whether a key ends there in any case
+    /// ([`CUT`], [`STOP`]).
     end: u64,
 }
 

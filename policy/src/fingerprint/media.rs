@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Kinds of media. A model spends tokens of its own on each.
+/// The kind of a medium. The number of tokens per medium depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "as named")]
 pub enum Medium {
@@ -33,11 +33,11 @@ impl Medium {
 pub struct MediaPart {
     /// Kind of the medium.
     pub medium: Medium,
-    /// Where its digest ends, in canonical bytes of the prompt.
+    /// Position at which the medium's digest ends, in canonical bytes of the prompt.
     pub end: u64,
 }
 
-/// Parts recorded per prompt. The media of a longer prompt count as text beyond them.
+/// Upper bound on the parts recorded per prompt. Further media count as text.
 pub(super) const MOST_PARTS: usize = 4096;
 
 /// The digest of an image or another medium, by its URL or data: 128 bits of XXH3.

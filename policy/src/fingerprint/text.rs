@@ -58,7 +58,7 @@ pub struct Chunker<S> {
     bytes: u64,
     open: bool,
     plain: bool,
-    /// A field whose mark is not yet written: an empty field is omitted.
+    /// The open field until its mark is written, with its first byte: an empty field is omitted.
     pending: Option<Field>,
     refers: bool,
     media: Vec<MediaPart>,

@@ -83,7 +83,7 @@ mod tests {
         (digits[0] ^ digits[2]) | (digits[1] ^ digits[3]) << 32
     }
 
-    /// The same digest, token by token, four tokens to a product.
+    /// Computes the digest token by token, four tokens to a product.
     fn naive(block: &[u32; COMMON_TOKENS]) -> u64 {
         let mut sum = 0_u64;
         for quad in 0..4 {

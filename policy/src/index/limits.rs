@@ -23,7 +23,7 @@ impl IndexLimits {
 }
 
 impl Default for IndexLimits {
-    /// 256 MiB: about ten million (key, worker) entries.
+    /// Returns limits of 256 MiB, which hold about ten million (key, worker) entries.
     fn default() -> Self {
         Self { max_bytes: 256 << 20 }
     }
@@ -80,7 +80,7 @@ pub enum StoreError {
     /// The chain is longer than any prompt, or than the index's memory.
     #[error("a chain of {keys} keys is longer than the index can hold")]
     TooLong {
-        /// Its length in keys. A prefix of it may have been stored.
+        /// Number of keys up to the limit. A prefix of the chain may have been stored.
         keys: usize,
     },
 }

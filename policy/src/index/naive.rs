@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{IndexLimits, IndexStats, Reach, StoreError};
 use crate::ids::{PrefixHash, WorkerId};
 
-/// Estimated cost of a key and an entry, so that the twin obeys a byte budget too.
+/// Estimated bytes of a key, so that the twin has a byte budget too.
 const KEY_BYTES: u64 = 160;
 const ENTRY_BYTES: u64 = 16;
 
@@ -34,7 +34,7 @@ pub(super) struct NaiveIndex {
 }
 
 impl NaiveIndex {
-    /// Creates an empty twin.
+    /// Creates an empty index.
     #[must_use]
     pub(super) fn new(limits: IndexLimits) -> Self {
         Self {
@@ -63,14 +63,12 @@ impl NaiveIndex {
         }
     }
 
-    /// See [`super::Index::store`].
-    /// Fails as there.
+    /// See [`super::Index::store`], also for the errors.
     pub(super) fn store(&mut self, worker: WorkerId, chain: &[PrefixHash]) -> Result<u64, StoreError> {
         self.store_after(worker, None, chain)
     }
 
-    /// See [`super::Index::store_after`].
-    /// Fails as there.
+    /// See [`super::Index::store_after`], also for the errors.
     pub(super) fn store_after(
         &mut self,
         worker: WorkerId,

@@ -1,9 +1,10 @@
 //! The writer's allocator over the shared chunks.
 //!
 //! A chunk holds either run records or a log of blocks (keys and overflows). Blocks are appended to the current log
-//! chunk; a freed one is only counted. When dead words exceed a sixteenth of the live ones, the live blocks of the
-//! emptiest chunk move to the log's end: the log-structured memory of Rumble, Kejriwal, Ousterhout (FAST '14). Blocks
-//! move only in [`Pool::make_room`], between operations. Within an operation, addresses are stable.
+//! chunk; a freed one is only counted. When chunks are needed and the dead words exceed a thirty-second of the live
+//! ones by a chunk, the live blocks of the emptiest chunk move to the log's end: the log-structured memory of Rumble,
+//! Kejriwal, Ousterhout (FAST '14). Blocks move only in [`Pool::make_room`], between the steps of operations. Within a
+//! step, addresses are stable.
 
 use std::sync::Arc;
 

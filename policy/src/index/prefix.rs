@@ -11,16 +11,16 @@ pub struct Prefix {
     pub keys: u32,
     /// Number of known continuations; 0 at an end.
     pub forks: u32,
-    /// Number of workers that hold any of its last run.
+    /// Number of workers that hold any of the prefix's last run.
     pub holders: u32,
-    /// The copies, complete ones first, up to the number asked for.
+    /// The workers' copies, complete ones first, up to the requested number.
     pub copies: Vec<Copy>,
 }
 
 /// One worker's copy of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// The worker.
+    /// The worker that holds the copy.
     pub worker: WorkerId,
     /// Number of leading keys held.
     pub keys: u32,

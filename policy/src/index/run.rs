@@ -32,7 +32,7 @@ pub(super) const CHILDREN: usize = 11;
 
 pub(super) const INLINE_PARTIALS: usize = 2;
 
-/// Depth of the first key, and number of keys, for the writer.
+/// Returns the depth of the first key and the number of keys, for the writer.
 pub(super) fn extent(line: &Line) -> (u32, u32) {
     let shape = line.get(SHAPE);
     (shape as u32, (shape >> 32) as u32 & 0xFFFF)
@@ -121,7 +121,7 @@ pub(super) fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// (worker, reach within the run) of a partial holder.
+/// Returns the worker and the reach within the run of a partial holder, or the low and high half of another word.
 pub(super) fn unpack(partial: u64) -> (u32, u32) {
     (partial as u32, (partial >> 32) as u32)
 }

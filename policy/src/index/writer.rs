@@ -50,8 +50,9 @@ pub(super) struct Writer {
     workers: Vec<Worker>,
     lists: u64,
     limits: IndexLimits,
-    /// The most and the least recently used run; 0 for none.
+    /// The most recently used run; 0 for none.
     recent: u32,
+    /// The least recently used run; 0 for none.
     stale: u32,
     max_run: u32,
     stats: IndexStats,

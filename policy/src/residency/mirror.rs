@@ -8,7 +8,7 @@
 //! A plain prompt is one text whose chunks never restart, so a turn ends with an *open* piece, which holds the tokens
 //! past the last full chunk. The next turn repeats them within a fuller chunk, under another key. The open piece is
 //! then removed, or its tokens would count twice. A client that repeats a prompt asks for the prompt's last, short key.
-//! Its tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
+//! That key's tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
 //!
 //! A response that found nothing cached is only a suspicion, since some requests bypass the cache: one of another
 //! conversation confirms it, and a hit on an older piece refutes it. Cleared caches are detected by [`Resets`].
@@ -39,7 +39,7 @@ pub struct Report<'a> {
     pub missing: Option<PrefixHash>,
 }
 
-/// What a report changed in its worker's mirror.
+/// The correction of a worker's mirror by a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Corrected {
     /// Number of keys dropped, of other prompts.
@@ -51,12 +51,12 @@ pub struct Corrected {
 #[derive(Debug)]
 pub(super) struct Mirror {
     pub(super) cache: PrefixCache,
-    /// Pieces released before this position may be gone; the conversation that missed it.
+    /// Position before which all released pieces may be gone, and the conversation whose report raised the suspicion.
     suspicion: Option<(Standing, u64)>,
     resets: Resets,
     /// The learned capacity; `None` if it is configured or reported.
     learned: Option<LearnedCapacity>,
-    /// The same before the first of the losses that may show a clear.
+    /// The learned capacity before the first of the losses that may show a clear.
     learned_before: Option<LearnedCapacity>,
     /// The worker's cache under LRU without hints, followed from its first hint on.
     unhinted: Option<Box<UnhintedCache>>,

@@ -33,25 +33,25 @@ const WATCHED: u32 = 16;
 /// Reports without an alarm after which one is forgotten; doubled with each alarm.
 const QUIET: u32 = 256;
 
-/// What a report says about a clear before the first prompt of the episode was sent.
+/// Evidence of a report about a clear before the first prompt of the episode was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// The prompt has no pieces from before, or too few.
+    /// The prompt has no older pieces, or too few to tell.
     None,
-    /// A piece from before is there.
+    /// An older piece is still resident.
     Survivor,
-    /// All pieces from before are missing.
+    /// All older pieces are missing.
     Loss,
-    /// There are no pieces from before, but all others are missing: what the losses so far say is out of date.
+    /// The prompt has no older pieces, and all newer ones are missing: the losses counted so far are out of date.
     Anew,
 }
 
-/// Losses without a survivor.
+/// A series of losses without a survivor.
 #[derive(Debug)]
 struct Episode {
-    /// Releases when the first prompt was sent. Pieces last released by then are suspected.
+    /// Number of releases when the first prompt was sent. Pieces last released by then are suspected.
     since: u64,
-    /// Conversations with a loss; no more than are needed.
+    /// Conversations with a loss, at most as many as are needed to show a clear.
     conversations: Vec<u64>,
     /// Reports since the last loss.
     idle: u32,
@@ -65,30 +65,30 @@ struct Doubt {
     quiet: u32,
 }
 
-/// What a correction was inferred from.
+/// The inference that led to a correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inference {
-    /// The age of other pieces.
+    /// Other pieces are older than the missing one.
     Age,
-    /// A clear.
+    /// The cache was cleared.
     Clear,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Resets {
     episode: Option<Episode>,
-    /// Releases when the last clear was noticed.
+    /// Number of releases when the last clear was noticed.
     cleared: u64,
     /// The conversation whose miss was the last to correct the mirror.
     corrected_by: Option<u64>,
-    /// The last correction, and how many more reports to watch.
+    /// The last correction, and the number of reports within which an alarm is attributed to it.
     watched: Option<(Inference, u32)>,
     age: Doubt,
     clear: Doubt,
 }
 
 impl Resets {
-    /// Forgets the losses of a cache of which it is known, after `releases`, that it was cleared.
+    /// Forgets the losses, since the cache is known to have been cleared by the time of `releases` releases.
     pub(super) fn end_episode(&mut self, releases: u64) {
         self.episode = None;
         self.watched = None;
@@ -207,7 +207,7 @@ impl Doubt {
     }
 }
 
-/// Returns whether any piece of the prompt that was last released by `since` is there.
+/// Returns the evidence of the prompt's pieces that were last released by `since`.
 fn survival(cache: &PrefixCache, report: &Report<'_>, since: u64) -> Evidence {
     let standing = |key: &_| cache.standing(*key);
     let released = |key: &_| standing(key).map_or(0, |standing: Standing| standing.released);

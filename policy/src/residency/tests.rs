@@ -226,8 +226,9 @@ mod a_smaller_cache {
     use crate::cache::PrefixCache;
 
     proptest! {
-        /// A worker with far less room than configured, and one cleared now and then: reports soon remove what is not
-        /// resident, and nothing that is, unless two prompts found less than believed and none found what is old.
+        /// On a worker with far less room than configured, and on one that is cleared now and then, reports soon remove
+        /// the pieces that are not resident. They remove no resident piece, unless two prompts found less than believed
+        /// and none found an old piece.
         #[test]
         fn a_report_never_takes_away_what_a_least_recently_used_cache_still_holds(
             turns in prop::collection::vec((0..12_u8, 1..6_usize, 0..40_u8), 1..60),

@@ -7,13 +7,14 @@ use crate::cache::{Keep, Piece, PrefixCache};
 use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
-/// Pieces up to which all are followed, else a share of them. With 50 pieces a sample's weight would vary by 15 %.
+/// Number of pieces up to which all are followed; of more, a share is. With 50 pieces a sample's weight would vary by
+/// 15 %.
 const ALL: usize = 4_096;
 
 /// Cached prompt tokens with hints and under LRU, equal where no sampled piece differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// Cached tokens on the worker as it is.
+    /// Cached tokens on the worker, with hints.
     pub hinted: Tokens,
     /// Cached tokens under plain LRU.
     pub untold: Tokens,
@@ -22,7 +23,7 @@ pub struct Compared {
 #[derive(Debug)]
 pub(super) struct UnhintedCache {
     sample: PrefixCache,
-    /// One piece in `rate` is followed.
+    /// Inverse of the share of pieces that are followed.
     rate: u64,
 }
 

@@ -23,7 +23,7 @@ pub struct CacheAware {
     pub imbalance_rel: f64,
 }
 
-/// SGLang's.
+/// The defaults of the SGLang router.
 impl Default for CacheAware {
     fn default() -> Self {
         Self {

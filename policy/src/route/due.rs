@@ -11,22 +11,23 @@
 
 use crate::units::Millis;
 
-/// How long a turn yields to shorter ones.
+/// The time for which a turn yields to shorter ones: the lesser of two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
-    /// In multiples of its own prefill.
+    /// Bound in multiples of the turn's own prefill.
     pub prefills: f64,
-    /// At most, in objectives.
+    /// Bound in multiples of the turn's objective.
     pub objectives: f64,
 }
 
 impl Patience {
-    /// At an engine that orders prefills by priority. Turns of a quarter of the objective and more keep their order.
+    /// The patience at an engine that orders prefills by priority. Turns whose prefill takes a quarter of the objective
+    /// or more keep the order of their arrival.
     pub const AT_ENGINE: Self = Self {
         prefills: 4.0,
         objectives: 1.0,
     };
-    /// In the router, which places waiting turns anew in each pass ([late binding](super::hold)).
+    /// The patience in the router, which places waiting turns anew in each pass ([late binding](super::hold)).
     pub const IN_ROUTER: Self = Self {
         prefills: 1.0,
         objectives: 1.5,

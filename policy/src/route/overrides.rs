@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{OwnWeights, PolicyName, Settings};
 
-/// Overrides by name. Few, and all of them written by an operator.
+/// Overrides by name, written by operators.
 pub type Overrides = BTreeMap<String, Override>;
 
 /// Overrides for some turns.
@@ -38,7 +38,7 @@ fn policies_or_none() -> Vec<Option<PolicyName>> {
 pub enum Ask<'a> {
     /// The override of this name in [`Settings::named`]; none if it has been removed.
     Named(&'a str),
-    /// A policy that mirrors model.
+    /// An override that the request itself carries.
     Own(&'a Override),
 }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// What others ask for, and other classes have, changes nothing of a turn: not a bit of a term.
+        /// Overrides of other classes and requests change no term of a turn.
         #[test]
         fn a_turn_without_an_override_is_placed_as_if_there_were_none(
             plain in settings(), other in settings(), workers in workers(), sequence in 0..100u64,
@@ -178,7 +178,7 @@ mod tests {
             prop_assert_eq!(under(&plain, None), under(&others, Some(Ask::Named("gone"))));
         }
 
-        /// An override that says everything is the same as settings that say it of everybody.
+        /// An override of every setting places its turns as the same settings for all turns do.
         #[test]
         fn a_turn_with_an_override_is_placed_as_if_it_held_for_all(
             plain in settings(), own in settings(), workers in workers(), sequence in 0..100u64,

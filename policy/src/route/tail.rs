@@ -1,9 +1,11 @@
 //! `tail`: the least cost of a turn, to itself and to the turns behind it.
 //!
 //! ```text
-//! cost_w = load·wait_w + κ_w·x_w + β_w + home·S̄·(λ_w/λ̄ + C_w/C̄) + slo·over_w − affinity + spread
+//! cost_w = load·wait_w + κ_w·x_w + β_w + o_w + home·S̄·(λ_w/λ̄ + C_w/C̄) + slo·over_w − affinity + spread
 //! κ_w    = min(κ_max, 1 + locality·ρ̄/(1 − ρ̄)·(wait_w + x_w/2)/S̄),     x_w = α_w·u_w + γ_w·u_w·(h_w + u_w/2)
 //! ```
+//!
+//! o_w is the time to first token beyond queue and prefill ([`super::WorkerView::overhead`]).
 //!
 //! Why κ: work added to a backlog of W delays the arrivals of the rest of that busy period, `λ·(W + x/2)/(1 − ρ)` of
 //! them in expectation, each by its full length x. With `λ = ρ/S̄`, S̄ the mean prefill, the cost is
@@ -108,7 +110,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the mean prefills that arrive behind the turn on the worker: `(wait + x/2)/S̄`; 1 until S̄ is known.
+    /// Returns `(wait + x/2)/S̄`, the worker's backlog during the turn's prefill, in mean prefills; 1 until S̄ is
+    /// known.
     fn behind(&self, terms: &Terms) -> f64 {
         if self.mean_work > 0.0 {
             (terms.wait_ms + terms.marginal_ms / 2.0) / self.mean_work
@@ -137,7 +140,7 @@ fn turn_rate(worker: &WorkerView) -> f64 {
     }
 }
 
-/// Returns `min(κ_max, 1 + locality·ρ/(1 − ρ))`; a saturated worker has κ_max.
+/// Returns `min(κ_max, 1 + locality·ρ/(1 − ρ))`; κ_max from ρ = 1 on, unless `locality` is 0.
 pub(super) fn kappa(utilisation: f64, locality: f64, kappa_max: f64) -> f64 {
     let rho = utilisation.max(0.0);
     if rho >= 1.0 {

@@ -12,7 +12,7 @@ macro_rules! terms {
         /// One worker's score, term by term. Costs in milliseconds.
         #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
         pub struct Terms {
-            /// Worker that reported.
+            /// The worker that is scored.
             pub worker: WorkerId,
             /// Whether the worker could be chosen.
             pub ready: bool,
@@ -26,7 +26,7 @@ macro_rules! terms {
         }
 
         impl Terms {
-            /// A worker of which nothing is known and that is not to be chosen.
+            /// Returns the terms of a worker that is not ready, with an infinite score.
             #[must_use]
             pub const fn unscored(worker: WorkerId) -> Self {
                 Self {
@@ -39,27 +39,27 @@ macro_rules! terms {
                 }
             }
 
-            /// The terms that are plain numbers.
+            /// Returns the terms that are plain numbers.
             #[must_use]
             pub const fn costs(&self) -> Costs<f64> {
                 Costs { $($field: self.$field),+ }
             }
         }
 
-        /// The terms that are plain numbers, in the precision that their holder has room for.
+        /// The terms that are plain numbers, in the precision `T`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
         pub struct Costs<T> {
             $($(#[doc = $help])+ pub $field: T,)+
         }
 
         impl<T: Copy> Costs<T> {
-            /// All of them the same.
+            /// Creates terms that all have this value.
             #[must_use]
             pub const fn all(value: T) -> Self {
                 Self { $($field: value),+ }
             }
 
-            /// Each of them changed.
+            /// Returns the terms with `change` applied to each.
             #[must_use]
             pub fn map<U>(self, change: impl Fn(T) -> U) -> Costs<U> {
                 Costs { $($field: change(self.$field)),+ }

@@ -4,22 +4,22 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What people are told of a weight.
+/// The description of a weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WeightSpec {
-    /// The name, as configuration has it.
+    /// The weight's name in the configuration.
     pub name: &'static str,
-    /// The name in the console.
+    /// The weight's name in the console.
     pub label: &'static str,
     /// The unit in the console; empty for a factor.
     pub unit: &'static str,
-    /// The value unless configured otherwise.
+    /// The default value.
     pub default: f64,
-    /// Returns the largest value; the least is 0.
+    /// The largest value; the least is 0.
     pub most: f64,
-    /// What it does: one or two sentences.
+    /// The effect of the weight, in one or two sentences.
     pub help: &'static str,
-    /// What a higher value leads to, in a sentence; may be empty.
+    /// The effect of a higher value, in one sentence; may be empty.
     pub effect: &'static str,
 }
 
@@ -60,14 +60,14 @@ macro_rules! weights {
         }
 
         impl OwnWeights {
-            /// The value of one weight.
+            /// Returns one weight, to be changed.
             pub fn get_mut(&mut self, weight: WeightName) -> &mut Option<f64> {
                 match weight {
                     $(WeightName::$variant => &mut self.$field),+
                 }
             }
 
-            /// These weights, and `weights` where they differ in nothing.
+            /// Returns `weights` with these weights in place of those that they override.
             pub(super) fn over(&self, weights: Weights) -> Weights {
                 Weights { $($field: self.$field.unwrap_or(weights.$field)),+ }
             }
@@ -90,7 +90,7 @@ macro_rules! weights {
             /// Every weight, in the order of the documentation.
             pub const ALL: [Self; [$($most),+].len()] = [$(Self::$variant),+];
 
-            /// What people are told of it.
+            /// Returns the description of the weight.
             pub const fn spec(self) -> WeightSpec {
                 match self {
                     $(Self::$variant => WeightSpec {
@@ -144,13 +144,13 @@ impl OwnWeights {
 }
 
 impl WeightName {
-    /// The name, as configuration has it.
+    /// Returns the weight's name in the configuration.
     pub const fn as_str(self) -> &'static str {
         self.spec().name
     }
 }
 
-/// One of the names, by itself.
+/// The schema of one weight's name.
 impl JsonSchema for WeightName {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "WeightName".into()

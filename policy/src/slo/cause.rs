@@ -4,7 +4,7 @@
 //! below add up to `T`. They are computed in this order, each between zero and what the earlier ones leave:
 //!
 //! ```text
-//! network = s − E                         E: the engine's own time to first token, where reported; else 0
+//! network = s − E                         E: the engine's own time to first token, where reported in a stream; else s
 //! queue   = (a + q)·(1 − σ)               q: the engine's own queue time, where reported; else the predicted wait
 //! slow    = (a + q)·σ                     σ: share of the queue that slow workers cause, else 0
 //! miss    = c(u, h) − c(u − m, h + m)     m = h⁺ − h: tokens that could have been cached, and were not
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::cost::PrefillCost;
 use crate::units::{Millis, Tokens};
 
-/// Why a turn missed its objective. A bounded set: it is a metric label.
+/// The cause of a missed objective. A bounded set: it is a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {

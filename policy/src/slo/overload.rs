@@ -1,26 +1,27 @@
 //! Overload: the fleet has more work than it can start within the objective.
 //!
-//! A look at the fleet shows it while turns miss their objective and the wait alone exceeds it on most ready workers, or
-//! while the router refuses requests for lack of room. The state begins after [`BEGINS_AFTER`] of such looks and ends
-//! after [`ENDS_AFTER`] without one, so that a burst which drains by itself is none.
+//! The fleet is observed at intervals. An observation shows overload if turns miss their objective and the wait alone
+//! exceeds it on most ready workers, or if the router refuses requests for lack of room. The state begins after
+//! [`BEGINS_AFTER`] of such observations and ends after [`ENDS_AFTER`] without one, so that a burst which drains by
+//! itself does not count.
 
 use crate::units::Millis;
 
-/// Time of looks that show overload until the state begins.
+/// Time of observations that show overload until the state begins.
 const BEGINS_AFTER: Millis = Millis(10_000.0);
-/// Time without a look that shows overload until the state ends.
+/// Time without an observation of overload until the state ends.
 const ENDS_AFTER: Millis = Millis(30_000.0);
-/// Longest pause between two looks of one beginning: waits vary around the objective.
+/// Longest pause between two observations of overload before the state begins: waits vary around the objective.
 const PAUSE: Millis = Millis(5_000.0);
 /// Time constant over which turns are counted.
 const FORGETS_MS: f64 = 30_000.0;
-/// Fewest counted turns that say whether turns are late. Below it, none finish.
+/// Counted turns below which turns are taken to be late, since hardly any have started.
 const ENOUGH_TURNS: f64 = 0.5;
 
-/// What is seen of the fleet at a moment. The counts are those since the look before.
+/// An observation of the fleet. The counts are those since the observation before.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// The time.
+    /// Time of the observation.
     pub now: Millis,
     /// Ready workers.
     pub ready: usize,
@@ -41,11 +42,11 @@ pub struct Look {
 pub enum Change {
     /// Overload began.
     Began,
-    /// Overload ended after this time.
+    /// Overload ended after it had lasted this long.
     Ended(Millis),
 }
 
-/// Whether the fleet is overloaded.
+/// The detector of overload.
 #[derive(Clone, Debug, Default)]
 pub struct Overload {
     since: Option<Millis>,
@@ -63,7 +64,7 @@ impl Overload {
         self.since
     }
 
-    /// Takes a look into account. Returns the change of the state, if it changes.
+    /// Records an observation. Returns the change of the state, if it changes.
     pub fn observe(&mut self, look: &Look) -> Option<Change> {
         self.count(look);
         if self.shows(look) {
@@ -108,7 +109,7 @@ impl Overload {
 mod tests {
     use super::*;
 
-    /// Changes over one look per second: `seconds` of them look like `look`.
+    /// Returns the changes of the state over `seconds` observations like `look`, one per second.
     fn play(overload: &mut Overload, from: u32, seconds: u32, look: Look) -> Vec<(u32, Change)> {
         (from..from + seconds)
             .filter_map(|second| {

@@ -20,7 +20,7 @@ const MOVED: f64 = 0.1;
 pub struct Worth {
     /// G, in returns per second.
     pub returns_per_s: f64,
-    /// P(late) given the tokens that were already missing.
+    /// P with the tokens that are already missing.
     pub late: f64,
     /// ε: late turns behind one, on average.
     pub epsilon: f64,

@@ -1,4 +1,4 @@
-//! Whether hints pay: late turns with hints, compared with late turns under plain LRU.
+//! The verdict on hints: late turns with hints, compared with late turns under plain LRU.
 //!
 //! Both counts come from the same turn behind the same queue ([`Compared`](crate::residency::Compared)). When hints
 //! make significantly more turns late, hinting pauses for some thousand turns before it is tried again, twice as long

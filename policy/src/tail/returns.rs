@@ -48,18 +48,18 @@ struct Record {
     gap: Option<Millis>,
 }
 
-/// A complete response and what followed it, as saved across restarts.
+/// A complete response and the event that followed it, as saved across restarts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Class of the turn.
     pub class: Class,
     /// Time since the response was complete.
     pub age: Millis,
-    /// What followed the response.
+    /// The event that followed the response.
     pub then: Then,
 }
 
-/// What followed a response.
+/// The event that followed a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Then {
     /// The next turn, after this gap.
@@ -79,8 +79,9 @@ pub struct Returns {
     since: usize,
     /// p per class.
     share: Vec<f64>,
-    /// F at the upper edge of each bin, and the integral of F up to there.
+    /// F at the upper edge of each bin.
     gaps: [f64; BINS],
+    /// Integral of F up to the upper edge of each bin.
     area: [f64; BINS],
     horizon: Millis,
     /// F(a+τ) − F(a), and ∫ F over that span, by the bin of `a`.

@@ -59,7 +59,7 @@ pub trait BlockPolicy {
     fn check(&self) -> Result<(), String>;
 }
 
-/// Implements the part of [`BlockPolicy`] that a tree of blocks answers.
+/// Implements the methods of [`BlockPolicy`] that a tree of blocks can answer.
 macro_rules! blocks_of_tree {
     () => {
         fn cached(&self, chain: &[PrefixHash]) -> Tokens {

@@ -41,7 +41,8 @@ pub struct FlopAwareOptions {
 }
 
 impl Default for FlopAwareOptions {
-    /// A 7B hybrid: four attention layers in thirty-two, states worth a thousand tokens of their KV.
+    /// Returns the options of a 7B hybrid: four attention layers in thirty-two, states worth a thousand tokens of their
+    /// KV.
     fn default() -> Self {
         Self {
             attention: 5e-5,
@@ -65,7 +66,7 @@ impl FlopAwareOptions {
 /// The terms of a state's utility when it was last touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Worth {
-    /// Mean gaps elapsed up to then.
+    /// Mean gaps elapsed up to that touch.
     recency: f64,
     /// FLOPs saved per byte, relative to a state after the mean length.
     efficiency: f64,

@@ -10,7 +10,7 @@ use super::{CacheConfig, Served};
 /// Least recently used.
 pub type Lru = Marked<KeepAll>;
 
-/// The whole conversation is kept.
+/// The rule that keeps the whole conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeepAll;
 

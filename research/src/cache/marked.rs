@@ -7,38 +7,38 @@ use super::{CacheConfig, CachePolicy, Served};
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// How much of a conversation that was just served is worth keeping.
+/// The part of a just served conversation that is worth keeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worth {
-    /// All of it.
+    /// The whole conversation.
     All,
     /// The first tokens; the others are *free*, and are evicted when room is needed.
     First(Tokens),
-    /// Nothing: it is evicted now, or, under forced caching, when another conversation is served.
+    /// No token: the conversation is evicted now, or, under forced caching, when another one is served.
     Nothing,
 }
 
-/// When free tokens are evicted.
+/// The extent to which free tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// Never: there are none.
+    /// No conversation has free tokens.
     Never,
-    /// Oldest conversation first, stopping as soon as the cache fits.
+    /// Free tokens are evicted oldest conversation first, until the cache fits.
     Needed,
-    /// All of them as soon as the cache overflows.
+    /// All free tokens are evicted as soon as the cache overflows.
     All,
 }
 
 /// A policy of the LRU family.
 pub trait Rule {
-    /// When free tokens are evicted.
+    /// Extent to which free tokens are evicted.
     const TRIM: Trim;
 
     /// Returns how much of the conversation is worth keeping after this turn.
     fn worth(&self, config: &CacheConfig, turn: &Served) -> Worth;
 }
 
-/// LRU with a rule for what is worth keeping.
+/// LRU with a rule for the part of a conversation that is worth keeping.
 #[derive(Clone, Debug)]
 pub struct Marked<R> {
     recency: Recency,

@@ -205,7 +205,7 @@ impl Naive {
         }
     }
 
-    /// Policy 2 of the paper, token by token, with equal hazards and all parameters given.
+    /// Evicts by Policy 2 of the paper, token by token, with equal hazards and all parameters given.
     fn expected(&mut self, spared: Option<u64>, options: &EtLruOptions) {
         let decay_per_ms = options.decay_per_s.unwrap() / 1e3;
         while self.over() {

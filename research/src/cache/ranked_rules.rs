@@ -14,22 +14,22 @@ use super::blocks::uses::{Upcoming, Uses};
 
 /// All rules.
 pub const RULES: [RankedRule; 4] = [
-    // By the next turn of the trace that uses the block (hindsight).
+    // Furthest next turn of the trace that uses the block first (hindsight).
     RankedRule {
         name: "belady",
         caches: belady,
     },
-    // The same, after what the next use does not miss under the objective (hindsight).
+    // Blocks that the next use does not miss under the objective, then the furthest next use (hindsight).
     RankedRule {
         name: "to-belady",
         caches: to_belady,
     },
-    // By the reuse habits of the turn's class, as observed by this worker.
+    // Lowest probability of reuse first, by the turn's class, as observed by this worker.
     RankedRule {
         name: "workload-aware",
         caches: workload_aware,
     },
-    // Greedy-Dual-Frequency-Size, by the worker's prefill cost.
+    // Greedy-Dual-Frequency-Size, with the worker's prefill cost.
     RankedRule {
         name: "gdfs",
         caches: gdfs,

@@ -31,9 +31,9 @@ const LEAST: usize = 16;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     id: ConversationId,
-    /// 0 in a dead entry.
+    /// Resident tokens; 0 in a dead entry.
     resident: u64,
-    /// Tokens past it are free.
+    /// Number of tokens past which the others are free.
     budget: u64,
 }
 
@@ -51,12 +51,13 @@ pub(super) struct Recency {
     block: u64,
     used: u64,
     positions: FxHashMap<ConversationId, u64>,
-    /// The entries; its length is a power of two.
+    /// Entries in a buffer whose length is a power of two.
     ring: Vec<Entry>,
-    /// Positions of the oldest entry and past the youngest. The one at `begin`, and others, may be dead.
+    /// Position of the oldest entry, which may be dead, as others may.
     begin: u64,
+    /// Position after the youngest entry.
     end: u64,
-    /// Nothing before it has free tokens.
+    /// Position before which no entry has free tokens.
     cursor: u64,
 }
 
@@ -140,7 +141,8 @@ impl Recency {
         }
     }
 
-    /// Evicts conversations from their ends, oldest first, until it fits; forced caching needs no other protection.
+    /// Evicts conversations from their ends, oldest first, until the cache fits; forced caching needs no other
+    /// protection.
     pub(super) fn evict_oldest(&mut self) {
         while !self.fits() {
             let (excess, place) = (self.excess(), self.place(self.begin));

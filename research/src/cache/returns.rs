@@ -34,8 +34,9 @@ struct LastTurn {
     class: usize,
     at: Millis,
     stamp: u64,
-    /// Returns of this conversation so far, and their total time.
+    /// Returns of this conversation so far.
     returns: f64,
+    /// Total time of those returns.
     waited_ms: f64,
 }
 

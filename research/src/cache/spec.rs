@@ -60,12 +60,10 @@ pub enum PolicySpec {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("`{name}` is not a cache policy; there are {}", PolicySpec::NAMES.join(", "))]
 pub struct UnknownPolicy {
-    /// The name given.
     pub name: String,
 }
 
 impl PolicySpec {
-    /// All names.
     pub const NAMES: &[&str] = &[
         "lru",
         "threshold-lru",
@@ -105,7 +103,7 @@ impl PolicySpec {
         }
     }
 
-    /// Returns whether it needs the future of conversations.
+    /// Returns whether the policy needs the future of conversations.
     pub fn needs_future(&self) -> bool {
         matches!(
             self,
@@ -115,7 +113,7 @@ impl PolicySpec {
 }
 
 impl PolicySpec {
-    /// Returns whether, on shared blocks, it needs the next use of each block.
+    /// Returns whether, on shared blocks, the policy needs the next use of each block.
     pub fn needs_foresight(&self) -> bool {
         matches!(self, Self::Belady | Self::ToBelady)
     }

@@ -5,7 +5,7 @@
 /// A non-increasing step function from 1 to 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survival {
-    /// Ascending, without duplicates.
+    /// Positions of the steps, ascending, without duplicates.
     edges: Vec<f64>,
     /// `P(Q ≥ z)` for `z` in `(edges[k − 1], edges[k]]`.
     values: Vec<f64>,
@@ -57,7 +57,7 @@ const BINS: usize = 62;
 
 const REFRESH: u32 = 256;
 
-/// Share that the histogram keeps at each refresh: its memory is some 5,000 turns.
+/// Share of the counts that the histogram keeps at each refresh: a memory of some 5,000 turns.
 const KEEP: f64 = 0.95;
 
 #[derive(Clone, Debug)]

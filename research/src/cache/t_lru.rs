@@ -22,7 +22,7 @@ use policy::units::Tokens;
 /// Tail-Optimized LRU.
 pub type TLru = Marked<TelSafe>;
 
-/// Keeps what lies within the TEL-safe budget.
+/// The rule that keeps the tokens within the TEL-safe budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TelSafe;
 

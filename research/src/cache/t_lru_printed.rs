@@ -21,7 +21,8 @@ pub struct TLruPrinted {
     config: CacheConfig,
     order: BTreeSet<(u64, SlotId)>,
     candidates: BTreeSet<(u64, SlotId)>,
-    /// By slot: when it was last served, and the number of tokens below which it is no candidate.
+    /// By slot: the number of the conversation's last turn, and the number of tokens below which the conversation is no
+    /// candidate.
     states: Vec<(u64, u64)>,
     served: u64,
 }

@@ -8,7 +8,7 @@ use super::{CacheConfig, Served};
 /// T-LRU that trims all free tokens on overflow.
 pub type TLruTrimAll = Marked<TelSafeOnly>;
 
-/// Keeps only what lies within the TEL-safe budget once room is needed.
+/// The rule that keeps only the tokens within the TEL-safe budget once room is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TelSafeOnly;
 

@@ -64,7 +64,7 @@ fn learns(spec: &PolicySpec) -> bool {
     )
 }
 
-/// The twin does not learn, so ET-LRU gets all parameters.
+/// Returns the policies that have a naive twin. The twin does not learn, so ET-LRU gets all parameters.
 fn specs_with_a_twin() -> Vec<PolicySpec> {
     let mut specs: Vec<_> = specs().into_iter().filter(|spec| !learns(spec)).collect();
     for (epsilon, decay_per_s) in [(0.0, 0.0), (0.1, 20.0), (1.0, 300.0)] {

@@ -10,7 +10,7 @@ use policy::units::Tokens;
 /// LRU for conversations of a minimum length.
 pub type ThresholdLru = Marked<LongEnough>;
 
-/// Keeps conversations of at least this many tokens.
+/// The rule that keeps conversations of at least this many tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LongEnough(pub Tokens);
 

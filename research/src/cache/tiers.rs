@@ -21,7 +21,6 @@ use super::{CacheConfig, CachePolicy, Served};
 use policy::ids::ConversationId;
 use policy::units::{Millis, Tokens};
 
-/// One tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tier {
     /// Capacity in tokens.
@@ -54,7 +53,8 @@ struct Level {
 struct Laid {
     served: u64,
     budget: u64,
-    /// Per tier, the end of its part, which begins at the end of the part above. Never decreases from tier to tier.
+    /// By tier: the end of the conversation's part in it, which begins at the end of the part above. Never decreases
+    /// from tier to tier.
     ends: Vec<u64>,
 }
 

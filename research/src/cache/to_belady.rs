@@ -21,7 +21,7 @@ pub struct ToBelady {
     capped: Capped,
 }
 
-/// Under forced caching: the conversations with tokens past the budget, by age.
+/// The conversations with tokens past the budget, by age, under forced caching.
 #[derive(Clone, Debug, Default)]
 struct Capped {
     order: BTreeSet<(u64, SlotId)>,

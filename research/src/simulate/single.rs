@@ -10,14 +10,13 @@ use policy::units::{Millis, Tokens};
 use simulator::stats::Sorted;
 use simulator::trace::Turn;
 
-/// What is measured, and the cost of prefill.
+/// The cost of prefill, and the settings of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// Cost of prefill.
     pub cost: PrefillCost,
     /// ξ_s: the threshold of TEL.
     pub xi: Millis,
-    /// The objective whose violations are counted.
+    /// Objective whose violations are counted.
     pub slo: Millis,
     /// Whether to keep every turn's uncached tokens.
     pub per_turn: bool,
@@ -42,7 +41,6 @@ pub(super) struct Tally {
 /// The results of one policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SingleReport {
-    /// The policy's name.
     pub policy: String,
     /// Turns served.
     pub turns: u64,
@@ -54,11 +52,11 @@ pub struct SingleReport {
     pub mean_ms: f64,
     /// Median TTFT; percentiles are linearly interpolated.
     pub p50_ms: f64,
-    /// 90th percentile.
+    /// 90th percentile of TTFT.
     pub p90_ms: f64,
-    /// 95th percentile.
+    /// 95th percentile of TTFT.
     pub p95_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of TTFT.
     pub p99_ms: f64,
     /// Turns whose TTFT exceeds the objective.
     pub slo_violations: u64,
@@ -75,7 +73,7 @@ impl SingleCache {
         Self::with_policy(spec.to_string(), spec.build(config), measure)
     }
 
-    /// Wraps a given policy.
+    /// Creates an empty cache under a given policy.
     pub fn with_policy(name: String, policy: Box<dyn CachePolicy>, measure: Measure) -> Self {
         Self {
             policy,
@@ -145,7 +143,7 @@ impl Tally {
         ttft
     }
 
-    /// Zero without any prompt tokens.
+    /// Returns the share of prompt tokens that were resident; 0 without prompt tokens.
     fn hit_ratio(&self) -> f64 {
         if self.sum_input == 0 {
             return 0.0;

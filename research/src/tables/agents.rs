@@ -18,7 +18,7 @@ use simulator::trace::BLOCK_TOKENS;
 use simulator::trace_source::TraceSource;
 
 const WORKERS: usize = 4;
-/// Blocks of a worker's cache: some twenty contexts.
+/// Blocks of a worker's cache, enough for some twenty contexts.
 const BLOCKS: u64 = 4000;
 const COST: PrefillCost = PrefillCost::linear(0.05, 0.0);
 const OBJECTIVE: Millis = Millis(1000.0);
@@ -56,7 +56,7 @@ pub(super) struct Report {
 struct Cell {
     load: f64,
     contenders: BTreeMap<&'static str, Vec<Figures>>,
-    /// p95 of `tail` relative to each other contender, in per cent: of the seeds' means, and seed by seed.
+    /// Change from each other contender to `tail`, in per cent.
     tail_against: BTreeMap<&'static str, Change>,
 }
 

@@ -1,4 +1,4 @@
-//! HTTP whose every read is bounded in time and size: a server that hangs, drips or floods costs a program seconds and
+//! HTTP with every read bounded in time and size, so that a server that hangs, drips or floods costs only seconds and
 //! megabytes. All programs of this crate use it.
 
 use std::error::Error;
@@ -11,19 +11,19 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use reqwest::{Body, ClientBuilder, RequestBuilder, Response};
 use tokio::time::{Instant, timeout};
 
-/// Timeout of a connection.
+/// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// Bounds of one exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// From the request to the end of the response.
+    /// Time from the request to the end of the response.
     pub(crate) time: Duration,
-    /// Of the response's body.
+    /// Size of the response's body.
     pub(crate) bytes: usize,
 }
 
-/// Why there is no response.
+/// The error of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error("{0}")]
@@ -59,7 +59,7 @@ pub(crate) struct Fetched {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// From the request to the response's head.
+    /// Time from the request to the response's head.
     pub(crate) head_after: Duration,
 }
 

@@ -78,14 +78,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What to examine beside the admin port.
+/// The extent of an examination, beyond the admin port.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// API key of the workers.
     pub worker_key: Option<String>,
     /// Base URL of the clients.
     pub url: Option<String>,
-    /// API key of a client.
+    /// API key for the clients' base URL.
     pub key: Option<String>,
     /// Whether prompts may be sent.
     pub probes: bool,
@@ -119,7 +119,7 @@ enum Scope {
 
 struct Check {
     name: &'static str,
-    /// Heading of its column, for checks of workers.
+    /// Heading of the check's column, for checks of workers.
     heading: &'static str,
     scope: Scope,
 }

@@ -1,7 +1,8 @@
 //! `tailroute top`: a live view of a running router in a terminal.
 //!
-//! It polls the admin port for the workers, the metrics page, the objective, recent decisions and the audit log.
-//! Percentiles cover the time between two polls and come from histogram buckets. `--once` prints one screen as text.
+//! The view polls the admin port for the workers, the policy, the metrics page, the objective, prefixes, late decisions
+//! and the audit log. Percentiles cover the time between two polls and come from histogram buckets. `--once` prints one
+//! screen as text.
 
 mod changes;
 mod draw;

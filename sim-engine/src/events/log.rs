@@ -18,9 +18,9 @@ pub(crate) struct EventLog {
     pub(crate) grown: Notify,
     style: EventStyle,
     rank: u32,
-    /// A fault: the publisher sends nothing.
+    /// Whether a fault keeps the publisher from sending.
     pub(crate) mute: AtomicBool,
-    /// A fault: replay requests are not answered.
+    /// Whether a fault leaves replay requests unanswered.
     pub(crate) deaf: AtomicBool,
 }
 

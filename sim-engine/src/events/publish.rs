@@ -21,7 +21,7 @@ const CONSECUTIVE: Range<u64> = 10_240..32_000;
 /// The number that ends a replay.
 const END: u64 = u64::MAX;
 
-/// The bound endpoints.
+/// The bound endpoints of one rank's cache events.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct KvEventSource {
     /// Endpoint of the PUB socket.

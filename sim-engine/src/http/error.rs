@@ -98,7 +98,7 @@ impl ApiError {
         Self::new(status, "InternalServerError", "This failure was requested.")
     }
 
-    /// Returns the response in the shape of a family. Anthropic's has vLLM's types too, as vLLM sends them there.
+    /// Returns the response in the shape of a family. The types are vLLM's in both.
     pub(super) fn response(&self, family: Family) -> Response<Body> {
         let Self { kind, message, .. } = self;
         let code = self.status.as_u16();

@@ -47,7 +47,7 @@ pub(super) struct Fields {
     pub(super) vllm_xargs: Option<Xargs>,
     pub(super) add_generation_prompt: Option<bool>,
     pub(super) return_cached_tokens_details: Option<bool>,
-    /// The reply ends by itself before a high limit, where the API requires every request to have one.
+    /// Whether the reply ends by itself before a high limit, since the API requires every request to have a limit.
     #[serde(skip)]
     pub(super) ends_by_itself: bool,
 }
@@ -105,7 +105,7 @@ pub(super) struct Reply {
     pub(super) script: Option<Arc<Script>>,
     pub(super) seed: u64,
     pub(super) prompt_tokens: u64,
-    /// Reports the tiers of cached tokens, as SGLang does.
+    /// Whether to report the tiers of cached tokens, as SGLang does.
     pub(super) tells_tiers: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a reply and all its chunks have in common.
+//! The properties that a reply and all its chunks share.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ pub(super) struct Shape {
     pub(super) turn: Turn,
 }
 
-/// What a request of `/v1/responses` leaves for its response.
+/// The parts of a request of `/v1/responses` that its response needs.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// The id that the request asks for.
+    /// The id that the request chooses for its response.
     pub(super) id: Option<String>,
     /// The members of the response that repeat the request.
     pub(super) echo: Map<String, Value>,
@@ -35,7 +35,7 @@ pub(super) struct Turn {
 /// A conversation before the reply, without instructions.
 pub(super) struct Conversation {
     pub(super) messages: Vec<Message>,
-    /// Approximate size.
+    /// Approximate size in bytes.
     pub(super) bytes: usize,
 }
 

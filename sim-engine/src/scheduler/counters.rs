@@ -62,7 +62,7 @@ pub struct Counters {
     pub prefills: u64,
     pub ttft_seconds: f64,
     pub ttft_count: u64,
-    /// Not cumulative; the last one is beyond every bound.
+    /// Number of first tokens per bucket, not cumulative; the last bucket is beyond every bound.
     pub ttft_buckets: [u64; TTFT_BUCKETS_S.len() + 1],
 }
 

@@ -90,7 +90,7 @@ impl Load {
         self.last_first_token = now;
     }
 
-    /// Records the end of a turn. One that never began stops counting.
+    /// Records the end of a turn. A turn that never began stops counting as pending.
     pub(super) fn ended(&mut self, now: Millis, turn: u32, ticket: Option<Ticket>) {
         self.in_flight -= 1;
         if let Some(ticket) = ticket {

@@ -10,15 +10,15 @@ use thiserror::Error;
 use super::ranked_cache::RankedRule;
 use policy::units::Tokens;
 
-/// What a worker evicts before the least recently used.
+/// The blocks that a worker evicts before the least recently used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheRule {
-    /// Nothing: plain LRU.
+    /// No blocks: plain LRU.
     #[default]
     Lru,
-    /// What lies past the TEL-safe budget of the objective, at any load.
+    /// Blocks past the TEL-safe budget of the objective, at any load.
     TLru,
-    /// What lies past the budget of this ξ in uncached tokens, whatever the objective.
+    /// Blocks past the budget of this ξ in uncached tokens, whatever the objective.
     TLruAt(Tokens),
     /// Queue-aware T-LRU ([`policy::tail`]): the ends of least value, marked just in time.
     Tail,
@@ -26,7 +26,7 @@ pub enum CacheRule {
     Threshold(Tokens),
     /// Conversations after their last turn (hindsight).
     EndLru,
-    /// The same, and what lies past the budget with the true next prompt (hindsight).
+    /// Ended conversations, and blocks past the budget with the true next prompt (hindsight).
     LengthAware,
     /// The blocks of least rank. Not among the names that are parsed.
     Ranked(RankedRule),

@@ -8,7 +8,7 @@ use policy::units::Millis;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Arrive(u32),
-    /// A worker finished a piece of its running prefill. Stale if the worker died since, as `life` shows.
+    /// A worker has finished a piece of its running prefill. Stale if the worker has died since, as `life` shows.
     Computed {
         worker: u32,
         life: u32,
@@ -53,7 +53,7 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// Reversed, so that the heap's greatest element is the earliest.
+    /// Compares in reverse, so that the heap's greatest element is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at.0.total_cmp(&self.at.0)).then(other.order.cmp(&self.order))
     }

@@ -1,4 +1,4 @@
-//! Turns of other routers: what routers say about them, and what a router counts for them.
+//! Turns of other routers: the messages about them, and a router's account of them.
 
 use policy::estimate::Ticket;
 use policy::residency::Reservation;
@@ -11,7 +11,7 @@ pub(super) enum Word {
         prefill: Millis,
         key: f64,
     },
-    /// Its first token passed.
+    /// The turn's first token has passed.
     Begun,
     Answered {
         evict_first: Tokens,

@@ -8,7 +8,7 @@ use policy::route::Decision;
 use policy::route::Patience;
 use policy::units::Millis;
 
-/// Added to the time at which there will be room, so that rounding cannot make every pass slightly too early.
+/// Time added to the predicted time of room, so that rounding cannot make every pass slightly too early.
 const A_HAIR: Millis = Millis(1e-3);
 
 #[derive(Clone, Copy, Debug)]

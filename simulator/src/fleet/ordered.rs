@@ -8,14 +8,14 @@ use policy::units::Millis;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct OrderedWork {
-    /// Turn, predicted prefill, and start time.
+    /// Turn, predicted prefill, and start time of the running prefill.
     running: Option<(u32, Millis, Millis)>,
-    /// Turn, key and predicted prefill, in the order of sending.
+    /// Turn, key and predicted prefill of each waiting turn, in the order of sending.
     waiting: Vec<(u32, f64, Millis)>,
 }
 
 impl Order {
-    /// Returns the sort key; the least is taken first, ties in order of arrival.
+    /// Returns the sort key of a turn; the least is taken first, ties in order of arrival.
     pub(super) fn key(self, arrived: Millis, predicted: Millis, objective: Millis) -> f64 {
         match self {
             Self::Fifo => 0.0,

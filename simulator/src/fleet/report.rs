@@ -6,24 +6,24 @@ use super::FleetConfig;
 use crate::stats::Sorted;
 use policy::units::{Millis, Tokens};
 
-/// The results of one run.
+/// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FleetReport {
-    /// The routing policy.
+    /// Name of the routing policy.
     pub policy: String,
-    /// The workers' eviction policy.
+    /// Name of the workers' eviction policy.
     pub cache: String,
-    /// The number of routers and their sharing: `3:alone`, `3:5:0.01` (ms of delay, share lost).
+    /// Number of routers and their sharing: `3:alone`, `3:5:0.01` (ms of delay, share lost).
     pub routers: String,
     /// Turns served after the warm-up.
     pub turns: u64,
-    /// Turns never served, because no worker was available.
+    /// Turns that were never sent, because no worker was available.
     pub unserved: u64,
     /// Median TTFT; percentiles are linearly interpolated.
     pub p50_ms: f64,
-    /// 95th percentile.
+    /// 95th percentile of TTFT.
     pub p95_ms: f64,
-    /// 99th percentile.
+    /// 99th percentile of TTFT.
     pub p99_ms: f64,
     /// Mean TTFT.
     pub mean_ms: f64,
@@ -45,17 +45,17 @@ pub struct FleetReport {
 /// The result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TurnRecord {
-    /// Its position in the trace.
+    /// Position of the turn in the trace.
     pub turn: u32,
-    /// The worker that served it.
+    /// Worker that served the turn.
     pub worker: u32,
-    /// Arrival, in ms since the start.
+    /// Arrival, in ms since the start of the run.
     pub arrived_ms: f64,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// Time to first token predicted when it was sent.
+    /// Time to first token that was predicted when the turn was sent.
     pub predicted_ms: f64,
-    /// Prompt tokens that were resident when its prefill started.
+    /// Prompt tokens that were resident when the turn's prefill started.
     pub cached: Tokens,
     /// Prompt tokens that were computed.
     pub uncached: Tokens,

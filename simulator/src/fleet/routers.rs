@@ -19,9 +19,9 @@ use policy::units::Millis;
 /// The number of routers and their sharing. Cache events reach all of them; each learns costs from its own responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routers {
-    /// At least one. A turn goes to a random one, as behind a balancer without affinity.
+    /// Number of routers, at least one. A turn goes to a random one, as behind a balancer without affinity.
     pub count: usize,
-    /// How turns sent, begun and answered are shared; `None` for no sharing.
+    /// Sharing of sent, begun, answered and failed turns; `None` if nothing is shared.
     pub sharing: Option<Sharing>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Brains<'a> {
         self.of(arrival.turn).send(now, servers, arrival, item)
     }
 
-    /// Sends a message about a turn to the other routers. Returns when it arrives, if sharing is on.
+    /// Sends a message about a turn to the other routers. Returns the message's delay, if sharing is on.
     pub(super) fn say(&mut self, turn: u32, word: Word) -> Option<Millis> {
         let sharing = self.sharing?;
         let from = self.of[turn as usize];

@@ -22,14 +22,13 @@ use policy::cache::Keep;
 use policy::route::Decision;
 use policy::units::{Millis, Tokens};
 
-/// A choice at the moment when it is made, with every worker's terms.
+/// A choice of a worker when it is made, with every worker's terms.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// The turn's position in the trace. A turn is chosen for again if its worker dies.
+    /// Position of the turn in the trace. A turn whose worker dies is chosen for again.
     pub turn: u32,
     /// Time of sending.
     pub at: Millis,
-    /// The decision.
     pub decision: &'a Decision,
 }
 
@@ -49,7 +48,8 @@ pub fn run_observed(
     run.report()
 }
 
-/// Does what [`run_observed`] does while `observe` returns [`ControlFlow::Continue`]; `None` if it stopped early.
+/// Plays the workload as [`run_observed`] does while `observe` returns [`ControlFlow::Continue`]. `None` if it stopped
+/// early.
 pub fn run_while(
     workload: &Workload,
     config: &FleetConfig,
@@ -80,7 +80,7 @@ struct Run<'a> {
     ended: Millis,
     servers: Vec<Server>,
     brains: Brains<'a>,
-    /// The arrival of each turn; before it, the planned one.
+    /// Arrival of each turn; the planned one until the turn arrives.
     arrival: Vec<Millis>,
     flights: Vec<Option<Flight>>,
     stranded: Vec<u32>,
@@ -372,7 +372,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Handles a dead worker: turns without a first token are sent elsewhere; the others count as answered.
+    /// Handles a dead worker: turns without a first token are sent elsewhere; the others fail, and their conversations
+    /// go on.
     fn die(&mut self, worker: usize) {
         let mut again = self.servers[worker].die();
         self.servers[worker].changes.clear();

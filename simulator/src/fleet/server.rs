@@ -13,7 +13,7 @@ use policy::units::{Millis, Tokens};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) turn: u32,
-    /// The least is taken first; ties in order of arrival.
+    /// Sort key in the queue: the least is taken first; ties in order of arrival.
     key: f64,
     order: u64,
 }
@@ -104,7 +104,7 @@ impl Server {
         self.queue.pop().map(|queued| queued.turn)
     }
 
-    /// Starts a prefill; returns the time that its first piece takes.
+    /// Starts a prefill, and returns the time that its first piece takes.
     pub(super) fn start(&mut self, now: Millis, turn: u32, prompt: Tokens, chain: &Chain) -> Millis {
         self.cache.passed(turn);
         let lease = self.cache.acquire(now, chain, &mut self.changes);
@@ -159,7 +159,7 @@ impl Server {
         self.cache.release(lease, reply, keep, turn, &mut self.changes);
     }
 
-    /// Stops the worker. Returns the turns that have not started.
+    /// Stops the worker. Returns the turns without a first token: the one in prefill, then the queued ones.
     pub(super) fn die(&mut self) -> Vec<u32> {
         self.alive = false;
         self.life += 1;

@@ -26,7 +26,7 @@ fn turn(ts_s: f64, conversation: u64, number: u32, history: u64, prompt: u64, re
     }
 }
 
-/// No jitter, no warm-up, the trace's own speed, every turn recorded.
+/// Returns a fleet without jitter or warm-up, at the trace's own speed, with every turn recorded.
 fn plain(workers: usize, capacity: u64) -> FleetConfig {
     FleetConfig {
         pace: Pace::Speed(1.0),

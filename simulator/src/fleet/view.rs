@@ -15,7 +15,7 @@ use policy::index::{Index, IndexLimits, Reach};
 use policy::residency::{Reply, Reservation, Residency};
 use policy::units::{Millis, Tokens};
 
-/// The source of the beliefs. In any view, what is in flight to a worker counts as resident there.
+/// The source of the beliefs. In any view, blocks in flight to a worker count as resident there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum View {
     /// The true contents, without delay: the upper bound of any evidence.
@@ -56,8 +56,9 @@ pub(super) struct Listener {
     index: Index,
     in_flight: InFlight,
     under_way: Vec<VecDeque<Batch>>,
-    /// Per worker: batches made, and the number expected next.
+    /// Batches made, by worker.
     made: Vec<u64>,
+    /// Number of the batch expected next, by worker.
     expected: Vec<u64>,
     block_tokens: u64,
     rng: Pcg64,

@@ -64,7 +64,7 @@ impl WorkerCache {
         }
     }
 
-    /// Ends a sequence: its response joins the cache. `keep` is for the LRU family, and `turn` for ranked caches.
+    /// Ends a sequence, whose response joins the cache. `keep` is for the LRU family, and `turn` for ranked caches.
     pub(super) fn release(
         &mut self,
         lease: WorkerLease,

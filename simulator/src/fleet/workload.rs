@@ -11,7 +11,7 @@ use policy::fingerprint::Chain;
 use policy::ids::{ConversationId, PrefixHash};
 use policy::units::{Millis, Tokens};
 
-/// Why a trace cannot be played.
+/// The reason why a trace cannot be played.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WorkloadError {
     /// The trace has no turns.
@@ -64,8 +64,8 @@ pub struct Workload {
     pub(super) span_s: f64,
 }
 
-/// SplitMix64's finaliser: every bit of the input moves every bit of the output. It names blocks without a name in the
-/// trace, and spreads the names of others.
+/// Applies SplitMix64's finaliser, in which every bit of the input affects every bit of the output. Names blocks
+/// without a name in the trace, and spreads the names of others.
 pub fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -39,7 +39,7 @@ const ANY: (f64, f64) = (1e-9, 1e12);
 /// Range of a length in tokens: that of a trace's fields, which keeps every sum inside 64 bits.
 const LENGTH: (f64, f64) = (1.0, MAX_TOKENS_PER_FIELD as f64);
 
-/// Every parameter with its minimum and maximum.
+/// Names of the parameters, each with its minimum and maximum.
 const RANGES: &[(&str, f64, f64)] = &[
     ("births_per_s", ANY.0, ANY.1),
     ("gap_s", ANY.0, ANY.1),
@@ -59,7 +59,8 @@ fn keys() -> String {
 }
 
 impl Parameters {
-    /// A public chat service: most conversations have one or two turns, minutes apart, with prompts of unequal length.
+    /// Parameters of a public chat service: most conversations have one or two turns, minutes apart, with prompts of
+    /// unequal length.
     pub const WILDCHAT: Self = Self {
         births_per_s: 1.0 / 35.0,
         gap_s: 800.0,
@@ -74,7 +75,8 @@ impl Parameters {
         max_context: 5400.0,
     };
 
-    /// Shared transcripts, long and without times: λ_conv = 1, λ_turn = 3 and 3.5 turns, as set by the paper.
+    /// Parameters of shared transcripts, long and without times: λ_conv = 1, λ_turn = 3 and 3.5 turns, as set by the
+    /// paper.
     pub const SHAREGPT: Self = Self {
         births_per_s: 1.0,
         gap_s: 1.0 / 3.0,
@@ -124,7 +126,7 @@ impl Parameters {
 /// A workload by name and seed, as written on the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// `wildchat` or `sharegpt`.
+    /// Name of the workload: `wildchat` or `sharegpt`.
     pub name: &'static str,
     /// Seed of every draw.
     pub seed: u64,
@@ -132,13 +134,13 @@ pub struct Workload {
     pub parameters: Parameters,
 }
 
-/// Why a workload's name was refused.
+/// The reason why a workload's name was refused.
 #[derive(Debug, Error, PartialEq)]
 pub enum BadWorkload {
-    /// Not of the form `gen:NAME:SEED[:key=value,…]`.
+    /// The text is not of the form `gen:NAME:SEED[:key=value,…]`.
     #[error("`{0}` is not gen:NAME:SEED or gen:NAME:SEED:key=value,…")]
     Form(String),
-    /// A workload without parameters, and not of the form `gen:NAME:SEED`.
+    /// The workload takes no parameters, and the text is not of the form `gen:NAME:SEED`.
     #[error("`{text}` is not gen:{name}:SEED, which takes no parameters")]
     Seed {
         /// The text given.
@@ -146,13 +148,13 @@ pub enum BadWorkload {
         /// The workload's name.
         name: &'static str,
     },
-    /// An unknown workload.
+    /// The workload is unknown.
     #[error("no generated workload `{0}`; there are wildchat, sharegpt, agentic and hot")]
     Name(String),
-    /// An unknown parameter.
+    /// The parameter is unknown.
     #[error("no parameter `{0}`; there are {keys}", keys = keys())]
     Key(String),
-    /// A value out of range.
+    /// The parameter's value is out of range.
     #[error("`{key}` must be a number from {least:e} to {most:e}")]
     Value {
         /// The parameter.

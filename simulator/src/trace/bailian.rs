@@ -22,7 +22,7 @@ struct Line {
     output_length: u64,
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Only checked: the number follows from the parents.
+    /// Turn number, which is only checked, since it follows from the parents.
     #[serde(rename = "turn")]
     _turn: Option<u32>,
     hash_ids: Option<Vec<u64>>,

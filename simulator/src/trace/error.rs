@@ -6,7 +6,6 @@ use thiserror::Error;
 pub struct TraceError {
     /// Number of the line, from 1, blank lines included.
     pub line: u64,
-    /// The reason.
     #[source]
     pub fault: TraceFault,
 }
@@ -17,7 +16,7 @@ pub enum TraceFault {
     /// The line is not JSON, or not an object.
     #[error("not a JSON object: {0}")]
     Syntax(String),
-    /// A field is missing, unknown, out of range or of another type.
+    /// A field is missing, unknown, repeated, out of range or of another type.
     #[error("field `{field}`: {reason}")]
     Field {
         /// The field's name.
@@ -25,10 +24,10 @@ pub enum TraceFault {
         /// The reason.
         reason: String,
     },
-    /// The first line has no known format.
+    /// The line has no known format.
     #[error("not a line of a turn trace, a capture, Mooncake or Bailian: it has none of their fields")]
     UnknownFormat,
-    /// A second meta line, or one after the first turn.
+    /// The line is a second meta line, or a meta line after the first turn.
     #[error("a single meta line is allowed, before the first turn")]
     LateMeta,
     /// The lines are not in order of time.
@@ -79,9 +78,8 @@ pub enum TraceFault {
         spell(*.expected)
     )]
     BlockChain {
-        /// The id.
         id: u64,
-        /// Its position in the prompt.
+        /// Position of the block in the prompt.
         position: usize,
         /// The id before it on this line.
         parent: Option<u64>,

@@ -182,14 +182,15 @@ struct MetaBody {
     version: Option<u32>,
 }
 
-/// Strict, unlike the body: a turn with `meta` as its first field must not be taken for a meta line and dropped.
+/// A meta line. Unknown fields are refused, unlike in the body: a turn with `meta` as its first field must not be taken
+/// for a meta line and dropped.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MetaLine {
     meta: MetaBody,
 }
 
-/// Parses the meta line, if this is one, and whether it announces a capture.
+/// Parses a meta line, and returns whether it announces a capture. `None` for any other line.
 pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>> {
     // Cheap for turns: their first key is never `meta`.
     let first_key = text.trim_start().strip_prefix('{')?.trim_start();
@@ -217,14 +218,14 @@ pub(super) fn parse_meta(text: &str) -> Option<Result<(Meta, bool), TraceFault>>
     })
 }
 
-/// A line with the fleet; strict for the same reason as [`MetaLine`].
+/// A line with the fleet. Unknown fields are refused for the same reason as in [`MetaLine`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FleetLine {
     fleet: FleetRecord,
 }
 
-/// Parses a capture's line with the fleet, if this is one.
+/// Parses a capture's line with the fleet. `None` for any other line.
 pub(super) fn parse_fleet(text: &str) -> Option<Result<FleetRecord, TraceFault>> {
     let first_key = text.trim_start().strip_prefix('{')?.trim_start();
     if !first_key.starts_with("\"fleet\"") {

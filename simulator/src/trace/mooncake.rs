@@ -49,7 +49,7 @@ struct Open {
 
 #[derive(Debug, Default)]
 pub(super) struct Mooncake {
-    /// Requests by their last full prompt block, oldest first.
+    /// Requests that no other has continued yet, by their last full prompt block, oldest first.
     open: FxHashMap<u64, Vec<Open>>,
     conversations: u64,
 }

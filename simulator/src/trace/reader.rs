@@ -12,7 +12,7 @@ use policy::fleet_record::FleetRecord;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
 
-/// Upper bound on classes in one trace: they become rows of per-class arrays.
+/// Upper bound on classes in one trace, since classes become rows of per-class arrays.
 const MAX_CLASSES: usize = 1024;
 
 /// A push parser for one trace.
@@ -91,7 +91,7 @@ impl Reader {
         self.fleet.as_ref()
     }
 
-    /// Returns the name of a class that a turn of this reader had.
+    /// Returns the name of a class; `None` for a class that no turn of this reader had.
     #[must_use]
     pub fn class_name(&self, class: ClassId) -> Option<&str> {
         self.classes.get(class.index()).map(AsRef::as_ref)

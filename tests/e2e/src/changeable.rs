@@ -16,42 +16,41 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// How the engine answers `GET /v1/models`.
+/// The engine's answer to `GET /v1/models`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lists {
-    /// With its models.
+    /// A list of the engine's models.
     Readably,
-    /// With this status.
+    /// A response of this status.
     Status(u16),
-    /// With a page that is no list.
+    /// An HTML page instead of a list.
     Html,
-    /// Not at all.
+    /// No answer.
     Never,
 }
 
-/// State of the engine.
+/// The state of a [`ChangeableEngine`].
 #[derive(Clone, Debug)]
 pub struct Changeable {
-    /// Models that it serves. It answers 404 for any other.
+    /// Models that the engine serves, also with a suffix after `:`. Requests for others are answered 404.
     pub models: Vec<String>,
-    /// Whether the list has them.
+    /// Answer to `GET /v1/models`.
     pub lists: Lists,
-    /// Whether it sleeps.
     pub asleep: bool,
     /// Capability document of `GET /v1/tailroute`, if any.
     pub capabilities: Option<Value>,
-    /// Turns that it answered 200, by model.
+    /// Models of the requests that were answered 200, in order.
     pub served: Vec<String>,
-    /// Turns that it answered 404, by model.
+    /// Models of the requests that were answered 404, in order.
     pub denied: Vec<String>,
-    /// Whether its metrics say that it sleeps; else `GET /is_sleeping` does.
+    /// Whether the metrics page shows the sleep state; otherwise `GET /is_sleeping` does.
     pub sleep_in_metrics: bool,
 }
 
 /// A running engine. Dropping it closes its port.
 #[derive(Debug)]
 pub struct ChangeableEngine {
-    /// The address that it listens on.
+    /// Listen address.
     pub address: SocketAddr,
     state: Arc<Mutex<Changeable>>,
     accepting: JoinHandle<()>,

@@ -19,7 +19,7 @@ use crate::metrics::Page;
 
 /// The variable that selects a process's part.
 const PART: &str = "TAILROUTE_TEST_PART";
-/// The variable with its arguments, one per line.
+/// The variable with the process's arguments, one per line.
 const ARGUMENTS: &str = "TAILROUTE_TEST_ARGUMENTS";
 /// The variable with the path of the router's binary.
 const BINARY: &str = "TAILROUTE_BIN";
@@ -30,7 +30,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
-    /// The address that it listens on.
+    /// Listen address.
     pub address: SocketAddr,
 }
 
@@ -43,9 +43,9 @@ impl Drop for Child {
 /// The environment of a new process.
 #[derive(Debug)]
 pub struct Surroundings {
-    /// Its standard error.
+    /// Standard error of the process.
     pub stderr: Stdio,
-    /// Shell commands to run before it, such as `ulimit -f 16`; none if empty.
+    /// Shell commands to run before the process, such as `ulimit -f 16`; none if empty.
     pub shell: String,
 }
 
@@ -66,7 +66,7 @@ impl Child {
         Self { process, address }
     }
 
-    /// Starts an engine: in fast mode, or one with a cost of `token_ms` milliseconds per token.
+    /// Starts an engine, in fast mode or not, that takes `token_ms` milliseconds per token of a response.
     ///
     /// # Panics
     /// If it does not start.
@@ -90,7 +90,8 @@ impl Child {
         Self::router_under("", address, admin, config).await
     }
 
-    /// Does the same after these shell commands, such as `ulimit` or a redirection of standard error.
+    /// Starts `tailroute serve` as [`Self::router`] does, after these shell commands, such as `ulimit` or a redirection
+    /// of standard error.
     ///
     /// # Panics
     /// If it does not start.
@@ -205,12 +206,12 @@ impl Child {
         let _ = self.process.wait();
     }
 
-    /// Returns its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Returns its resource usage.
+    /// Returns the resource usage of the process.
     ///
     /// # Panics
     /// If it is not running.
@@ -229,7 +230,8 @@ impl Child {
         }
     }
 
-    /// Returns how often its current threads have waited for something: their voluntary context switches.
+    /// Returns the voluntary context switches of each running thread, by thread id: the number of times that it has
+    /// waited.
     ///
     /// # Panics
     /// If it is not running.

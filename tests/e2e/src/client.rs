@@ -23,9 +23,7 @@ pub type Fields<'a> = &'a [(&'a str, &'a str)];
 /// A response whose body has not been read. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status.
     pub status: StatusCode,
-    /// The header fields.
     pub headers: HeaderMap,
     body: Incoming,
     _connection: Connection,
@@ -44,11 +42,9 @@ impl Drop for Connection {
 /// A complete response.
 #[derive(Debug)]
 pub struct Whole {
-    /// The status.
     pub status: StatusCode,
-    /// The header fields.
     pub headers: HeaderMap,
-    /// The body, as far as it was received.
+    /// Body, as far as it was received.
     pub body: Bytes,
     /// Whether the body ended properly.
     pub clean: bool,
@@ -72,7 +68,7 @@ impl Answer {
             .to_owned()
     }
 
-    /// Returns the next piece of the body; `None` at its end, an error if it broke off.
+    /// Returns the next piece of the body; `None` at the end, an error if the body breaks off.
     pub async fn chunk(&mut self) -> Option<hyper::Result<Bytes>> {
         loop {
             match within(self.body.frame()).await? {
@@ -220,8 +216,8 @@ pub fn events(stream: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-/// Sends a request and waits for the head of its response. Dropping the future closes the connection.
-/// Fails if there is no response, as text.
+/// Sends a request and waits for the head of its response. Dropping the future closes the connection. Fails with the
+/// reason, as text, if there is no response.
 pub async fn open(
     address: SocketAddr,
     method: &str,

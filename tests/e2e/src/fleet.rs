@@ -16,12 +16,12 @@ use crate::metrics::Page;
 use crate::talk::Conversation;
 use crate::wait::{PATIENCE, until, within};
 
-/// Virtual hours: nothing with this cost ends within a test.
+/// Ten virtual hours in milliseconds: nothing with this cost ends within a test.
 pub const NEVER_MS: f64 = 3.6e7;
-/// The router's default assumption of a prompt's cost in tests.
+/// Prefill cost of the engines, and the router's initial assumption of it.
 pub const COST: PrefillCost = PrefillCost::linear(0.1, 20.0);
 
-/// An engine with time scaled by 1,000 that captures its requests.
+/// Returns the configuration of an engine with time scaled by 1,000 that captures its requests.
 #[must_use]
 pub fn quick() -> EngineConfig {
     EngineConfig {
@@ -34,7 +34,7 @@ pub fn quick() -> EngineConfig {
     }
 }
 
-/// An engine that never completes a prefill.
+/// Returns the configuration of an engine that never completes a prefill.
 #[must_use]
 pub fn stuck_in_prefill() -> EngineConfig {
     EngineConfig {
@@ -43,7 +43,7 @@ pub fn stuck_in_prefill() -> EngineConfig {
     }
 }
 
-/// An engine that generates one token at once, and never a second one.
+/// Returns the configuration of an engine that generates one token at once, and never a second one.
 #[must_use]
 pub fn stuck_in_decode() -> EngineConfig {
     EngineConfig {
@@ -61,13 +61,12 @@ pub fn probe_often(config: &mut Config) {
 
 /// A router and its engines.
 pub struct Fleet {
-    /// The engines, in the order of the router's workers.
+    /// Engines, in the order of the router's workers.
     pub engines: Vec<Engine>,
-    /// The router.
     pub router: Server,
 }
 
-/// The outcome of a turn.
+/// A successful turn of a conversation.
 #[derive(Clone, Debug)]
 pub struct CompletedTurn {
     /// Index of the engine that answered.
@@ -146,8 +145,8 @@ pub async fn at_rest(router: &Server) {
     }
 }
 
-/// Waits until exactly this number of requests is admitted. The request of a client that has left may be read late, and
-/// then holds a permit for a moment.
+/// Waits until the router admits exactly this number of requests at a time. The request of a client that has left may
+/// be read late, and then holds a permit for a moment.
 ///
 /// # Panics
 /// If a permit is lost or made up.

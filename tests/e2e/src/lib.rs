@@ -3,8 +3,10 @@
 //! The scenarios are in `tests/it`; their names state what the router does. [`fleet`] starts engines and a router;
 //! [`upstream`] is a worker that sends bytes only on the test's command; [`client`] speaks proper HTTP and can
 //! disconnect, [`raw`] writes arbitrary bytes; [`talk`] builds conversations; [`log`] captures the log; [`wait`]
-//! waits for a condition with a deadline, so that no test relies on sleeping; [`child`] runs a part as a process;
-//! [`replies`] compares a stream with the engine's, byte for byte.
+//! waits for a condition with a deadline, so that no test relies on sleeping; [`child`] runs an engine or a router as a
+//! process; [`replies`] compares a stream with the engine's, byte for byte; [`metrics`] parses the router's metrics.
+//! [`changeable`], [`silent`] and [`publisher`] are an engine whose models change, a worker that becomes unreachable,
+//! and a hostile publisher of cache events.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,14 +8,10 @@ pub struct Page {
     samples: Vec<Sample>,
 }
 
-/// One sample.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The metric's name.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 

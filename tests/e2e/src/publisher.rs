@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 /// The bytes sent on each connection.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// Sent first.
+    /// Bytes sent first.
     pub opening: Vec<u8>,
-    /// Sent repeatedly until the connection ends; empty: nothing.
+    /// Bytes sent repeatedly after that, until the connection ends; none if empty.
     pub then: Vec<u8>,
     /// Pause before each repetition.
     pub pause: Duration,
@@ -24,7 +24,7 @@ pub struct Script {
 /// A publisher that follows a script.
 #[derive(Debug)]
 pub struct Hostile {
-    /// Its endpoint, `tcp://host:port`.
+    /// Endpoint, as `tcp://host:port`.
     pub endpoint: String,
     seen: Arc<Seen>,
     accepting: JoinHandle<()>,
@@ -91,14 +91,14 @@ impl Hostile {
         self.seen.ended.load(Ordering::Relaxed)
     }
 
-    /// Returns the most bytes that a connection accepted before it ended.
+    /// Returns the most bytes sent on a connection that has ended.
     #[must_use]
     pub fn longest(&self) -> u64 {
         self.seen.longest.load(Ordering::Relaxed)
     }
 }
 
-/// Runs the script on a connection. Returns the number of bytes that the peer accepted.
+/// Runs the script on a connection. Returns the number of bytes sent in complete writes.
 async fn play(mut stream: TcpStream, script: &Script) -> u64 {
     if stream.write_all(&script.opening).await.is_err() {
         return 0;

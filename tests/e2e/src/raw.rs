@@ -13,11 +13,9 @@ use crate::wait::within;
 /// A response, read according to RFC 9112.
 #[derive(Clone, Debug)]
 pub struct RawAnswer {
-    /// The status.
     pub status: u16,
-    /// The header fields; names in lower case.
+    /// Header fields; names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -97,7 +95,7 @@ impl Wire {
         }
     }
 
-    /// Waits until the peer closes. Returns whether it sent nothing more.
+    /// Waits until the peer closes the connection. Returns whether nothing more was received.
     pub async fn closes(&mut self) -> bool {
         let mut more = Vec::new();
         // A reset counts as a close.

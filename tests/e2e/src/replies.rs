@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::client::{self, CHAT};
 use crate::talk::{ask, words};
 
-/// Returns a request of this shape: the number of words of the question and of tokens of the streamed reply.
+/// Returns a request for a streamed reply of `reply` tokens to a question of `question` words.
 #[must_use]
 pub fn body(reply: u64, question: u64) -> String {
     ask(
@@ -20,7 +20,7 @@ pub fn body(reply: u64, question: u64) -> String {
     .to_string()
 }
 
-/// Returns the reply to the request with this id, without its id and creation time.
+/// Returns the reply to the request with this id, without creation time and with a constant id.
 #[must_use]
 pub fn timeless(reply: &[u8], id: &str) -> String {
     let text = String::from_utf8_lossy(reply).replace(&format!("chatcmpl-{id}"), "ID");
@@ -34,7 +34,7 @@ pub fn timeless(reply: &[u8], id: &str) -> String {
     out + rest
 }
 
-/// Fetches an engine's reply to a shape, without its id and creation time.
+/// Fetches an engine's reply to [`body`], as [`timeless`] returns it.
 ///
 /// # Panics
 /// If the reply is incomplete.

@@ -8,13 +8,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A connection on loopback that takes longer will not be accepted.
+/// Time after which a pending connection on loopback counts as not accepted.
 const TAKEN_WITHIN: Duration = Duration::from_millis(300);
 
 /// A worker that answers probes until it becomes unreachable.
 #[derive(Debug)]
 pub struct Silent {
-    /// The address that it listens on.
+    /// Listen address.
     pub address: SocketAddr,
     speaks: watch::Sender<bool>,
     accepting: JoinHandle<TcpListener>,

@@ -1,6 +1,7 @@
 //! A scripted worker that sends bytes only on the test's command.
 //!
-//! It answers probes by itself. Any other request is passed to the test as an [`Exchange`], which owns the connection.
+//! Probes are answered without the test. Any other request is passed to the test as an [`Exchange`], which owns the
+//! connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::wait::within;
 /// A scripted worker. Dropping it closes its port.
 #[derive(Debug)]
 pub struct Upstream {
-    /// The address that it listens on.
+    /// Listen address.
     pub address: SocketAddr,
     exchanges: mpsc::Receiver<Exchange>,
     well: Arc<AtomicBool>,
@@ -32,7 +33,7 @@ type Says = Arc<[(&'static str, &'static str)]>;
 pub struct Exchange {
     /// Request line and header fields.
     pub head: String,
-    /// The body.
+    /// Body, as far as it was received.
     pub body: Vec<u8>,
     stream: TcpStream,
 }
@@ -47,7 +48,7 @@ impl Upstream {
     /// Starts a worker on a free port.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no free port.
     pub async fn start() -> Self {
         Self::saying(&[]).await
     }
@@ -95,7 +96,7 @@ impl Upstream {
         self.early.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the next request.
+    /// Waits for the next request, and returns it.
     ///
     /// # Panics
     /// If none comes.

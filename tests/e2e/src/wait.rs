@@ -7,7 +7,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval of a condition.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Returns the result of `work`.
+/// Waits for `work`, and returns its result.
 ///
 /// # Panics
 /// If it is not ready before the deadline.

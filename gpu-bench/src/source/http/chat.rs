@@ -100,7 +100,7 @@ impl Client {
         self.in_time(self.exchange(ask, || ())).await
     }
 
-    /// Does what [`Client::chat`] does, and calls `begun` at the first content. Fails as it does.
+    /// Sends a prompt as [`Client::chat`] does, and calls `begun` at the first content. Fails as [`Client::chat`] does.
     pub async fn chat_and_tell(&self, ask: Ask<'_>, begun: impl FnOnce()) -> Result<Answer, ProbeError> {
         self.in_time(self.exchange(ask, begun)).await
     }

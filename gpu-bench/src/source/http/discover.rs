@@ -117,7 +117,7 @@ fn cache_config(page: &str, facts: &mut Facts) {
 pub struct Load {
     /// Running and waiting requests.
     pub requests: f64,
-    /// Requests finished since its start, if reported.
+    /// Requests finished since the worker's start, if reported.
     pub finished: Option<f64>,
 }
 

@@ -35,7 +35,7 @@ pub struct Worker {
     nonce: u64,
     /// Number of texts sent once.
     named: u64,
-    /// Tokens of the chat template around a message, and tokens per generated word.
+    /// Tokens of the chat template around a message.
     overhead: f64,
     tokens_per_word: f64,
     primed: HashSet<u64>,
@@ -200,7 +200,8 @@ impl Worker {
         }
     }
 
-    /// Returns whether requests of others have ended since `before`, beyond `own` of ours, or are in progress.
+    /// Returns whether requests of others have ended since `before`, or are in progress. `own` is the number of own
+    /// requests that have ended since then.
     async fn others_since(&self, before: Option<Load>, own: f64) -> Result<bool, SourceError> {
         let Some(before) = before else {
             return Ok(false);

@@ -13,7 +13,7 @@ use crate::ids::PrefixHash;
 #[derive(Debug, Default)]
 pub(super) struct Names(HashTable<u32>);
 
-/// Hashes from external chains may be small numbers.
+/// Returns the table's hash of a piece, since piece hashes from external chains may be small numbers.
 fn spread(hash: PrefixHash) -> u64 {
     FxBuildHasher.hash_one(hash)
 }

@@ -1,4 +1,4 @@
-//! Checks an estimator that an earlier process has written.
+//! Checks of an estimator that an earlier process has written.
 
 use super::{LearnedCost, MEASURED, PAIRS, TOKENS, diagonal};
 use crate::cost::PrefillCost;
@@ -9,8 +9,8 @@ const MOST: f64 = 1e12;
 const ROUNDING: f64 = 1e-6;
 
 impl LearnedCost {
-    /// Returns the estimator if observations can have led to its numbers. A covariance that is none becomes that of a
-    /// measured prior, so that the next responses count for more.
+    /// Returns the estimator if observations can have led to its numbers. An invalid covariance is replaced by that of
+    /// a measured prior, so that the next responses count for more.
     #[must_use]
     pub fn checked(mut self) -> Option<Self> {
         let spread = (0.0..=1e9).contains(&self.spread);

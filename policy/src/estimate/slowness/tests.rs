@@ -35,7 +35,7 @@ impl Watched {
         worker
     }
 
-    /// Lets time pass during which the worker costs so many times as much as at first. Returns whether it is slow.
+    /// Lets time pass during which the worker's cost is `times` the initial one. Returns whether the worker is slow.
     fn run(&mut self, seconds: f64, times: f64) -> bool {
         self.run_beside(seconds, times, 1.0)
     }

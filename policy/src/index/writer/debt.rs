@@ -18,7 +18,7 @@ const MERGES_A_WRITE: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Debt {
-    /// Runs with debt, and some already paid.
+    /// Runs with debt, and some whose debt is paid.
     runs: VecDeque<u32>,
     pub(super) keys: u64,
     pub(super) merges: Vec<u32>,
@@ -35,7 +35,7 @@ impl Debt {
 }
 
 impl Writer {
-    /// Returns the keys after the run's end that are still in the locator.
+    /// Returns the number of keys after the run's end that are still in the locator.
     pub(super) fn owed(&self, run: u32) -> u32 {
         self.pool.line(run).high(CHILDREN)
     }

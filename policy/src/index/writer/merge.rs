@@ -79,7 +79,7 @@ impl Writer {
         self.mergeable.push(kept);
     }
 
-    /// Gives the record that stays the place of both in the tree and in the order of use.
+    /// Moves the remaining record to the place of both in the tree and in the order of use.
     fn replace(&mut self, upper: u32, lower: u32, keep_upper: bool) {
         self.disown(lower);
         if keep_upper {

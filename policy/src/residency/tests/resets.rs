@@ -1,4 +1,4 @@
-//! Caches that are cleared without notice, and what only looks like it.
+//! Caches that are cleared without notice, and traffic that only looks like it.
 
 use std::collections::VecDeque;
 
@@ -269,7 +269,7 @@ fn a_hit_between_two_losses_refutes_the_first() {
     assert!(chains.iter().all(|chain| bench.holds(chain)));
 }
 
-/// Prompts that found less than believed, since one last found what was not used in between.
+/// Prompts that found less than believed, since a prompt last found a piece not used in between.
 #[derive(Default)]
 pub(super) struct Losses {
     pub(super) count: usize,
@@ -290,8 +290,8 @@ impl Losses {
 }
 
 proptest! {
-    /// A cache of which the mirror knows at least half the size: what a report removes and the worker still holds was
-    /// removed after three losses without a survivor.
+    /// Where the mirror has at least half the size of the cache, a report removes pieces that the worker still holds
+    /// only after three losses without a survivor.
     #[test]
     fn evictions_are_not_taken_for_a_reset(
         turns in prop::collection::vec((0..12_u8, 1..6_usize), 1..80),

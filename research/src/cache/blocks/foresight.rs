@@ -5,7 +5,7 @@
 //! weigh the same and those just served compete with the rest, so this is Belady's rule for pages (1966), which is
 //! optimal: a property test compares it with an exact dynamic programme.
 //!
-//! Tail-Optimized Belady first evicts what lies past the budget `(input − ξ)⁺` of the turn that uses it next: such a
+//! Tail-Optimized Belady first evicts blocks past the budget `(input − ξ)⁺` of the turn that uses them next: such a
 //! block spares that turn no excess, and is resident again after it. For conversations that share nothing this is the
 //! optimum of TEL ([`super::super::to_belady`]). With sharing it is a heuristic: it does not weigh a block that is free
 //! for its next user, but kept for a useful child, against two useful blocks elsewhere.
@@ -20,11 +20,11 @@ const NEVER: u32 = u32::MAX;
 /// The next use of every block of a whole trace. Four bytes per block and turn.
 #[derive(Clone, Debug, Default)]
 pub struct Foresight {
-    /// By turn: the start of its blocks in `next`, and the tokens of its prompt.
+    /// By turn: the start of the turn's blocks in `next`, and the tokens of the turn's prompt.
     turns: Vec<(usize, Tokens)>,
     /// By turn and block: the next turn that uses the block.
     next: Vec<u32>,
-    /// By block, during construction: its last use, as an index into `next`.
+    /// By block, during construction: the last use, as an index into `next`.
     last: FxHashMap<PrefixHash, usize>,
 }
 

@@ -56,7 +56,7 @@ struct Checkpoint {
     served: u64,
 }
 
-/// Utility, then age; within one turn the deeper goes first.
+/// Key of a checkpoint in the order of eviction: utility, then age; within one turn the deeper goes first.
 type Standing = (Rank, u64, Reverse<u32>);
 
 impl HybridBlocks {
@@ -86,7 +86,7 @@ impl HybridBlocks {
         self.held.saved as usize
     }
 
-    /// Returns where a chain can be resumed, in blocks from its beginning, ascending.
+    /// Returns the points at which a chain can be resumed, in blocks from the chain's beginning, ascending.
     pub fn resumable(&self, chain: &[PrefixHash]) -> Vec<usize> {
         self.held.resumable(chain).collect()
     }

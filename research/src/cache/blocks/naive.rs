@@ -73,7 +73,7 @@ impl<T> List<T> {
     }
 }
 
-/// Group, value, turn, uses.
+/// Score of a block: group, value, turn and number of uses.
 type Scored = (usize, f64, u64, u32);
 
 pub(super) struct NaiveScored<S> {

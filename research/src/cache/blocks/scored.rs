@@ -23,11 +23,11 @@ use policy::units::{Millis, Tokens};
 /// A block that a turn used.
 #[derive(Clone, Copy, Debug)]
 pub struct Used {
-    /// Tokens before it.
+    /// Tokens of the chain before the block.
     pub begin: Tokens,
-    /// Tokens up to and including it.
+    /// Tokens of the chain up to and including the block.
     pub end: Tokens,
-    /// Turns that used it since it became resident, this one included.
+    /// Turns that used the block since it became resident, this one included.
     pub times: u32,
 }
 
@@ -41,7 +41,7 @@ pub trait Score {
         0
     }
 
-    /// Returns the value of a block of this turn until its next use: its position within its group.
+    /// Returns the value of a block of this turn until the block's next use: a position within the group.
     fn value(&self, block: Used) -> f64;
 
     /// Returns the current worth of a block, comparable between groups. Never falls as `value` rises.
@@ -79,11 +79,11 @@ struct Place {
     value: f64,
     served: u64,
     times: u32,
-    /// Number of running sequences that hold it.
+    /// Number of running sequences that hold the block.
     pins: u32,
 }
 
-/// Rank, age, depth; the least is evicted first.
+/// Key of a leaf in the order of eviction: rank, age, depth. The least is evicted first.
 type Key = (Rank, u64, Reverse<u32>, SlotId);
 
 /// A cache of shared blocks under a score.

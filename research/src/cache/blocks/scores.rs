@@ -98,7 +98,8 @@ impl Score for Excess {
     }
 }
 
-/// Furthest next use first ([`super::super::belady`]), after what the next use will not miss ([`super::foresight`]).
+/// Furthest next use first ([`super::super::belady`]), after blocks that the next use will not miss
+/// ([`super::foresight`]).
 #[derive(Clone, Debug)]
 pub(super) struct Hindsight {
     foresight: Arc<Foresight>,

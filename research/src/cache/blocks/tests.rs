@@ -1,4 +1,4 @@
-//! Shared by the tests of block caches: chains of a small tree, and turns that use them.
+//! Helpers of the tests of block caches: chains of a small tree, and turns that use them.
 
 mod hindsight;
 mod hybrid;

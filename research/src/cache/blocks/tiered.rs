@@ -36,7 +36,7 @@ struct Level {
     tier: Tier,
     size: u64,
     used: u64,
-    /// Blocks here without a child here.
+    /// Blocks of this tier without a child in it.
     edges: BTreeSet<Key>,
     free: BTreeSet<Key>,
 }

@@ -9,7 +9,7 @@ use policy::ids::PrefixHash;
 /// A block's number. Stable while it is resident.
 pub(super) type SlotId = u32;
 
-/// Age, depth; the least goes first.
+/// Key of a block in the order of eviction: age, depth. The least goes first.
 pub(super) type Key = (u64, Reverse<u32>, SlotId);
 
 const NONE: SlotId = SlotId::MAX;

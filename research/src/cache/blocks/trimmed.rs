@@ -15,12 +15,13 @@ use super::{BlockPolicy, blocks_of_tree};
 use policy::ids::PrefixHash;
 use policy::units::Tokens;
 
-/// What an overflowing cache does before LRU.
+/// The trimming of an overflowing cache before LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Takes one block from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until it fits.
+    /// One block is taken from each turn's leaf at or past its budget (`≥`, as printed), oldest first, until the cache
+    /// fits.
     OneEach,
-    /// Takes every block past its budget.
+    /// Every block past its budget is taken.
     AllFree,
 }
 

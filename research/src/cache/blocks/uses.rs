@@ -55,17 +55,18 @@ impl Uses {
     }
 }
 
-/// Below every turn's number, and far enough apart from all of them to stay exact.
+/// Value of a block past the budget of its next turn, before that turn's number is subtracted: below the value of every
+/// block within a budget, and exact after the subtraction.
 const FREE: f64 = -1e12;
 
-/// The score of hindsight.
+/// The score of the hindsight policies.
 #[derive(Clone, Debug)]
 pub struct Upcoming {
     uses: Arc<Uses>,
-    /// By turn: the tokens of its prompt that it cannot miss without excess. `None` to count every use alike.
+    /// By turn: the tokens of the prompt that the turn cannot miss without excess. `None` to count every use alike.
     budgets: Option<Vec<Tokens>>,
     passed: Vec<bool>,
-    /// Every turn before this one has passed.
+    /// Number of the first turn that has not passed.
     low: u32,
 }
 
@@ -96,7 +97,7 @@ impl Upcoming {
 impl Score for Upcoming {
     fn turn(&mut self, _: &Served) {}
 
-    /// Renewed before it is compared.
+    /// Returns the lowest value, which is renewed before any comparison.
     fn value(&self, _: Used) -> f64 {
         f64::NEG_INFINITY
     }

@@ -44,9 +44,9 @@ pub(in crate::cache) struct Tuning<C: Tunable> {
 
 #[derive(Clone, Debug)]
 enum Phase<C, R> {
-    /// The weight is given.
+    /// The weight is given, and never tuned.
     Off,
-    /// Nothing was evicted yet, in this many turns.
+    /// Nothing has been evicted yet, in this many turns.
     Filling(usize),
     Window {
         snapshot: Box<C>,
@@ -113,7 +113,7 @@ impl<C: Tunable> Phase<C, C::Record> {
     }
 }
 
-/// Returns the weight that saves most, where a greater one must exceed the margin.
+/// Returns the weight that saves most tokens, where a greater weight must exceed the margin.
 fn best<C: Tunable>(snapshot: &C, records: &[C::Record]) -> f64 {
     let saved = |weight: f64| -> u64 {
         let mut cache = snapshot.clone();

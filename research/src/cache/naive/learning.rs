@@ -10,7 +10,7 @@ use policy::units::Tokens;
 pub(in crate::cache) struct NaiveWorkload {
     config: CacheConfig,
     habits: Habits,
-    /// Oldest first: conversation, class, last turn, resident tokens.
+    /// Conversation, class, last turn and resident tokens, oldest first.
     all: Vec<(ConversationId, usize, f64, u64)>,
 }
 
@@ -76,7 +76,7 @@ impl NaiveWorkload {
 pub(in crate::cache) struct NaiveFlops {
     config: CacheConfig,
     utility: Utility,
-    /// Oldest first: conversation, tokens before its state, worth.
+    /// Conversation, tokens before its state, and the state's worth, oldest first.
     all: Vec<(ConversationId, u64, Worth)>,
     windows: Option<(usize, usize)>,
     turns: usize,

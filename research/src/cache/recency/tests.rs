@@ -48,7 +48,7 @@ fn a_sweep_keeps_the_cursor_at_the_oldest_free_token() {
 #[derive(Default)]
 struct Naive {
     capacity: u64,
-    /// Conversation, resident tokens, budget.
+    /// Conversation, resident tokens and budget, oldest first.
     all: Vec<(u64, u64, u64)>,
 }
 

@@ -58,7 +58,8 @@ impl MarkedBlocks {
         cached
     }
 
-    /// Drops a chain from its end, up to blocks that others use; from there it is evict-first.
+    /// Drops a chain from its end, up to blocks that others use; the chain's blocks from there on are marked
+    /// evict-first.
     fn drop_unused(&mut self, chain: &[PrefixHash]) {
         let resident = self.cache.resident(chain);
         for &hash in chain[..resident].iter().rev() {

@@ -53,7 +53,7 @@ pub(super) const WEIGHT_CELLS: [usize; 4] = [1, 5, 6, 10];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Contender {
     Tail,
-    /// The same on engines that support priorities.
+    /// `tail` on engines that support priorities.
     TailPriority,
     TailLru,
     LeastTtft,
@@ -73,7 +73,7 @@ impl Contender {
         Self::RoundRobin,
     ];
 
-    /// The contenders of the plot. The default replaces the same rule on LRU, which only the table has.
+    /// Contenders of the plot: all but [`Self::TailLru`], which only the table has.
     pub(super) const DRAWN: [Self; 6] = [
         Self::TailPriority,
         Self::Tail,

@@ -11,7 +11,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Formats a response. `text` sees it with escaped control characters.
+    /// Formats a response. `text` receives the response with escaped control characters.
     pub(super) fn new(json: Value, text: impl FnOnce(&Value) -> String) -> Self {
         let text = text(&printable_json(&json));
         Self { json, text }

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::format::{list, plain, text, time};
 use super::policy::settings::differences;
 
-/// Most differences that are shown of one change.
+/// Maximum number of differences shown per change.
 const MOST: usize = 8;
 
-/// Operations as a change that was made and as one that was refused. `{}` is the target.
+/// Operations, worded as a change that was made and as one that was refused. `{}` is the target.
 const OPERATIONS: &[(&str, &str, &str)] = &[
     ("policy.put", "changed the policy", "change the policy"),
     (
@@ -61,7 +61,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("log.put", "changed the log level", "change the log level"),
 ];
 
-/// Formats the log, with what each change changed, or why it was refused, below its sentence.
+/// Formats the log: a sentence per entry, with the changed settings below it.
 pub(super) fn audit(answer: &Value) -> String {
     let mut out = String::new();
     for entry in list(answer, "entries") {
@@ -81,7 +81,8 @@ pub(super) fn audit(answer: &Value) -> String {
     }
 }
 
-/// Says who changed what and why: `alice cordoned gpu-1: its fan is loud`.
+/// Formats an entry as a sentence, with the reason of the change or of its refusal: `alice cordoned gpu-1: its fan is
+/// loud`.
 fn sentence(entry: &Value) -> String {
     let (who, action, target) = (
         text(&entry["who"], "name"),

@@ -14,29 +14,29 @@ use serde_json::Value;
 use super::answer::printable_json;
 use crate::bounded::{self, FetchError, Fetched, Limits, fetch, open};
 
-/// Of an answer to a GET.
+/// Limits of the response to a GET.
 const READ: Limits = Limits {
     time: Duration::from_secs(5),
     bytes: 16 << 20,
 };
-/// Of an answer to a change or a preview, which the router works on for 20 s at most.
+/// Limits of the response to a change or a preview, on which the router works for at most 20 s.
 const CHANGE: Limits = Limits {
     time: Duration::from_secs(40),
     ..READ
 };
-/// Of a metrics page.
+/// Limits of a metrics page.
 const TEXT: Limits = Limits {
     bytes: 64 << 20,
     ..READ
 };
-/// Of a capture's turns.
+/// Limits of a capture's turns.
 const TURNS: Limits = Limits {
     time: Duration::from_secs(300),
     bytes: 512 << 20,
 };
 /// Longest silence of the event stream: three of the router's keep-alives.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Longest event.
+/// Longest event, in bytes.
 const EVENT_BYTES: usize = 1 << 20;
 
 /// The address and the credentials of a router.
@@ -229,7 +229,7 @@ impl Follow {
     }
 }
 
-/// Escapes text for use as one path segment.
+/// Escapes text for use as one path segment or query value.
 pub(super) fn escaped(text: &str) -> String {
     let escaped: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
     escaped.replace('+', "%20")

@@ -84,7 +84,7 @@ fn because(now: &Value, key: &str) -> String {
     now[key].as_str().map_or(String::new(), |why| format!(": {why}"))
 }
 
-/// Lists the members of an event of another version.
+/// Lists the members of an event that this version does not know.
 fn listed(now: &Value) -> String {
     match now.as_object() {
         Some(entries) => {

@@ -65,7 +65,7 @@ pub(super) enum Policy {
         #[arg(long)]
         anyway: bool,
     },
-    /// What the shadow policy would have done.
+    /// The shadow policy: where it would have sent the turns.
     Shadow,
     /// Evaluate a policy on live traffic without routing by it.
     ShadowSet {

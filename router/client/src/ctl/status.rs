@@ -93,7 +93,7 @@ fn overload(answer: &Value) -> String {
     )
 }
 
-/// Formats what became of prompt tokens that could have been cached.
+/// Formats the prompt tokens that were available, captured and delivered, with their verdict.
 fn hits(hits: &Value) -> String {
     let all = number(hits, "prompt_tokens");
     let mut table = Table::new(&[

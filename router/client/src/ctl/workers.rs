@@ -10,7 +10,7 @@ use super::answer::Answer;
 use super::client::{Client, escaped};
 use super::pair;
 
-/// Workers per page of the list, and pages at most.
+/// Workers per page of the list.
 const PAGE: usize = 1_000;
 const PAGES: usize = 66;
 const LOOK: Duration = Duration::from_millis(500);
@@ -21,14 +21,14 @@ pub(super) enum Workers {
     List,
     /// One worker.
     Show {
-        /// Its name.
+        /// The worker's name.
         name: String,
     },
     /// Add a worker to the fleet, until it is removed or the router stops.
     Add {
-        /// Its base URL, without `/v1`.
+        /// The worker's base URL, without `/v1`.
         url: String,
-        /// Its name; by default the URL's host and port.
+        /// The worker's name; by default the URL's host and port.
         #[arg(long)]
         name: Option<String>,
         /// Other keys of `[[workers]]`, such as `capacity_tokens=500000 dialect=none`.

@@ -21,12 +21,12 @@ pub(super) mod workers;
 use super::facts::Worker;
 use super::verdict::Verdict;
 
-/// The verdict about a fact that an older router does not tell.
+/// Returns the verdict about a fact that an older router does not report.
 fn untold() -> Verdict {
     Verdict::unknown("this router does not tell it", "upgrade the router")
 }
 
-/// The verdict where the worker itself has not told a fact.
+/// Returns the verdict about a fact that could not be read from the worker itself.
 fn unreached(worker: &Worker) -> Verdict {
     if !worker.is_up() {
         return Verdict::unknown("it is not well", "see its health");

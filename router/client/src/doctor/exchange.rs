@@ -10,7 +10,7 @@ use super::facts::Offset;
 use crate::bounded::{FetchError, Fetched, Limits, fetch};
 use crate::unix_ms;
 
-/// Bounds of a request that an idle program answers at once.
+/// Bounds of a request that an idle server answers at once.
 const ASKED: Limits = Limits {
     time: Duration::from_secs(5),
     bytes: 2 << 20,

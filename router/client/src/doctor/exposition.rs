@@ -1,4 +1,4 @@
-//! Reads single figures of a metrics page.
+//! Reads single samples of a metrics page.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample<'a> {

@@ -14,15 +14,15 @@ pub struct Facts {
     pub(super) workers: Vec<Worker>,
     /// The newest turns that have ended, late or not.
     pub(super) turns: Vec<Turn>,
-    /// The objective of turns of no class.
+    /// The objective of turns without a class.
     pub(super) objective_ms: Option<f64>,
-    /// What the admin port did not answer, and why.
+    /// Paths that the admin port did not answer, each with the error.
     pub(super) unread: Vec<(&'static str, String)>,
     pub(super) configuration: Configuration,
     pub(super) replicas: Replicas,
     pub(super) discovery: Vec<Source>,
     pub(super) metrics: Option<String>,
-    /// `None` for an older router.
+    /// Prompt tokens by their state in caches; `None` for an older router.
     pub(super) hits: Option<Hits>,
     /// Overload of the fleet, while it lasts.
     pub(super) overload: Option<Overload>,
@@ -35,7 +35,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns what a worker's answers to turns show of its cache. `None` without turns that report it.
+    /// Returns the cached tokens that a worker's responses to turns report, in total. `None` if none reports them.
     pub(super) fn shown_by(&self, worker: &str) -> Option<Shown> {
         let turns = self.turns.iter().filter(|turn| turn.worker == worker);
         let reports = turns.filter_map(|turn| Some((turn.prompt_tokens(), turn.reported_cached?)));
@@ -54,7 +54,7 @@ impl Facts {
     }
 }
 
-/// What the router reports while its fleet is overloaded.
+/// The router's report of overload.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Overload {
@@ -108,10 +108,10 @@ pub(super) struct Worker {
     pub(super) events_stored: Option<u64>,
     pub(super) ready_since_unix_ms: Option<f64>,
     pub(super) foreign_requests: Option<u32>,
-    /// What the router knows of its engine.
+    /// Facts that the router knows about the worker's engine.
     #[serde(default)]
     pub(super) facts: Vec<EngineFact>,
-    /// What the worker itself says.
+    /// Facts read from the worker itself.
     #[serde(skip)]
     pub(super) direct: Direct,
 }
@@ -131,7 +131,7 @@ pub(super) struct EngineFact {
     pub(super) failing_for_s: Option<f64>,
 }
 
-/// How slow a worker is.
+/// The figures of a slow worker.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Slow {
     pub(super) factor: f64,
@@ -150,7 +150,8 @@ pub(super) struct Cost {
     pub(super) overhead_ms: f64,
 }
 
-/// Prompt tokens, and what became of them in caches.
+/// Prompt tokens: all, those that some ready worker held (available), the chosen one (captured), and those found cached
+/// (delivered).
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Hits {
     pub(super) prompt_tokens: u64,
@@ -249,24 +250,24 @@ pub(super) enum Engine {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Direct {
-    /// Why it cannot be reached from here.
+    /// Error with which the worker cannot be reached from this machine.
     pub(super) unreachable: Option<String>,
     pub(super) engine: Engine,
     pub(super) clock: Option<Offset>,
     pub(super) started_unix_ms: Option<f64>,
     pub(super) capacity_tokens: Option<u64>,
-    /// Whether its own settings switch prefix caching on.
+    /// Whether the worker's own settings switch prefix caching on.
     pub(super) caches_prefixes: Option<bool>,
-    /// Whether its own settings switch reports of cached tokens on.
+    /// Whether the worker's own settings switch reports of cached tokens on.
     pub(super) reports_cached_tokens: Option<bool>,
-    /// Whether it names a publisher of cache events.
+    /// Whether the worker names a publisher of cache events.
     pub(super) names_publisher: Option<bool>,
     /// Outcome of the two prompts; `None` if they were not sent.
     pub(super) prompts: Option<Result<[Prompt; 2], String>>,
 }
 
 impl Direct {
-    /// Keeps the latest of several readings: a busy server repeats an old `Date`, and shows none of the future.
+    /// Keeps the latest of several readings, since a busy server may repeat an old `Date`.
     pub(super) fn see_clock(&mut self, reading: Option<Offset>) {
         let later = |reading: &Offset| self.clock.is_none_or(|clock| reading.ms > clock.ms);
         self.clock = reading.filter(later).or(self.clock);
@@ -277,16 +278,16 @@ impl Direct {
 pub(super) struct Prompt {
     pub(super) took_ms: f64,
     pub(super) prompt_tokens: u64,
-    /// `None` if not reported.
+    /// Cached prompt tokens; `None` if not reported.
     pub(super) cached_tokens: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stream {
     pub(super) pieces: usize,
-    /// Moments at which content arrived.
+    /// Number of moments at which content arrived.
     pub(super) moments: usize,
-    /// From the first piece to the last.
+    /// Time from the first piece to the last.
     pub(super) spread_ms: f64,
     pub(super) took_ms: f64,
     /// The server and the proxies that the response names.

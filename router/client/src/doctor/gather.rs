@@ -17,7 +17,7 @@ use crate::unix_ms;
 /// Readings of the workers' queues: a request in transit is counted by one side only for a moment.
 const READINGS: usize = 3;
 const AT_ONCE: usize = 16;
-/// Turns that are judged.
+/// Maximum number of turns that are examined.
 const TURNS: usize = 200;
 
 /// Collects all facts about a router. Fails if the router cannot be reached, or does not list its workers.
@@ -102,7 +102,8 @@ async fn read_router(client: &Client, facts: &mut Facts) {
     }
 }
 
-/// Returns what is reported of a request that failed. A router that rejects it may be older.
+/// Returns the path and the error of a request without a response. A rejection does not count, since the router may be
+/// older.
 fn unread(path: &'static str, error: &anyhow::Error) -> Option<(&'static str, String)> {
     let failed = error.downcast_ref::<FetchError>()?;
     Some((path, failed.to_string()))

@@ -1,4 +1,4 @@
-//! The report: a table of workers and checks, then each finding with what to do.
+//! The report: a table of workers and checks, then each finding with its action.
 
 use std::collections::BTreeSet;
 
@@ -173,7 +173,7 @@ struct Group<'a> {
     first: &'a Finding,
     checks: Vec<&'static str>,
     workers: BTreeSet<&'a str>,
-    /// Whether all say the same of what was found.
+    /// Whether all findings have the same text.
     is_same: bool,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Group<'a> {
         self.first.worker.is_some() == finding.worker.is_some() && (same_check || same_cause)
     }
 
-    /// Returns whether both say to do the same, apart from the worker's name.
+    /// Returns whether both suggest the same action, apart from the worker's name.
     fn generic_action(&self, finding: &Finding) -> bool {
         let generic = |finding: &Finding| {
             let action = finding.action.clone().unwrap_or_default();
@@ -270,7 +270,7 @@ fn cut(name: &str, width: usize) -> String {
     name
 }
 
-/// Breaks text between words; a longer word has a line of its own. Control characters of foreign text are escaped.
+/// Breaks text between words; a word longer than the width has a line of its own. Escapes control characters.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -13,10 +13,10 @@ use crate::drive::answer::Answer;
 
 const TOKENS: u32 = 32;
 
-/// Why there was no stream.
+/// The reason why there was no stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StreamError {
-    /// The clients' URL answers with this status what does not depend on streams.
+    /// The clients' URL answered GET /v1/models with this status.
     #[error("GET /v1/models answered {0}")]
     Unserved(StatusCode),
     #[error("{0}")]

@@ -51,7 +51,7 @@ fn worker(name: &str) -> Worker {
     worker
 }
 
-/// Returns prompt tokens: all, available, captured and delivered.
+/// Returns hits with these prompt tokens: all, available, captured and delivered.
 fn hits([prompt, available, captured, delivered]: [u64; 4]) -> Option<Hits> {
     Some(Hits {
         prompt_tokens: prompt,
@@ -99,7 +99,7 @@ fn healthy() -> Facts {
     }
 }
 
-/// The findings other than plain `ok`, as `check status`, and `check note`.
+/// Returns the findings other than plain `ok`, as `check status` or `check note`.
 fn found(facts: &Facts) -> Vec<String> {
     let findings = diagnose(facts).findings;
     let other = findings

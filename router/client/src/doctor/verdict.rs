@@ -1,23 +1,23 @@
 use serde::Serialize;
 
-/// How it stands with what a check looks at.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Nothing is wrong.
+    /// The check found nothing wrong.
     Ok,
-    /// A fact is missing.
+    /// A fact that the check needs is missing.
     Unknown,
-    /// It works, but less well than it could.
+    /// The examined part works, but less well than it could.
     Warning,
-    /// It does not work as intended.
+    /// The examined part does not work as intended.
     Problem,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) status: Status,
-    /// What was found, as a sentence without its full stop.
+    /// The observation, as a sentence without its full stop.
     pub(super) found: String,
     pub(super) action: Option<String>,
 }
@@ -31,7 +31,7 @@ impl Verdict {
         }
     }
 
-    /// Something that is not wrong but could be otherwise.
+    /// Creates a verdict of nothing wrong that suggests an action nevertheless.
     pub(super) fn note(found: impl Into<String>, action: impl Into<String>) -> Self {
         Self {
             status: Status::Ok,
@@ -68,15 +68,14 @@ impl Verdict {
 /// The result of a check, with its name and the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The check.
+    /// Name of the check.
     pub check: &'static str,
-    /// The worker; `null` for a check of the router.
+    /// Name of the worker; `null` for a check of the router.
     pub worker: Option<String>,
-    /// The result.
     pub status: Status,
-    /// What was found.
+    /// The observation, as a sentence without its full stop.
     pub found: String,
-    /// What to do; `null` if nothing.
+    /// The suggested action; `null` if there is none.
     pub action: Option<String>,
 }
 
@@ -96,7 +95,7 @@ impl Finding {
         }
     }
 
-    /// Returns whether nothing is wrong, but there is something to consider.
+    /// Returns whether nothing is wrong, but an action is suggested.
     pub fn is_note(&self) -> bool {
         self.status == Status::Ok && self.action.is_some()
     }

@@ -1,4 +1,4 @@
-//! What a worker says of itself, and the two identical prompts.
+//! Facts read from a worker itself, and the two identical test prompts.
 
 use std::process;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,8 +18,8 @@ use simulator::fleet::mix;
 /// Words of the prompt. Random words are one to three tokens each.
 const WORDS: u64 = 500;
 
-/// Asks a worker for what it says of itself, and sends the prompts if they are wanted, and it is healthy and has not
-/// shown by its answers to turns that it caches prefixes.
+/// Reads a worker's facts. Sends the test prompts if they are allowed, the worker is healthy, and its responses to
+/// turns have not shown that it caches prefixes.
 pub(super) async fn run(
     http: &reqwest::Client,
     worker: &Worker,
@@ -147,10 +147,10 @@ impl Link<'_> {
     }
 }
 
-/// Why a prompt has no answer.
+/// The reason why a prompt has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum PromptError {
-    /// The server answered that it does not take it.
+    /// The server refused the prompt.
     #[error("{0}")]
     Refused(String),
     #[error("{0}")]
@@ -166,7 +166,7 @@ fn read_prompt(answer: &Value, took: Duration) -> Prompt {
     }
 }
 
-/// Returns random words that no other run and no other worker is sent.
+/// Returns random words, different for each run and each worker.
 fn prompt(number: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let words = Words::new(mix(now.as_nanos() as u64) ^ u64::from(process::id()));
@@ -213,7 +213,7 @@ fn read_server_info(direct: &mut Direct, info: &Value, rank: Option<u32>) {
         .or(direct.capacity_tokens);
 }
 
-/// Reads vLLM's answer, which has a publisher by rank.
+/// Returns whether any rank in vLLM's answer has a publisher.
 fn names_publisher(sources: &Value) -> bool {
     let mut ranks = sources.as_object().into_iter().flatten();
     ranks.any(|(_, source)| source["enable_kv_cache_events"] == true && source["publisher"] == "zmq")

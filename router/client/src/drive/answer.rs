@@ -20,7 +20,7 @@ pub struct Usage {
 #[derive(Debug, Default)]
 pub struct Answer {
     events: sse::Events,
-    /// The text so far.
+    /// The text received so far, without reasoning.
     pub text: String,
     /// Time of the first piece of content.
     pub first_token: Option<Duration>,

@@ -6,7 +6,7 @@ use super::plan::Step;
 use super::text::{Words, first_words};
 use simulator::fleet::mix;
 
-/// The messages so far.
+/// The messages of a conversation so far.
 #[derive(Debug)]
 pub struct Chat {
     id: u64,
@@ -87,7 +87,7 @@ impl Chat {
         Bytes::from(body)
     }
 
-    /// Keeps the first `history` tokens; returns how many there were to keep.
+    /// Keeps the first `history` tokens and returns their number, which is smaller if there were fewer.
     fn keep(&mut self, history: u64) -> u64 {
         let mut room = history;
         for at in 0..self.messages.len() {

@@ -23,7 +23,7 @@ const MAX_STREAM_BYTES: usize = 64 << 20;
 /// Longest error text that is kept.
 const DETAIL_CHARS: usize = 300;
 
-/// Why a turn has no complete response.
+/// The reason why a turn has no complete response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Failure {
     /// The connection could not be established, or broke before the response began.
@@ -32,7 +32,7 @@ pub enum Failure {
     Timeout,
     /// The status was not 200.
     Status(u16),
-    /// The stream contained an event that is not a chunk.
+    /// The stream contained an event that is not a chunk, or was too long.
     Malformed,
     /// The stream contained an error.
     Reported,
@@ -71,7 +71,7 @@ pub struct Exchange {
     pub failure: Option<Failure>,
     /// The error text of the failure.
     pub detail: Option<String>,
-    /// From the intended send time to the end.
+    /// Time from the intended send time to the end.
     pub took: Duration,
 }
 

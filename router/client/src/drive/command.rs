@@ -185,7 +185,7 @@ fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Waits for a run, and says now and then how far it is where standard error is no terminal and shows no bar.
+/// Waits for a run. Prints its progress at intervals if standard error is not a terminal, and so shows no bar.
 async fn told_of(bar: &ProgressBar, run: impl Future<Output = Samples>) -> Samples {
     let mut run = std::pin::pin!(run);
     let mut ticks = tokio::time::interval(TELL_INTERVAL);

@@ -14,7 +14,7 @@ pub struct Plan {
     pub turns: usize,
     /// Number of turns after the warm-up, which are counted.
     pub counted: usize,
-    /// Tokens per block, if turns have blocks.
+    /// Tokens per block of the trace; 1 if it has no blocks.
     pub block_size: u64,
     /// Time of the last turn.
     pub span: Duration,
@@ -23,18 +23,18 @@ pub struct Plan {
 /// One conversation.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Its id in the trace.
+    /// Id of the conversation in the trace.
     pub id: u64,
-    /// Its turns in order.
+    /// The conversation's turns, in order.
     pub steps: Vec<Step>,
 }
 
 /// One turn of a conversation.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its scheduled time, from the start of the replay.
+    /// Scheduled time of the turn, from the start of the replay.
     pub at: Duration,
-    /// Whether it is after the warm-up.
+    /// Whether the turn comes after the warm-up.
     pub counted: bool,
     /// Tokens of the prompt that earlier turns contain.
     pub history: u64,

@@ -14,7 +14,7 @@ const LATE_MS: f64 = 5.0;
 /// The replay's parameters and the results of each target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The trace's file.
+    /// The trace's file or generator.
     pub trace: String,
     /// Speed-up over the trace's pace.
     pub speed: f64,
@@ -22,7 +22,7 @@ pub struct Report {
     pub turns: usize,
     /// Turns per run after the warm-up.
     pub counted: usize,
-    /// Rounds. Each round runs every target once, in order.
+    /// Number of rounds, each of which runs every target once, in order.
     pub rounds: usize,
     /// Seed of the generated text.
     pub seed: u64,
@@ -37,9 +37,9 @@ pub struct Report {
 /// One target's runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
-    /// Its name.
+    /// Name of the target.
     pub name: String,
-    /// Its base URL or URLs.
+    /// Base URLs of the target, separated by commas.
     pub url: String,
     /// The median of each figure over the rounds that measured it.
     pub median: Map<String, Value>,

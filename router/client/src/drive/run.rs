@@ -17,7 +17,7 @@ use super::plan::{Plan, Script, Step};
 use super::text::Words;
 use simulator::fleet::mix;
 
-/// How long before its time a turn's body is built. Bounds the number of waiting bodies.
+/// Time before a turn's send time at which its body is built. Bounds the number of waiting bodies.
 const AHEAD: Duration = Duration::from_millis(250);
 
 /// Settings of a run.
@@ -31,7 +31,7 @@ pub struct Settings {
     pub session: bool,
     /// Seed of the generated text. Differs between runs that may share a cache.
     pub seed: u64,
-    /// Most turns in flight, to protect the generator's machine; not part of the workload.
+    /// Maximum number of turns in flight, to protect the generator's machine; not part of the workload.
     pub concurrency_limit: usize,
 }
 
@@ -46,11 +46,11 @@ impl Settings {
 /// The measurements of one turn.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Whether it is after the warm-up.
+    /// Whether the turn comes after the warm-up.
     pub counted: bool,
-    /// Whether it waited for its predecessor's response.
+    /// Whether the turn waited for its predecessor's response.
     pub held: bool,
-    /// How late it was sent, in milliseconds.
+    /// Delay of the turn behind its intended send time, in milliseconds.
     pub lag_ms: f64,
     /// Milliseconds from the intended send time to the first content, if there was any.
     pub ttft_ms: Option<f64>,
@@ -69,11 +69,11 @@ pub struct Sample {
 /// The measurements of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// One per turn, in the order of their ends.
+    /// One sample per ended turn, in the order of their ends.
     pub turns: Vec<Sample>,
     /// Turns delayed by the concurrency limit.
     pub limited: u64,
-    /// From the time of the first turn to the end of the last one.
+    /// Time from the first turn to the end of the run.
     pub wall: Duration,
 }
 

@@ -61,7 +61,7 @@ pub fn percentile(sorted: &[f64], share: f64) -> f64 {
 /// counted turns with a complete response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
-    /// Turns sent, including the warm-up.
+    /// Turns that ended, including the warm-up.
     pub turns: usize,
     /// Turns after the warm-up.
     pub counted: usize,
@@ -98,9 +98,9 @@ pub struct Run {
     pub held: u64,
     /// Turns delayed by the concurrency limit.
     pub limited: u64,
-    /// From the time of the first turn to the end of the last one.
+    /// Seconds from the first turn to the end of the run.
     pub wall_s: f64,
-    /// Processor time of this generator, if the platform reports it.
+    /// Processor time of this generator in seconds, if the platform reports it.
     pub cpu_s: Option<f64>,
 }
 

@@ -14,7 +14,7 @@ pub struct Target {
     pub bases: Vec<String>,
 }
 
-/// The target cannot be parsed.
+/// The error for a target that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not a valid target; expected a url such as http://127.0.0.1:8080, or name=url, or name=url,url"

@@ -36,7 +36,7 @@ enum Reply {
     Floods,
 }
 
-/// The requests received: body and session.
+/// The body and session of each request received.
 type Seen = Arc<Mutex<Vec<(Value, Option<String>)>>>;
 
 struct Endpoint {

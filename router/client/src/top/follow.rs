@@ -40,7 +40,7 @@ impl Drop for Session {
     }
 }
 
-/// Returns what ends the program: the exit code of the first signal.
+/// Returns a future of the exit code that the first signal to end the program demands.
 pub(super) fn signals() -> io::Result<impl Future<Output = u8>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -54,7 +54,8 @@ pub(super) fn signals() -> io::Result<impl Future<Output = u8>> {
     })
 }
 
-/// Starts a thread that reads what is typed. It ends with the process, since reading cannot be interrupted.
+/// Starts a thread that reads the terminal's events. The thread ends with the process, since reading cannot be
+/// interrupted.
 pub(super) fn typed() -> io::Result<mpsc::Receiver<io::Result<Event>>> {
     let (tell, typed) = mpsc::channel(16);
     let read = move || {

@@ -16,7 +16,7 @@ use crate::unix_ms;
 const CURVE: usize = 240;
 /// Entries of the audit log that are read for the changes.
 const AUDITED: usize = 100;
-/// Prefixes and late turns shown, which is what fits. Of the prefixes, [`SHARED`] are the most shared ones.
+/// Prefixes fetched per page, as many as fit. At most [`SHARED`] of the most shared ones are shown.
 const PREFIXES: usize = 10;
 const SHARED: usize = 3;
 const LATE: usize = 10;
@@ -38,16 +38,16 @@ pub(super) struct Screen {
     pub(super) now_unix_ms: f64,
     /// 95th percentile of TTFT between two polls, in ms; 0 if no turn ended.
     pub(super) p95_ms: VecDeque<u64>,
-    /// Median, 95th and 99th percentile of the latest poll with turns.
+    /// Median, 95th and 99th percentile of TTFT of the latest poll with turns, in ms.
     pub(super) percentiles: Option<[f64; 3]>,
     pub(super) error: Option<String>,
-    /// How long the present poll has not been answered.
+    /// Time for which the present poll has not been answered.
     pub(super) silent_for: Duration,
     pub(super) help: bool,
     buckets: Option<Buckets>,
 }
 
-/// Cumulative number of turns by the upper bound of their bucket.
+/// Cumulative number of turns by the upper bound of their bucket, in microseconds.
 type Buckets = BTreeMap<u64, f64>;
 
 impl Screen {
@@ -71,7 +71,7 @@ impl Screen {
         }
     }
 
-    /// Stores what a poll found.
+    /// Stores the result of a poll.
     pub(super) fn show(&mut self, polled: Polled) {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         self.workers = list(&polled.workers["workers"]);
@@ -105,7 +105,7 @@ impl Screen {
         false
     }
 
-    /// Stores what a poll found, or why it failed; the screen then stays.
+    /// Stores the result of a poll, or its error, which leaves the rest of the screen unchanged.
     pub(super) fn note(&mut self, polled: anyhow::Result<Polled>) {
         match polled {
             Ok(polled) => {
@@ -140,7 +140,7 @@ impl Screen {
     }
 }
 
-/// What a poll found, with escaped control characters.
+/// The result of a poll. All of it but the metrics page has escaped control characters.
 #[derive(Debug)]
 pub(super) struct Polled {
     workers: Value,
@@ -174,11 +174,11 @@ pub(super) async fn poll(client: &Client) -> anyhow::Result<Polled> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hot {
     pub(super) prefix: String,
-    /// Tokens of its longest copy, if known.
+    /// Tokens of the prefix's longest copy, if known.
     pub(super) tokens: Option<u64>,
-    /// Number of known continuations: 1 at a conversation's end.
+    /// Number of known continuations; 0 at a conversation's end.
     pub(super) forks: u64,
-    /// Workers with any of its last part.
+    /// Number of workers with any of the prefix's last run.
     pub(super) holders: u64,
     /// The worker with the longest copy.
     pub(super) worker: String,
@@ -222,7 +222,8 @@ fn buckets(page: &str) -> Buckets {
     buckets
 }
 
-/// Returns a percentile by linear interpolation within its bucket, or the last finite bound if it lies beyond.
+/// Returns a percentile in milliseconds by linear interpolation within its bucket, or the last finite bound if it lies
+/// beyond.
 fn percentile(buckets: &Buckets, share: f64) -> Option<f64> {
     let all = buckets
         .last_key_value()

@@ -1,4 +1,4 @@
-//! How long a reply is, and why it ends.
+//! The length of a reply, and the reason why it ends.
 
 use std::sync::Arc;
 

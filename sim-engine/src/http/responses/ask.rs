@@ -39,7 +39,7 @@ enum Input {
     Items(Vec<Value>),
 }
 
-/// Parses a request. Returns its fields and what its response repeats or stores.
+/// Parses a request. Returns the fields, and the parts that the response repeats or stores.
 pub(in crate::http) fn fields(shared: &Shared, body: &[u8]) -> Result<(Fields, Turn), ApiError> {
     let members: Map<String, Value> = request::parse(&shared.config, Api::Responses, body)?;
     let echo = echo(&members);

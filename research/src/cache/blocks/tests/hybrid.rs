@@ -4,7 +4,7 @@ use super::*;
 use crate::cache::blocks::naive::NaiveHybrid;
 use crate::cache::flop_aware::FlopAwareOptions;
 
-/// States worth two blocks.
+/// Options under which a state is worth two blocks.
 const HYBRID: FlopAwareOptions = FlopAwareOptions {
     attention: 0.0,
     state_tokens: 20.0,

@@ -1,4 +1,4 @@
-//! Decisions as the admin API sends them, and what is printed of them.
+//! Decisions as the admin API sends them, and their printed text.
 
 use serde_json::{Value, json};
 

@@ -87,7 +87,7 @@ fn head(answer: &Value) -> String {
     out
 }
 
-/// Formats this many revisions, each with what it changed in the revision before it.
+/// Formats at most `limit` revisions, each with its differences from the revision before it.
 pub(super) fn history(answer: &Value, limit: usize) -> String {
     let mut table = Table::new(&[
         ("revision", Align::Right),
@@ -155,7 +155,7 @@ pub(super) fn preview(report: &Value) -> String {
     out
 }
 
-/// Formats a shadow policy: what it would have done, and where it differs from the policy in force.
+/// Formats a shadow policy: where it would have sent the turns, and how it differs from the policy in force.
 pub(super) fn shadow(answer: &Value, in_force: &Value) -> String {
     if answer["running"] != true {
         return "No shadow policy is running.".to_owned();

@@ -52,7 +52,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     }
 }
 
-/// Returns what to do about the cause that the router has counted, if any.
+/// Returns the action for the cause that the router has counted, if any.
 fn cause(facts: &Facts, worker: &Worker) -> Option<&'static str> {
     let page = facts.metrics.as_ref()?;
     let counted = |what: &str| {

@@ -1,4 +1,4 @@
-//! The worker reports cached tokens, which predictions are checked by.
+//! The worker reports cached tokens, by which predictions are checked.
 
 use super::super::facts::Engine;
 use super::super::facts::{Facts, Worker};
@@ -32,7 +32,8 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     }
 }
 
-/// SGLang's settings are asked as well, because its responses omit a figure of zero.
+/// Returns whether the worker reports cached tokens. SGLang's settings count as well, because its responses omit a
+/// figure of zero.
 fn is_reported(worker: &Worker) -> bool {
     let seen = match &worker.direct.prompts {
         Some(Ok(prompts)) => prompts.iter().any(|prompt| prompt.cached_tokens.is_some()),

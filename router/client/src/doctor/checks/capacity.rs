@@ -4,7 +4,7 @@ use super::super::facts::{Facts, Worker};
 use super::super::verdict::Verdict;
 use super::untold;
 
-/// Relative difference between a configured capacity and the engine's own that makes predictions wrong.
+/// Relative difference up to which a configured capacity agrees with the engine's own.
 const ALIKE: f64 = 0.1;
 /// The largest capacity that the router accepts from a worker.
 const MOST: u64 = 8_000_000;

@@ -1,4 +1,4 @@
-//! What costs cache hits: the workload, the routing or eviction.
+//! The main cause of missed cache hits: the workload, the routing or eviction.
 
 use super::super::facts::{Facts, Hits};
 use super::super::verdict::Verdict;

@@ -7,7 +7,7 @@ use policy::units::Tokens;
 use super::super::facts::{Facts, Worker};
 use super::super::verdict::{Verdict, counted};
 
-/// Turns that the median is taken of at least.
+/// Least number of turns for a median.
 const TURNS: usize = 20;
 
 pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {

@@ -6,10 +6,11 @@ use super::super::facts::{Facts, Worker};
 use super::super::verdict::{Verdict, counted};
 use super::unreached;
 
-/// Share of the prompt that is found again at least. The last block is always computed.
+/// Share of the prompt that has to be found again. The last block is always computed.
 const FOUND: f64 = 0.5;
-/// Second time as a share of the first, from which caching is evident, and up to which it is not excluded.
+/// Time of the second prompt, as a share of the first one's, up to which caching is evident.
 const FASTER: f64 = 0.6;
+/// Share from which on caching is excluded.
 const AS_SLOW: f64 = 0.9;
 /// Shortest first time that the comparison of times is based on.
 const MEASURABLE_MS: f64 = 20.0;
