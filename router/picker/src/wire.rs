@@ -1,5 +1,6 @@
 //! The messages of Envoy's external processing (`envoy.service.ext_proc.v3`), limited to the fields in use and written
-//! by hand from the published field numbers (`ARCHITECTURE.md`). Unknown fields are skipped, as protobuf specifies.
+//! by hand from the published field numbers (docs/decisions/0019-envoy-messages-by-hand.md). Unknown fields are skipped,
+//! as protobuf specifies.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! Lookups of SRV records and addresses. `hickory-net` sends the queries, and this module applies the search list and
 //! tries each server in turn. `hickory-resolver` is not used, because it does not bound what it copies of a referral
-//! (ARCHITECTURE.md).
+//! (docs/decisions/0014-discovery-clients.md).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
