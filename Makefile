@@ -17,7 +17,7 @@ demo: setup ## compare routing policies on four simulated engines (half a minute
 	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bin tailroute
 	$(or $(CARGO_TARGET_DIR),target)/release/tailroute demo
 
-build: setup ## the release binaries: tailroute, tailroute-lab, sim-engine, gpu-bench
+build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bins
 
 test: setup ## all tests that need nothing but this machine; CRATE=tailroute-proxy: those of one crate
@@ -25,10 +25,10 @@ test: setup ## all tests that need nothing but this machine; CRATE=tailroute-pro
 
 test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
 	$(CARGO) test --release --locked -p tailroute-policy --lib index::tests::twin:: -- --ignored
-	$(CARGO) test --release --locked -p tailroute-lab --test sim_cache -- --ignored
+	cd research && $(RESEARCH) test --release --locked --test sim_cache -- --ignored
 
 # Crates that are built on their own: what they take from here must not leave their lock files behind.
-APART := tests/bench-index tests/fuzz tests/index-model tests/index-model/loom
+APART := research tests/bench-index tests/fuzz tests/index-model tests/index-model/loom
 
 lint: setup ## formatting, clippy with warnings as errors, and the lock files of crates outside the workspace
 	@for crate in $(APART); do \
@@ -40,10 +40,10 @@ generate: setup ## write what is generated: configuration reference and example,
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-config --lib generated
 	TAILROUTE_BLESS=1 $(CARGO) test --locked --quiet -p tailroute-metrics -p tailroute-admin -p tailroute-migrate --lib generated
 
-compare: build ## drive four policies over HTTP at two loads, interleaved; TRACE=file, URL, mooncake or a generator (14 minutes; LOADS, ROUNDS, JSON=1)
+compare: build research-build ## drive four policies over HTTP at two loads, interleaved; TRACE=file, URL, mooncake or a generator (14 minutes; LOADS, ROUNDS, JSON=1)
 	@scripts/compare $(TRACE)
 
-routing-tables: build ## TRACE=file: the tables of docs/routing.md, and docs/routing.svg (minutes)
+routing-tables: research-build ## TRACE=file: the tables of docs/routing.md, and docs/routing.svg (minutes)
 	@target/release/tailroute-lab tables --routing --trace $(TRACE) --svg docs/routing.svg
 
 clean: ## remove what was built

@@ -11,6 +11,8 @@
 //! schema derived from it drives the check of the file, the names of environment variables, [`schema()`] and
 //! [`reference()`]. [`Config`] has typed values and needs no further check. All problems are reported at once.
 
+#![warn(missing_docs)]
+
 mod coerce;
 mod document;
 pub mod file;

@@ -2,6 +2,8 @@
 //!
 //! Pure by contract: no async, no clock, no I/O, no HTTP, no metrics. Callers pass in `now`, bytes and seeds.
 
+#![warn(missing_docs)]
+
 pub mod admission;
 pub mod cache;
 pub mod cost;

@@ -13,7 +13,6 @@
 //! - *same tokens*, what somebody who switches sees: it includes looking up among half as many conversations again.
 
 #![allow(clippy::disallowed_methods, reason = "a bench reads the clock")]
-#![allow(missing_docs, reason = "criterion's macros generate undocumented functions")]
 
 use std::time::{Duration, Instant};
 

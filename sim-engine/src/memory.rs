@@ -15,7 +15,6 @@ use crate::sessions::{PendingHint, Sessions};
 
 /// Numbers of hints by outcome, and of blocks.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-#[allow(missing_docs, reason = "each name says what it counts")]
 pub struct MemoryCounters {
     pub hints_applied: u64,
     pub hints_expired: u64,

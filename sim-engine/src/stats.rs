@@ -20,7 +20,6 @@ pub struct Captured {
 
 /// Counts since the start. Times are wall times.
 #[derive(Clone, Debug, serde::Serialize)]
-#[allow(missing_docs, reason = "each name says what it counts")]
 pub struct Stats {
     /// Completion requests received, valid or not.
     pub received: u64,

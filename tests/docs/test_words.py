@@ -63,7 +63,7 @@ def test_help_texts(program):
     assert [wrong for path in helps((program,)) for wrong in avoided_in(" ".join(path), commands.text_of_help(path))] == []
 
 
-@pytest.mark.parametrize("folder", ["router", "config", "policy/lab", "gpu-bench", "sim-engine"])
+@pytest.mark.parametrize("folder", ["router", "config", "simulator", "research", "gpu-bench", "sim-engine"])
 def test_messages(folder):
     wrong = []
     for path in sources(f"{folder}/**/*.rs"):

@@ -20,7 +20,7 @@
 //!   worked off in parallel to ours, in proportion.
 //! - *A head that has not begun.* If `waiting` is at least what is pending here, our head's time starts at the figure.
 //! - *No figure.* An overloaded engine may stop reporting. Others' work by the last figure is kept past the time for
-//! which the figure is good, decays by the factor e each [`SILENCE`], and is forgotten after [`FORGOTTEN`] times that.
+//!   which the figure is good, decays by the factor e each [`SILENCE`], and is forgotten after [`FORGOTTEN`] times that.
 //! - *Lost counts.* `waiting + (running − ours that decode)` requests can be ours and without a first token. If more
 //!   have been pending since before the *previous* figure, the oldest excess ones are gone. Two figures are needed,
 //!   because a request may be on its way to the engine during one.

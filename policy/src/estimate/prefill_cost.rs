@@ -7,7 +7,7 @@
 //! - *Outliers*: a residual beyond four times the running mean absolute residual is clipped to that (Huber's
 //!   estimator). Eight in a row of one sign mean that the worker has changed: the covariance is opened again.
 //! - *Forgetting*: λ = 0.995 remembers 200 responses. Constant inputs wind up the covariance, so its diagonal is
-//! bounded.
+//!   bounded.
 //! - *Physics*: a negative coefficient is fixed at zero and the others take their conditional mean `θ − P·eᵢ·θᵢ/Pᵢᵢ`,
 //!   since clamping alone would bias the predictions. While α is not positive the prior's is used.
 //! - *The floor* starts at its measured or configured value and follows the responses on it. A prompt whose line lies

@@ -4,7 +4,7 @@
 //! returns; beyond that the furthest next turn is evicted first. Within budgets every token saves one token of excess,
 //! so this is Belady's problem with smaller items. Under optional caching a conversation is capped as soon as it was
 //! served; under forced caching free tokens are trimmed only when room is needed, oldest conversation first. Both are
-//! checked against an exact dynamic programme (`policy/lab/tests/cache_theory.rs`).
+//! checked against an exact dynamic programme (`research/tests/cache_theory.rs`).
 
 use std::collections::BTreeSet;
 

@@ -4,11 +4,7 @@
 //! token ids, as vLLM sends it, or 64 events, as SGLang does) and another one that is removed (64 events), so an element
 //! is a block stored or removed.
 
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "criterion's macros make undocumented functions; a bench may stop"
-)]
+#![allow(clippy::unwrap_used, reason = "a bench may stop")]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -54,7 +54,6 @@ pub struct AdmissionGauges {
 
 /// Gauges of one worker.
 #[derive(Debug)]
-#[allow(missing_docs, reason = "each name says what it is, as the metric's help does")]
 pub struct WorkerGauges {
     pub name: String,
     pub ready: bool,

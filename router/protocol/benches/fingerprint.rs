@@ -2,11 +2,7 @@
 //!
 //! `cargo bench -p tailroute-protocol --bench fingerprint`; with `-- '128 KB'` those of that size alone.
 
-#![allow(
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "criterion's macros make undocumented functions; a bench may stop"
-)]
+#![allow(clippy::unwrap_used, reason = "a bench may stop")]
 
 #[path = "fingerprint/shapes.rs"]
 mod shapes;

@@ -67,8 +67,8 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// Eviction order of the workers' caches, by the names of `sim fleet --cache`, such as lru, tail, t-lru or belady.
-    /// The default is tail if the captured workers follow hints, or hints are enabled in the configuration.
+    /// Eviction order of the workers' caches: lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru or
+    /// length-aware. The default is tail if the captured workers follow hints, or hints are enabled in the configuration.
     #[arg(long)]
     cache: Option<CacheRule>,
     /// Share of turns, from the start, that fill the caches and are not counted.

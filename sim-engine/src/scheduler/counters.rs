@@ -21,7 +21,6 @@ pub enum Phase {
 
 /// Aborted requests by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[allow(missing_docs, reason = "the names are the phases")]
 pub struct Aborts {
     pub queued: u64,
     pub prefill: u64,
@@ -45,7 +44,6 @@ impl Aborts {
 
 /// Totals since the engine started.
 #[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "each name says what it counts and in which unit")]
 pub struct Counters {
     virtual_ms_per_wall_s: f64,
     pub completed: u64,

@@ -43,7 +43,6 @@ impl<const N: usize> Short<N> {
 
 /// A worker's [`Terms`], to seven digits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "as in `Terms`")]
 pub struct Row {
     pub worker: u32,
     pub ready: bool,

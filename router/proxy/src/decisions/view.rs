@@ -93,7 +93,6 @@ pub struct OverriddenBy {
 
 /// Terms of one worker.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[allow(missing_docs, reason = "as in `policy::route::Terms`")]
 pub struct WorkerTerms {
     pub worker: String,
     pub ready: bool,
