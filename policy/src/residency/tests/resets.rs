@@ -121,7 +121,9 @@ fn turns_at_once_show_one_reset() {
             resets += usize::from(bench.mirror.reported(&hold, &report).is_cleared);
             let used = Tokens(chain.span(chain.len()));
             bench.mirror.settle(hold, None, |end| end, Tokens::ZERO, used);
-            bench.real.insert(&pieces(chain, 0, |end| end), Keep::All, &mut Vec::new());
+            bench
+                .real
+                .insert(&pieces(chain, 0, |end| end), Keep::All, &mut Vec::new());
         }
         assert_eq!(resets, 1);
         assert_eq!(mispredicted, AT_ONCE + 1);
