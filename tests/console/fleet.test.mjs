@@ -1,6 +1,7 @@
 // The fleet page, by clicking: workers, what is done with them, and a router that stops.
 
 import assert from 'node:assert/strict';
+import http from 'node:http';
 import { flow, play, rowOf, settled, shot, stage } from './flows.mjs';
 import { engine, until } from './stage.mjs';
 
@@ -66,6 +67,44 @@ flow('a worker is drained, and given work again when it has ended what it had', 
   await dialog.getByLabel('Reason').fill('the driver is new');
   await dialog.getByRole('button', { name: 'Return to work' }).click();
   await rowOf(page, 'gpu-1').getByText('ready').waitFor();
+});
+
+/** An engine that is well and answers each turn with 500. */
+async function broken() {
+  const server = http.createServer((request, response) => {
+    const models = { object: 'list', data: [{ id: 'sim', object: 'model' }] };
+    request.resume();
+    response.writeHead(request.method === 'GET' ? 200 : 500, { 'content-type': 'application/json' });
+    response.end(JSON.stringify(request.url === '/v1/models' ? models : {}));
+  });
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return { url: `http://127.0.0.1:${server.address().port}`, close: () => [server.close(), server.closeAllConnections()] };
+}
+
+flow('failures of a worker are counted in its row and in its dialog', 'fleet', {}, async (page) => {
+  await settled(page);
+  const { url, close } = await broken();
+  try {
+    const worker = { name: 'sick-5', url, capacity_tokens: 65536 };
+    const added = await stage.call('/admin/v1/workers', { method: 'POST', body: { worker, reason: 'to fail' } });
+    assert.ok(added.status < 300, JSON.stringify(added.json));
+    const heads = (await page.getByRole('columnheader').allInnerTexts()).map((head) => head.trim());
+    const failures = (row) => row.locator('th, td').nth(heads.findIndex((head) => head.startsWith('Failures'))).locator('.number');
+    const sick = failures(rowOf(page, 'sick-5'));
+    await until('some failed', async () => Number(await sick.innerText()) > 0 && /\bbad\b/.test(await sick.getAttribute('class')));
+    assert.equal(await failures(rowOf(page, 'gpu-0')).innerText(), '0');
+    await page.getByRole('button', { name: 'Failures', exact: true }).click();
+    await until('it comes first', async () => (await page.getByRole('button', { name: /^Manage / }).first().getAttribute('aria-label')) === 'Manage sick-5');
+    await shot(page, 'fleet-failures');
+    await page.getByRole('button', { name: 'Manage sick-5' }).click();
+    const dialog = page.getByRole('dialog', { name: 'sick-5' });
+    await dialog.getByText(/^[1-9]\d* in the last \d+ (s|min)$/).waitFor();
+    await shot(page, 'worker-failures');
+    await stage.call('/admin/v1/workers/sick-5/remove', { method: 'POST', body: { reason: 'it fails', force: true } });
+    await until('it is gone', async () => (await rowOf(page, 'sick-5').count()) === 0);
+  } finally {
+    close();
+  }
 });
 
 flow('a worker joins with a reason, is given work, and leaves', 'fleet', { width: 400, scheme: 'dark', expected: ['/admin/v1/workers'] }, async (page) => {

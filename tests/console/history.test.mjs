@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { browser, settled, shot } from './flows.mjs';
+import { browser, rowOf, settled, shot } from './flows.mjs';
 import { PATIENCE_MS, Stage, until } from './stage.mjs';
 
 /** Points of the chart of the time to first token: when, and how many turns were late of how many. */
@@ -54,5 +54,60 @@ test('a burst is there after a restart, and half an hour later in the chart of a
   } finally {
     await close();
     await old.close();
+  }
+});
+
+/** The cells of a worker's row by the heads of their columns. */
+async function cellsOf(page, table, worker) {
+  const heads = (await page.getByRole('table', { name: table }).getByRole('columnheader').allInnerTexts()).map((head) => head.trim().split('\n')[0]);
+  const row = rowOf(page.getByRole('table', { name: table }), worker);
+  return Object.fromEntries((await row.locator('th, td').allInnerTexts()).map((cell, at) => [heads[at], cell.trim()]));
+}
+
+test('a page that is opened after the traffic has figures of each worker, and after a restart too', { timeout: 6 * PATIENCE_MS }, async () => {
+  const quiet = await new Stage().open({ engines: 2, snapshot: true });
+  let close = async () => {};
+  const open = async (hash) => {
+    await close();
+    const { page, ...rest } = await browser.page(quiet, hash);
+    ({ close } = rest);
+    await settled(page);
+    return page;
+  };
+  const turns = ({ workers }, name) => workers[name]?.counters?.turns ?? 0;
+  const showsTtft = async () => {
+    const page = await open('ttft');
+    for (const worker of ['gpu-0', 'gpu-1']) {
+      const cells = await until(`turns of ${worker}`, async () => {
+        const found = await cellsOf(page, 'Time to first token by worker', worker);
+        return Number(found.Turns) > 0 && found;
+      });
+      assert.match(cells.p95, /\d m?s$/);
+    }
+    return page;
+  };
+  try {
+    quiet.traffic(4);
+    await until('two samples with turns on both workers between them', async () => {
+      const { samples } = (await quiet.call('/admin/v1/history')).json;
+      return ['gpu-0', 'gpu-1'].every((name) => samples.length > 1 && turns(samples.at(-1), name) > turns(samples[0], name));
+    });
+    quiet.playing = false;
+    await Promise.all(quiet.talking);
+
+    const fleet = await open('fleet');
+    const cells = await until('the last minute of a worker', async () => {
+      const found = await cellsOf(fleet, /^Workers/, 'gpu-0');
+      return /%$/.test(found.Hits) && found;
+    });
+    assert.match(cells['TTFT, p95'], /\d m?s$/);
+    assert.match(cells.Turns, /[1-9].*\/s$/);
+    await shot(fleet, 'fleet-after-traffic');
+    await shot(await showsTtft(), 'ttft-after-traffic');
+    await quiet.restart();
+    await showsTtft();
+  } finally {
+    await close();
+    await quiet.close();
   }
 });

@@ -1,15 +1,18 @@
 // The last day: samples of the router's counters. A trend is the difference of two samples. The router keeps samples of a
-// day, which are loaded once; this page adds a finer one every two seconds, with counters of each worker.
+// day, which are loaded once; this page adds a finer one every two seconds. Those of the last quarter of an hour have
+// counters of each worker.
 
 import { json, text } from './api.js';
 import { Source } from './live.js';
-import { histograms, read, since, sumBy, total } from './metrics.js';
+import { bound, read, since, sumBy } from './metrics.js';
 
 const KEPT_MS = 24 * 3_600_000;
 /** Samples of this page are thinned out to this distance when they are older than the finest charts. */
 const FINE_MS = 6 * 60_000;
 const COARSE_MS = 10_000;
-/** Of larger fleets the single workers' histograms are too much to keep. */
+/** Counters of single workers are kept for so long, and in the router's history as well. */
+const OF_WORKERS_MS = 15 * 60_000;
+/** Of larger fleets the single workers' histograms are too much to keep, and the router's history has none of their counters. */
 const MOST_WORKERS = 64;
 
 const WANTED = new Set([
@@ -22,16 +25,19 @@ const WANTED = new Set([
   'tailroute_worker_slow_ratio',
   'tailroute_admission_waiting',
   'tailroute_worker_turns_total',
+  'tailroute_worker_failures_total',
 ]);
 
-/** Counters that the router's history has as well. */
+/** Counters of the whole fleet. */
 const SHARED = ['ttft', 'turns', 'causes', 'requests', 'prompt'];
+/** Counters of single workers, by `WORKER`, `KIND WORKER` or `BOUND WORKER`; a sample may lack them. */
+const OF_WORKERS = ['turnsOf', 'failuresOf', 'promptOf', 'ttftOf'];
 
 function sample(page, at) {
   const metrics = read(page, WANTED);
   const get = (name) => metrics.get(`tailroute_${name}`);
-  const ttft = histograms(get('time_to_first_token_seconds_bucket'));
-  const byWorker = histograms(get('time_to_first_token_seconds_bucket'), 'worker');
+  const buckets = get('time_to_first_token_seconds_bucket');
+  const isSmall = get('worker_turns_total').length <= MOST_WORKERS;
   const errors = new Map();
   for (const { labels, value } of get('time_to_first_token_signed_error_seconds')) {
     errors.set(labels.worker, { ...errors.get(labels.worker), [labels.percentile]: value * 1000 });
@@ -39,16 +45,16 @@ function sample(page, at) {
   const violations = get('slo_violations_total');
   return {
     at,
-    own: true,
-    ttft: ttft.get('') ?? new Map(),
-    byWorker: byWorker.size <= MOST_WORKERS ? byWorker : new Map(),
+    ttft: sumBy(buckets, ({ le }) => bound(le)),
     turns: sumBy(get('slo_turns_total'), ({ class: name, met }) => `${met} ${name}`),
     causes: sumBy(violations, 'cause'),
     tellsCauses: violations.length > 0,
     requests: sumBy(get('requests_total'), 'outcome'),
     prompt: sumBy(get('prompt_tokens_total'), 'kind'),
     turnsOf: sumBy(get('worker_turns_total'), 'worker'),
+    failuresOf: sumBy(get('worker_failures_total'), 'worker'),
     promptOf: sumBy(get('prompt_tokens_total'), ({ worker, kind }) => `${kind} ${worker}`),
+    ...(isSmall ? { ttftOf: sumBy(buckets, ({ worker, le }) => `${le} ${worker}`) } : {}),
     waiting: get('admission_waiting')[0]?.value,
     slow: get('worker_slow_ratio').filter(({ value }) => value > 1).map(({ labels }) => labels.worker),
     errors,
@@ -74,16 +80,17 @@ let ended = new Map();
 function carry(next) {
   const restarted = ['turns', 'requests'].some((name) => [...(raw?.[name] ?? [])].some(([key, value]) => (next[name].get(key) ?? 0) < value));
   const carried = { ...next, sinceStart: next.causes };
-  for (const name of SHARED) {
+  for (const name of [...SHARED, ...OF_WORKERS].filter((name) => next[name])) {
     carried[name] = new Map();
-    for (const key of new Set([...next[name].keys(), ...(raw?.[name].keys() ?? [])])) {
-      const [was, now] = [raw?.[name].get(key) ?? 0, next[name].get(key) ?? 0];
+    for (const key of new Set([...next[name].keys(), ...(raw?.[name]?.keys() ?? [])])) {
+      const [was, now] = [raw?.[name]?.get(key) ?? 0, next[name].get(key) ?? 0];
       const before = (ended.get(`${name} ${key}`) ?? 0) + (restarted ? was : Math.max(0, was - now));
       ended.set(`${name} ${key}`, before);
       carried[name].set(key, before + now);
     }
   }
-  raw = next;
+  // What this sample lacks goes on from the last one that has it.
+  raw = { ...raw, ...next };
   return carried;
 }
 
@@ -91,6 +98,7 @@ function add(next) {
   samples.push(carry(next));
   while (samples.length > 2 && samples[1].at < next.at - KEPT_MS) samples.shift();
   thin(next.at - FINE_MS);
+  dropWorkers(next.at - OF_WORKERS_MS);
   return samples.at(-1);
 }
 
@@ -100,23 +108,44 @@ function thin(limit) {
   if (at > 0 && samples[at].at - samples[at - 1].at < COARSE_MS) samples.splice(at, 1);
 }
 
+/** Drops the counters of single workers from samples older than `limit`. */
+function dropWorkers(limit) {
+  for (let at = samples.findLastIndex((sample) => sample.at < limit); at >= 0 && samples[at].turnsOf; at -= 1) {
+    for (const name of OF_WORKERS) delete samples[at][name];
+  }
+}
+
 function counts(sums) {
   return new Map(Object.entries(sums ?? {}));
 }
 
 /** A sample of the router's history, in the form of this page's. */
 function kept(sample) {
-  const ttft = Object.entries(sample.ttft).map(([le, count]) => [le === '+Inf' ? Infinity : Number(le), count]);
+  const bounds = Object.keys(sample.ttft).toSorted((a, b) => bound(a) - bound(b));
   return {
     at: sample.at_unix_ms,
-    own: false,
-    ttft: new Map(ttft.toSorted(([a], [b]) => a - b)),
+    ttft: new Map(bounds.map((le) => [bound(le), sample.ttft[le]])),
     turns: counts(sample.turns),
     causes: counts(sample.causes),
     requests: counts(sample.requests),
     prompt: counts(sample.prompt),
     waiting: sample.waiting,
+    tellsCauses: true,
     slow: [],
+    errors: new Map(),
+    ...ofWorkers(Object.entries(sample.workers), bounds),
+  };
+}
+
+/** Counters of the workers of a sample of the router's history, if it has them. */
+function ofWorkers(workers, bounds) {
+  if (!workers.length || !workers.every(([, { counters }]) => counters)) return {};
+  const by = (parts) => new Map(workers.flatMap(([name, { counters }]) => parts(counters).map(([key, value]) => [`${key}${name}`, value])));
+  return {
+    turnsOf: by(({ turns }) => [['', turns]]),
+    failuresOf: by(({ failures }) => [['', failures]]),
+    promptOf: by((of) => [['all ', of.prompt], ['predicted_cached ', of.predicted_cached], ['reported_cached ', of.reported_cached]]),
+    ttftOf: by(({ ttft }) => ttft.map((value, at) => [`${bounds[at]} `, value])),
   };
 }
 
@@ -150,7 +179,7 @@ export function known() {
 /** Forgets everything. */
 export function forget() {
   samples.length = 0;
-  [changes, loads, loading, raw, ended] = [[], [], null, null, new Map()];
+  [changes, loads, loading, raw, ended, lastByWorker] = [[], [], null, null, new Map(), {}];
 }
 
 function difference(before, now) {
@@ -175,13 +204,37 @@ export function recent(seconds) {
   return difference(before(now.at - seconds * 1000), now);
 }
 
-/** The same by worker, as far as this page has seen it: the router's history has no counters of workers. */
+/** The first sample of so many seconds that has counters of single workers. */
+function firstOfWorkers(seconds) {
+  const from = latest().at - seconds * 1000;
+  const at = samples.findIndex((sample) => sample.at >= from && sample.turnsOf);
+  const one = samples[at - 1];
+  return one?.turnsOf && from - one.at < COARSE_MS ? one : samples[at];
+}
+
+let lastByWorker = {};
+
+/** What came by worker in the last so many seconds, up to a quarter of an hour, as far as it is known. */
 export function recentByWorker(seconds) {
   const now = latest();
-  const first = samples.find(({ own, at }) => own && at >= now.at - seconds * 1000);
-  if (!first || first === now) return null;
-  const ttft = new Map([...now.byWorker].map(([worker, buckets]) => [worker, since(first.byWorker.get(worker), buckets)]));
-  return { seconds: (now.at - first.at) / 1000, ttft, prompt: since(first.promptOf, now.promptOf), turns: since(first.turnsOf, now.turnsOf) };
+  if (!now?.turnsOf) return null;
+  // A page asks for each of its cells.
+  if (lastByWorker.now !== now) lastByWorker = { now };
+  lastByWorker[seconds] ??= differenceByWorker(firstOfWorkers(seconds), now);
+  return lastByWorker[seconds];
+}
+
+function differenceByWorker(first, now) {
+  if (first === now) return null;
+  const grown = (name) => (first[name] && now[name] ? since(first[name], now[name]) : new Map());
+  const ttft = new Map();
+  for (const [key, count] of grown('ttftOf')) {
+    const space = key.indexOf(' ');
+    const worker = key.slice(space + 1);
+    if (!ttft.has(worker)) ttft.set(worker, new Map());
+    ttft.get(worker).set(bound(key.slice(0, space)), count);
+  }
+  return { seconds: (now.at - first.at) / 1000, ttft, prompt: grown('promptOf'), turns: grown('turnsOf'), failures: grown('failuresOf') };
 }
 
 /** Windows of so many seconds, one for each of the last steps, oldest first. */

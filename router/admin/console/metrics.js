@@ -34,17 +34,9 @@ export function sumBy(samples, by) {
   return sums;
 }
 
-/** Histograms by a label: cumulative counts by upper bound, ascending. */
-export function histograms(samples, by) {
-  const found = new Map();
-  for (const { labels, value } of samples ?? []) {
-    const key = by ? labels[by] : '';
-    if (!found.has(key)) found.set(key, new Map());
-    const buckets = found.get(key);
-    const le = labels.le === '+Inf' ? Infinity : Number(labels.le);
-    buckets.set(le, (buckets.get(le) ?? 0) + value);
-  }
-  return found;
+/** The upper bound of a bucket as a number. */
+export function bound(le) {
+  return le === '+Inf' ? Infinity : Number(le);
 }
 
 /** What came in between. A counter that went back began anew. */

@@ -1,7 +1,7 @@
 //! A day of figures, so that a console opened after an alert shows what led to it: `GET /admin/v1/history`.
 //!
 //! Every ten seconds the counters of the metrics page and the load of each worker are sampled. Counters are cumulative,
-//! so that samples can be thinned out without losing turns. Changes of the policy, workers and configuration are kept
+//! so that samples can be thinned out without losing turns. Counters of single workers are kept for a quarter of an hour. Changes of the policy, workers and configuration are kept
 //! as marks. With a snapshot configured, the history is written beside it and survives a restart.
 
 mod file;
@@ -35,6 +35,7 @@ use super::problem::Problem;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Samples between two writes of the file: five minutes.
 const WRITES: u32 = 30;
+/// Workers whose load is kept. Counters of single workers are kept in fleets of up to as many.
 const MOST_WORKERS: usize = 64;
 
 /// Samples and marks of the last day.
@@ -78,7 +79,7 @@ pub struct Sample {
 }
 
 /// Load of a worker at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Load {
     /// Whether the worker is ready to receive turns.
     pub ready: bool,
@@ -88,6 +89,27 @@ pub struct Load {
     pub wait_ms: f64,
     /// ρ: prefill work routed to the worker, as a share of its time.
     pub utilisation: f64,
+    /// Its cumulative counters: in samples of the last quarter of an hour, in fleets of up to 64 workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Box<Counters>>,
+}
+
+/// Cumulative counters of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Counters {
+    /// Turns for which it was chosen.
+    pub turns: u64,
+    /// Attempts that failed by its fault.
+    pub failures: u64,
+    /// Prompt tokens.
+    pub prompt: u64,
+    /// Prompt tokens predicted to be cached.
+    pub predicted_cached: u64,
+    /// Prompt tokens reported to be cached.
+    pub reported_cached: u64,
+    /// Turns by their time to first token, cumulative over the bounds of the sample's `ttft` in ascending order; empty
+    /// before its first token.
+    pub ttft: Vec<u64>,
 }
 
 /// Parts of the history to return.
@@ -263,12 +285,16 @@ fn sample(admin: &Admin) -> Sample {
         .metrics
         .render(&gauges, Format::Text)
         .unwrap_or_default();
-    let load = |worker: &metrics::WorkerGauges| {
+    let mut of_workers = (gauges.workers.len() <= MOST_WORKERS).then(|| page::of_workers(&page));
+    let mut load = |worker: &metrics::WorkerGauges| {
         let load = Load {
             ready: worker.ready,
             in_flight: worker.in_flight,
-            wait_ms: worker.wait.0,
-            utilisation: worker.utilisation,
+            wait_ms: rounded(worker.wait.0, 1e2),
+            utilisation: rounded(worker.utilisation, 1e4),
+            counters: of_workers
+                .as_mut()
+                .map(|counters| Box::new(counters.remove(&worker.name).unwrap_or_default())),
         };
         (worker.name.clone(), load)
     };
@@ -276,7 +302,12 @@ fn sample(admin: &Admin) -> Sample {
         at_unix_ms: operator::unix_ms(),
         waiting: gauges.admission.waiting as u64,
         policy_revision: gauges.policy_revision,
-        workers: gauges.workers.iter().take(MOST_WORKERS).map(load).collect(),
+        workers: gauges.workers.iter().take(MOST_WORKERS).map(&mut load).collect(),
         ..page::counters(&page)
     }
+}
+
+/// Rounds, so that the written number is short.
+fn rounded(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
 }

@@ -16,6 +16,8 @@ import { closeWorker, openWorker, shown, slowness, workerDialog } from './worker
 const PAGE = 200;
 const TRAIL_MS = 15 * 60_000;
 const WINDOW_S = 60;
+/** Meters are short: the table has many columns. */
+const METER = 40;
 const LEVELS = { ready: 'good', starting: 'warn', asleep: 'off', unwell: 'bad', not_ready: 'warn', cordoned: 'warn', draining: 'warn', drained: 'off', leaving: 'warn' };
 const BREAKERS = { half_open: 'warn', open: 'bad' };
 
@@ -108,6 +110,7 @@ const COLUMNS = [
   { key: 'state', name: 'State', sort: (w) => w.state },
   { key: 'load', name: 'Prefill work', term: 'ρ', class: 'num', sort: (w) => w.utilisation, title: 'Share of the time that the worker computes prompts; the decoding of answers is not in it' },
   { key: 'turns', name: 'Turns', class: 'num', sort: (w) => turnsPerS(w) ?? -1, title: 'Turns sent to it per second, in the last minute' },
+  { key: 'failures', name: 'Failures', class: 'num', sort: (w) => failuresOf(w) ?? -1, title: 'Attempts that failed by its fault in the last minute: lost connections, timeouts, 5xx, broken answers' },
   { key: 'p95', name: 'TTFT, p95', class: 'num', sort: (w) => p95Of(w) ?? -1, title: 'In the last minute' },
   { key: 'wait', name: 'Wait', class: 'num', sort: (w) => w.wait_ms, title: 'Predicted time before a request sent now would start its prefill' },
   { key: 'trail', name: 'Wait, 15 min', class: 'trail' },
@@ -124,6 +127,12 @@ const COLUMNS = [
 function turnsPerS({ name }) {
   const window = recentByWorker(WINDOW_S);
   return window ? (window.turns.get(name) ?? 0) / window.seconds : undefined;
+}
+
+/** Attempts that failed by a worker's fault in the last minute. */
+function failuresOf({ name }) {
+  const window = recentByWorker(WINDOW_S);
+  return window ? (window.failures.get(name) ?? 0) : undefined;
 }
 
 /** The 95th percentile of its time to first token in milliseconds, in the last minute. */
@@ -159,15 +168,16 @@ function cells(worker, { most, missed }) {
   return {
     name: workerName(worker.name),
     state: [standing(worker), worker.slow ? h('span', { class: 'note' }, slowness(worker)) : null],
-    load: [meter(worker.utilisation, { label: `prefill work ${text(share(worker.utilisation))}`, warn, bad }), number(share(worker.utilisation))],
+    load: [meter(worker.utilisation, { label: `prefill work ${text(share(worker.utilisation))}`, warn, bad, width: METER }), number(share(worker.utilisation))],
     turns: number(rate(turnsPerS(worker))),
+    failures: number(count(failuresOf(worker)), failuresOf(worker) > 0 ? { class: 'bad' } : {}),
     p95: number(time(p95Of(worker)), p95Of(worker) > limitOf(slo.data) ? { class: 'bad' } : {}),
     wait: number(time(worker.wait_ms), isOver(worker) ? { class: 'bad', title: `beyond the objective of ${text(time(limitOf(slo.data)))}` } : {}),
     trail: spark(trail(worker.name), { label: `predicted wait over the last 15 minutes, now ${text(time(worker.wait_ms))}, at most ${text(time(most))} on any worker`, from: now - TRAIL_MS, to: now, most }),
     flight: number(count(worker.in_flight)),
     alpha: [number([plain(worker.cost.alpha_ms_per_token)[0], 'ms/tok']), alphaNote(worker)],
     xi: number(tokens(worker.xi_tokens)),
-    cache: [meter(filled, { label: `cache ${text(share(filled))} full`, warn: 2, bad: 2 }), number(tokens(worker.held_tokens))],
+    cache: [meter(filled, { label: `cache ${text(share(filled))} full`, warn: 2, bad: 2, width: METER }), number(tokens(worker.held_tokens))],
     hits: number(hits(worker)),
     hints: worker.hears_hints || worker.dialect !== 'none'
       ? h('span', {}, worker.dialect, worker.hints_waiting ? h('span', { class: 'note' }, `${worker.hints_waiting} waiting`) : null)

@@ -156,7 +156,7 @@ function workers() {
       };
     });
   if (rows.length === 0) return null;
-  const note = window.seconds < 290 ? `The ${span(window.seconds)} since this page was opened. Errors: actual minus predicted.` : 'The last five minutes. Errors: actual minus predicted.';
+  const note = window.seconds < 290 ? `The last ${span(window.seconds)}, as far as there are figures. Errors: actual minus predicted.` : 'The last five minutes. Errors: actual minus predicted.';
   return section('By worker', { key: 'workers', note }, table({ caption: 'Time to first token by worker', columns: heads, rows, more: 'ttft workers', few: 3 }));
 }
 

@@ -2,6 +2,7 @@
 
 import { json } from '../api.js';
 import { count, moment, plain, share, span, text, time, tokens } from '../format.js';
+import { recentByWorker } from '../history.js';
 import { changed } from '../live.js';
 import { lateTurns } from '../objective.js';
 import { dialog, field, number, refusal } from '../parts.js';
@@ -12,6 +13,8 @@ import { h } from '../view.js';
 /** Which worker is open, and what somebody is about to do with it. */
 export const shown = { name: null };
 const FRESH = { reason: '', alpha: '', minutes: '', asking: null, failure: null, lastReady: false, force: false };
+/** Failures are counted over a quarter of an hour: as long as they are kept by worker. */
+const FAILURES_S = 900;
 const LAST_READY = 'urn:tailroute:problem:last-worker';
 Object.assign(shown, FRESH);
 
@@ -67,6 +70,7 @@ function facts(worker) {
     ['State', `${worker.state.replaceAll('_', ' ')}${worker.breaker === 'closed' ? '' : `, breaker ${worker.breaker.replaceAll('_', ' ')}`}`],
     ...(worker.well ? [] : [['Probes', `fail${worker.since_unix_ms ? ` since ${moment(worker.since_unix_ms)}` : ''}${worker.last_error ? `: ${worker.last_error}` : ''}`]]),
     ...(worker.slow ? [['Speed', `${slowness(worker)}, for ${span(worker.slow.since_s)}`]] : []),
+    ['Failures', failures(worker)],
     [['Cost ', term('α')], [number(plain(cost.alpha_ms_per_token)), ' ms per uncached token', worker.alpha_set ? setNote(worker.alpha_set) : null]],
     [['Fixed ', term('β')], number(time(cost.beta_ms))],
     [['Quadratic ', term('γ')], [number(plain(cost.gamma_ms_per_token2, 3)), ' ms per token²']],
@@ -82,6 +86,13 @@ function facts(worker) {
     ['Decisions', h('a', { href: lateTurns({ worker: worker.name }) }, 'Late turns of this worker')],
   ];
   return h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+function failures({ name }) {
+  const window = recentByWorker(FAILURES_S);
+  if (!window) return 'not known yet';
+  const failed = window.failures.get(name) ?? 0;
+  return [number(count(failed), failed ? { class: 'bad' } : {}), ` in the last ${span(window.seconds)}`];
 }
 
 function measuredNote({ alpha_ms_per_token: alpha, measured_at_unix_s: at, r_squared: held }) {

@@ -6,7 +6,7 @@ use tracing::{debug, warn};
 
 use super::Past;
 
-/// Largest file that is read. A day of 64 workers is some 4 MB.
+/// Largest file that is read. A day of 64 workers is some 5 MB.
 const MAX_BYTES: u64 = 16 << 20;
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -71,5 +71,21 @@ mod tests {
         assert_eq!(read(&snapshot).unwrap().samples, past.samples);
         std::fs::write(beside(&snapshot), "{").unwrap();
         assert!(read(&snapshot).is_none());
+    }
+
+    #[test]
+    fn a_history_without_counters_of_workers_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = folder.path().join("tailroute.snapshot");
+        let sample = r#"{"at_unix_ms": 7, "ttft": {}, "turns": {}, "causes": {}, "requests": {}, "prompt": {}, "waiting": 0,
+            "policy_revision": 1, "workers": {"a": {"ready": true, "in_flight": 2, "wait_ms": 1.5, "utilisation": 0.5}}}"#;
+        std::fs::write(
+            beside(&snapshot),
+            format!(r#"{{"samples": [{sample}], "marks": []}}"#),
+        )
+        .unwrap();
+        let past = read(&snapshot).unwrap();
+        let load = &past.samples[0].workers["a"];
+        assert_eq!((load.in_flight, &load.counters), (2, &None));
     }
 }

@@ -11,6 +11,8 @@ const RETENTION: [(u64, u64); 3] = [
     (180 * MINUTE_MS, MINUTE_MS),
     (24 * 60 * MINUTE_MS, 5 * MINUTE_MS),
 ];
+/// Age up to which samples keep the counters of single workers: three times the longest window that the console shows.
+const OF_WORKERS_MS: u64 = 15 * MINUTE_MS;
 const MOST_MARKS: usize = 1_000;
 
 /// Samples and marks, the oldest first.
@@ -38,7 +40,7 @@ impl Kept {
         let now = sample.at_unix_ms;
         self.samples.push_back(sample);
         let mut last: Option<u64> = None;
-        self.samples.retain(|sample| {
+        self.samples.retain_mut(|sample| {
             let age = now.saturating_sub(sample.at_unix_ms);
             let Some((_, distance)) = RETENTION.into_iter().find(|(until, _)| age <= *until) else {
                 return false;
@@ -46,6 +48,9 @@ impl Kept {
             let stays = last.is_none_or(|last| sample.at_unix_ms.saturating_sub(last) >= distance);
             if stays {
                 last = Some(sample.at_unix_ms);
+            }
+            if age > OF_WORKERS_MS {
+                sample.workers.values_mut().for_each(|load| load.counters = None);
             }
             stays
         });
@@ -77,6 +82,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Counters, Load};
     use super::*;
 
     fn at(at_unix_ms: u64) -> Sample {
@@ -107,6 +113,63 @@ mod tests {
             };
             assert!(gap <= most, "{gap} ms at an age of {age} ms");
         }
+    }
+
+    /// A sample of a fleet of 64 whose names and numbers are long.
+    fn large(at_unix_ms: u64) -> Sample {
+        let load = Load {
+            ready: true,
+            in_flight: 1_000,
+            wait_ms: 12_345.67,
+            utilisation: 0.9876,
+            counters: Some(Box::new(Counters {
+                turns: 10_000_000,
+                failures: 100_000,
+                prompt: 100_000_000_000,
+                predicted_cached: 10_000_000_000,
+                reported_cached: 10_000_000_000,
+                ttft: vec![10_000_000; 17],
+            })),
+        };
+        let name = |worker| format!("vllm-llama-3-70b-decode-6f7c9d8b5c-{worker:05}");
+        Sample {
+            workers: (0..64).map(|worker| (name(worker), load.clone())).collect(),
+            ..at(at_unix_ms)
+        }
+    }
+
+    #[test]
+    fn counters_of_workers_are_kept_for_a_quarter_of_an_hour() {
+        let mut kept = Kept::default();
+        for tick in 0..200 {
+            kept.push(large(tick * 10_000));
+        }
+        let past = kept.past();
+        let now = past.samples.last().unwrap().at_unix_ms;
+        let with = |sample: &&Sample| sample.workers.values().any(|load| load.counters.is_some());
+        let ages: Vec<_> = past
+            .samples
+            .iter()
+            .filter(with)
+            .map(|sample| now - sample.at_unix_ms)
+            .collect();
+        assert_eq!((ages.len(), ages[0]), (91, OF_WORKERS_MS));
+    }
+
+    #[test]
+    fn a_day_of_the_largest_samples_is_a_few_mib() {
+        let mut kept = Kept::default();
+        // As retention leaves them: coarse ones first.
+        let coarse = (0..252).map(|at| at * 5 * MINUTE_MS);
+        let medium = (1_260..1_425).map(|at| at * MINUTE_MS);
+        let fine = (8_550..8_640).map(|at| at * 10_000);
+        for at_unix_ms in coarse.chain(medium).chain(fine) {
+            kept.push(large(at_unix_ms));
+        }
+        let past = kept.past();
+        assert!(past.samples.len() > 480, "{}", past.samples.len());
+        let bytes = serde_json::to_vec(&past).unwrap().len();
+        assert!(bytes < 6 << 20, "{bytes} bytes");
     }
 
     #[test]

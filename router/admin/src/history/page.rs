@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Sample;
+use super::{Counters, Sample};
 
 /// Returns the counters of a metrics page that the history keeps, each summed over its other labels.
 pub(super) fn counters(page: &str) -> Sample {
     let mut sample = Sample::default();
-    for line in page.lines() {
-        let Some((series, value)) = line.rsplit_once(' ') else {
-            continue;
-        };
-        let Some((name, labels)) = series.split_once('{') else {
-            continue;
-        };
+    for (name, labels, value) in series(page) {
         let label = |wanted: &str| value_of(labels, wanted).unwrap_or_default();
         let (counters, key) = match name {
             "tailroute_time_to_first_token_seconds_bucket" => (&mut sample.ttft, label("le")),
@@ -29,6 +23,48 @@ pub(super) fn counters(page: &str) -> Sample {
         add(counters, key, value);
     }
     sample
+}
+
+/// Reads the counters of each worker.
+pub(super) fn of_workers(page: &str) -> BTreeMap<String, Counters> {
+    let mut workers: BTreeMap<String, Counters> = BTreeMap::new();
+    for (name, labels, value) in series(page) {
+        if !matches!(
+            name,
+            "tailroute_time_to_first_token_seconds_bucket"
+                | "tailroute_prompt_tokens_total"
+                | "tailroute_worker_turns_total"
+                | "tailroute_worker_failures_total"
+        ) {
+            continue;
+        }
+        let (Some(worker), Ok(value)) = (value_of(labels, "worker"), value.parse()) else {
+            continue;
+        };
+        let counters = workers.entry(worker).or_default();
+        match name {
+            // The page has the buckets of a histogram in ascending order.
+            "tailroute_time_to_first_token_seconds_bucket" => counters.ttft.push(value),
+            "tailroute_worker_turns_total" => counters.turns = value,
+            "tailroute_worker_failures_total" => counters.failures = value,
+            _ => match value_of(labels, "kind").as_deref() {
+                Some("all") => counters.prompt = value,
+                Some("predicted_cached") => counters.predicted_cached = value,
+                Some("reported_cached") => counters.reported_cached = value,
+                _ => {}
+            },
+        }
+    }
+    workers
+}
+
+/// The series that have labels: name, labels, value.
+fn series(page: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    page.lines().filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{')?;
+        Some((name, labels, value))
+    })
 }
 
 fn add(counters: &mut BTreeMap<String, u64>, key: String, value: &str) {
@@ -93,10 +129,44 @@ up 1
         assert_eq!(sample.causes, map(&[("queue", 2)]));
     }
 
+    #[test]
+    fn counters_of_workers_are_read_apart() {
+        let page = "\
+tailroute_time_to_first_token_seconds_bucket{worker=\"a\",le=\"0.1\"} 1
+tailroute_time_to_first_token_seconds_bucket{worker=\"a\",le=\"10\"} 4
+tailroute_time_to_first_token_seconds_bucket{worker=\"a\",le=\"+Inf\"} 5
+tailroute_time_to_first_token_seconds_sum{worker=\"a\"} 31.5
+tailroute_prompt_tokens_total{kind=\"all\",worker=\"a\"} 900
+tailroute_prompt_tokens_total{kind=\"predicted_cached\",worker=\"a\"} 400
+tailroute_prompt_tokens_total{kind=\"reported_cached\",worker=\"a\"} 300
+tailroute_worker_turns_total{worker=\"a\"} 6
+tailroute_worker_turns_total{worker=\"b\"} 2
+tailroute_worker_failures_total{worker=\"b\"} 1
+tailroute_requests_total{endpoint=\"chat\",outcome=\"ok\"} 3
+";
+        let a = Counters {
+            turns: 6,
+            failures: 0,
+            prompt: 900,
+            predicted_cached: 400,
+            reported_cached: 300,
+            ttft: vec![1, 4, 5],
+        };
+        let b = Counters {
+            turns: 2,
+            failures: 1,
+            ..Counters::default()
+        };
+        assert_eq!(
+            of_workers(page),
+            BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)])
+        );
+    }
+
     proptest::proptest! {
         #[test]
         fn any_page_is_read_without_a_panic(page in "(tailroute_requests_total\\{.*\\} .*\n|.*\n){0,5}") {
-            let _ = counters(&page);
+            let _ = (counters(&page), of_workers(&page));
         }
     }
 }
