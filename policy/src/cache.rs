@@ -352,6 +352,15 @@ impl PrefixCache {
         self.debug_check();
     }
 
+    /// Corrects the cache after a worker lacked this chain when it was requested. As the worker computes it anew, its
+    /// held pieces count as last released at the next release, even while other leases hold them.
+    pub fn computed_anew(&mut self, chain: &[PrefixHash]) {
+        let slots: Vec<u32> = self.walk(chain.iter().copied()).collect();
+        for slot in slots {
+            self.nodes.computed_anew(slot);
+        }
+    }
+
     /// Returns the number of releases so far.
     pub fn releases(&self) -> u64 {
         self.nodes.releases()

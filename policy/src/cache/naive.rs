@@ -297,6 +297,16 @@ impl NaiveCache {
         }
     }
 
+    pub(super) fn computed_anew(&mut self, chain: &[Piece]) {
+        for piece in chain {
+            match self.nodes.get_mut(&piece.hash) {
+                Some(node) if node.pins > 0 => node.round = self.round + 1,
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+
     pub(super) fn standing(&self, hash: PrefixHash) -> Option<Standing> {
         self.nodes.get(&hash).map(|node| Standing {
             released: node.round,

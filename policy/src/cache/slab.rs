@@ -208,6 +208,15 @@ impl Nodes {
         self.releases
     }
 
+    /// Counts a held node as released next.
+    pub(super) fn computed_anew(&mut self, slot: u32) {
+        let next = self.releases + 1;
+        let node = self.at(slot);
+        if node.pins > 0 {
+            node.released = next;
+        }
+    }
+
     pub(super) fn released(&self, slot: u32) -> u64 {
         self.get(slot).released
     }

@@ -303,6 +303,7 @@ enum Op {
     SetCapacity(u64),
     SetOrder(Order),
     StoredAgain(u64),
+    ComputedAnew(Vec<u8>),
     DropOlder(u64),
     Clear,
 }
@@ -335,6 +336,7 @@ fn ops() -> impl Strategy<Value = Op> {
         1 => (4..24u64).prop_map(Op::SetCapacity),
         1 => prop::sample::select(Order::ALL.to_vec()).prop_map(Op::SetOrder),
         1 => (1..60u64).prop_map(Op::StoredAgain),
+        1 => steps().prop_map(Op::ComputedAnew),
         1 => (1..60u64).prop_map(Op::DropOlder),
         1 => Just(Op::Clear),
     ]
@@ -419,6 +421,13 @@ fn apply(op: Op, real: &mut PrefixCache, twin: &mut NaiveCache, live: &mut Vec<L
         Op::StoredAgain(name) => {
             real.stored_again(PrefixHash(name), log);
             twin.stored_again(PrefixHash(name));
+            return;
+        }
+        Op::ComputedAnew(steps) => {
+            let pieces = path(&steps);
+            let names: Vec<PrefixHash> = pieces.iter().map(|piece| piece.hash).collect();
+            real.computed_anew(&names);
+            twin.computed_anew(&pieces);
             return;
         }
         Op::DropOlder(name) => {

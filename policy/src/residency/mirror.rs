@@ -16,7 +16,7 @@
 use rustc_hash::FxHashMap;
 
 use super::capacity::LearnedCapacity;
-use super::resets::{Inference, Resets};
+use super::resets::{Evidence, Inference, Resets};
 use super::unhinted::{Compared, UnhintedCache};
 use crate::cache::{Change, Keep, Lease, Order, Piece, PrefixCache, Standing};
 use crate::ids::PrefixHash;
@@ -224,6 +224,10 @@ impl Mirror {
             self.learned = self.learned.and(self.learned_before);
         } else if matches!(older, Some((_, Standing { marked: None, .. }))) {
             self.learn_from_missing(changes);
+        }
+        if evidence == Evidence::Loss {
+            // A prefix that other prompts hold as well is no survivor afterwards.
+            self.cache.computed_anew(report.believed);
         }
         if dropped > 0 {
             let by = match cleared {
