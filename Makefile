@@ -21,7 +21,7 @@ build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bins
 
 test: setup ## all tests that need nothing but this machine; CRATE=tailroute-proxy: those of one crate
-	$(CARGO) test --locked $(if $(CRATE),--package $(CRATE),--workspace)
+	$(CARGO) test --locked $(if $(CRATE),--package $(CRATE) --package tailroute-features,--workspace)
 
 test-long: setup ## what `make test` leaves out: ten million random operations on the index, a Bailian trace of full size (minutes)
 	$(CARGO) test --release --locked -p tailroute-policy --lib index::tests::twin:: -- --ignored
