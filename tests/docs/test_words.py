@@ -1,10 +1,12 @@
 """Phrases that this project avoids, each with what to write instead, in pages, help texts, messages and the console."""
 
+import json
 import re
 
 import pytest
 
 import commands
+import stage as stages
 from pages import OTHERS, PAGES, ROOT, name
 
 AVOIDED = {
@@ -69,6 +71,39 @@ def test_messages(folder):
     for path in sources(f"{folder}/**/*.rs"):
         wrong += avoided_in(name(path), " ¶ ".join(strings(path.read_text().split("#[cfg(test)]")[0])))
     assert wrong == []
+
+
+# What a description does not begin with: a pronoun, or a clause in place of a noun.
+NO_BEGINNING = r"(?:It|Its|They|Their|That|Those|Such|So much|So many|What|Who|…|[a-z](?!\w*[`_']))\b|…"
+
+
+def described(document, path=""):
+    """Each title, summary and description of a JSON document, with its path."""
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        if isinstance(value, (dict, list)):
+            yield from described(value, f"{path}/{key}")
+        elif key in ("description", "summary") and isinstance(value, str):
+            yield f"{path}/{key}", value
+
+
+def wrong_in_descriptions(document):
+    for path, text in described(document):
+        yield from avoided_in(path, text)
+        if re.match(NO_BEGINNING, text):
+            yield f"{path}: begins with {text[:40]!r}; name the subject"
+
+
+def test_the_admin_api(stage):
+    stage.router()
+    document = stages.admin("/admin/v1/openapi.json")
+    assert len(list(described(document))) > 500
+    assert list(wrong_in_descriptions(document)) == []
+
+
+def test_the_charts_schema():
+    schema = json.loads((ROOT / "deploy/helm/tailroute/values.schema.json").read_text())
+    assert len(list(described(schema))) > 100
+    assert list(wrong_in_descriptions(schema)) == []
 
 
 def test_the_console():

@@ -75,10 +75,10 @@ impl Default for Routing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UnlistedModels {
-    /// Such a request is answered 404.
+    /// A request for an unlisted model is answered 404.
     #[default]
     Refuse,
-    /// Such a request is sent to any worker.
+    /// A request for an unlisted model is sent to any worker.
     Pass,
 }
 

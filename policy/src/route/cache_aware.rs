@@ -16,9 +16,11 @@ pub struct CacheAware {
     /// Share of the prompt that a worker must hold to be selected for it.
     #[schemars(range(min = 0, max = 1))]
     pub match_threshold: f64,
-    /// The fleet is out of balance if the busiest worker has more than this many requests above the least busy one …
+    /// The fleet is out of balance if the busiest worker has more than this many requests above the least busy one, and
+    /// more than `imbalance_rel` times its requests.
     pub imbalance_abs: u32,
-    /// … and more than this many times the requests of the least busy one.
+    /// Least ratio of the busiest worker's requests to those of the least busy one at which the fleet can be out of
+    /// balance.
     #[schemars(range(min = 1, max = 1e6))]
     pub imbalance_rel: f64,
 }

@@ -116,7 +116,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .parameter(
             "request",
-            "its `x-request-id`, or the beginning of it if no other kept request has the same",
+            "The request's `x-request-id`, or the beginning of it if no other kept request has the same",
         )
         .fails(&[404, 409]),
     ]

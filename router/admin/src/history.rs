@@ -89,7 +89,7 @@ pub struct Load {
     pub wait_ms: f64,
     /// ρ: prefill work routed to the worker, as a share of its time.
     pub utilisation: f64,
-    /// Its cumulative counters: in samples of the last quarter of an hour, in fleets of up to 64 workers.
+    /// Cumulative counters of the worker: in samples of the last quarter of an hour, in fleets of up to 64 workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Box<Counters>>,
 }

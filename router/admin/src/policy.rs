@@ -38,7 +38,7 @@ struct Shown {
     /// Revision whose settings this request has restored; absent unless it is a rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     restored_revision: Option<u64>,
-    /// Classes whose turns may have settings of their own (`classes`); `header` is that of turns that carry their
+    /// Classes whose turns may have separate settings (`classes`); `header` is that of turns that carry their
     /// objective in a header.
     turn_classes: Vec<String>,
     /// Temporary values in force, and when they end; absent if there are none.

@@ -87,7 +87,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Method::GET,
             SHADOW,
             Role::Read,
-            "What the shadow policy would have done with the live traffic",
+            "Returns what the shadow policy would have done with the live traffic",
             |call: Call| async move { Reply::json(&shadowed(&call.admin)) },
         ),
         Operation::new::<Shadowed, _, _>(

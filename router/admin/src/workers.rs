@@ -221,7 +221,7 @@ struct Calibrated {
     r_squared: f64,
 }
 
-/// Objective sent to a worker, for requests without a hint of their own.
+/// Objective sent to a worker, for requests without a separate hint.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Budget {
     /// ξ: uncached tokens that fit in the objective.

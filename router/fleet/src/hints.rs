@@ -82,7 +82,7 @@ impl Hint {
     }
 }
 
-/// Objective sent to a worker, which applies to requests without a hint of their own.
+/// Objective sent to a worker, which applies to requests without a separate hint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SentObjective {
     /// ξ: uncached tokens that fit in the objective.

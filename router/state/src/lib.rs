@@ -232,7 +232,7 @@ impl State {
         self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
     }
 
-    /// Returns the objective for requests without a hint of their own: the free tail of a second turn. A worker that
+    /// Returns the objective for requests without a separate hint: the free tail of a second turn. A worker that
     /// takes hints between requests has no free tail.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> SentObjective {

@@ -87,7 +87,7 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
         warn!(
             worker = worker.name(),
             told = told.0,
-            "reported capacity is below one block, ignored"
+            "reported capacity is below two blocks, ignored"
         );
         return;
     }
