@@ -65,12 +65,12 @@ pub struct Budget {
     pub bytes: u64,
     /// Discovered workers, which are not in the sum; `None` without discovery.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found: Option<Found>,
+    pub found: Option<DiscoveryBudget>,
 }
 
 /// The memory of discovered workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct DiscoveryBudget {
     /// Bytes for each worker.
     pub worker_bytes: u64,
     /// Most workers that discovery adds.
@@ -84,7 +84,7 @@ fn mirror_bytes(capacity: Option<Tokens>, block_tokens: u32) -> u64 {
 }
 
 /// A part, its bytes, and the keys that bound it.
-type Row = (&'static str, u64, &'static str);
+type BudgetRow = (&'static str, u64, &'static str);
 
 fn count(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
@@ -95,7 +95,7 @@ fn event_bytes(config: &Config) -> u64 {
     (count(config.limits.max_kv_message_bytes.get()).saturating_mul(5) / 2).saturating_add(EVENT_BYTES)
 }
 
-fn traffic(config: &Config) -> [Row; 7] {
+fn traffic(config: &Config) -> [BudgetRow; 7] {
     let limits = &config.limits;
     let connection = match config.tls.server {
         Some(_) => CONNECTION_BYTES + TLS_BYTES,
@@ -132,7 +132,7 @@ fn traffic(config: &Config) -> [Row; 7] {
     ]
 }
 
-fn tables(config: &Config) -> [Row; 9] {
+fn tables(config: &Config) -> [BudgetRow; 9] {
     let events = event_bytes(config);
     let mirrors = config.workers.iter().map(|worker| {
         let capacity = worker.capacity_is_known.then_some(worker.capacity);
@@ -188,7 +188,7 @@ impl Budget {
         let bytes = parts
             .iter()
             .fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
-        let found = config.discovery.is_on().then_some(Found {
+        let found = config.discovery.is_on().then_some(DiscoveryBudget {
             worker_bytes: mirror_bytes(None, FOUND_BLOCK_TOKENS)
                 .saturating_add(BLOCKS_BYTES)
                 .saturating_add(event_bytes(config)),
@@ -210,7 +210,7 @@ impl fmt::Display for Budget {
             writeln!(f, "{:>9} MiB  {what}{keys}", bytes.div_ceil(1 << 20))?;
         }
         match self.found {
-            Some(Found { worker_bytes, .. }) => writeln!(
+            Some(DiscoveryBudget { worker_bytes, .. }) => writeln!(
                 f,
                 "{:>9} MiB  more for each discovered worker (discovery.max_workers, limits.max_kv_message_bytes)",
                 worker_bytes.div_ceil(1 << 20)

@@ -20,11 +20,11 @@ use crate::cmd;
 )]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum CliCommand {
     Check(cmd::check::Args),
     Ctl(client::ctl::Args),
     Demo(cmd::demo::Args),
@@ -49,17 +49,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Check(args) => cmd::check::run(args),
-        Command::Ctl(args) => client::ctl::run(args, Cli::command()),
-        Command::Demo(args) => cmd::demo::run(args),
-        Command::Doctor(args) => client::doctor::run(&args),
-        Command::Drive(args) => client::drive::command::run(*args),
-        Command::Key(args) => cmd::key::run(&args),
-        Command::Migrate(args) => cmd::migrate::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Schema(args) => cmd::schema::run(args),
-        Command::Top(args) => client::top::run(&args),
-        Command::Serve(args) => cmd::serve::run(args),
+        CliCommand::Check(args) => cmd::check::run(args),
+        CliCommand::Ctl(args) => client::ctl::run(args, Cli::command()),
+        CliCommand::Demo(args) => cmd::demo::run(args),
+        CliCommand::Doctor(args) => client::doctor::run(&args),
+        CliCommand::Drive(args) => client::drive::command::run(*args),
+        CliCommand::Key(args) => cmd::key::run(&args),
+        CliCommand::Migrate(args) => cmd::migrate::run(&args),
+        CliCommand::Replay(args) => replay::run(&args),
+        CliCommand::Schema(args) => cmd::schema::run(args),
+        CliCommand::Top(args) => client::top::run(&args),
+        CliCommand::Serve(args) => cmd::serve::run(args),
     };
     result.unwrap_or_else(|error| {
         simulator::terminal::complain(&format!("error: {error:#}"));

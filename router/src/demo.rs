@@ -20,7 +20,7 @@ use serde::Serialize;
 use sim_engine::{Engine, EngineConfig};
 
 use crate::serve::Server;
-use client::drive::client::Client;
+use client::drive::client::ChatClient;
 use client::drive::plan::Plan;
 use client::drive::run::{self, replay};
 use client::drive::stats::Run;
@@ -75,7 +75,7 @@ pub const CONTENDERS: [Contender; 4] = [
 
 /// One row of the table. Times in milliseconds on the engines' clock.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct DemoRow {
     /// Name of the contender.
     pub policy: &'static str,
     /// Turns sent.
@@ -97,13 +97,13 @@ pub struct Row {
 }
 
 /// A running router with its engines.
-pub struct Stage {
+pub struct DemoStage {
     /// The router.
     pub router: Server,
     engines: Vec<Engine>,
 }
 
-impl Stage {
+impl DemoStage {
     /// Starts engines on free ports of the loopback, and a router in front of them on `ports`: those of the data port
     /// and the admin port, where 0 is any free one. Fails if a port cannot be bound, or the engines do not become ready.
     pub async fn start(contender: Contender, ports: [u16; 2]) -> anyhow::Result<Self> {
@@ -178,9 +178,9 @@ fn router_config(contender: Contender, engines: &[Engine], ports: [u16; 2]) -> a
 }
 
 /// Plays the workload against one contender. Fails if its fleet cannot be started.
-pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<Row> {
+pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow::Result<DemoRow> {
     let plan = workload::plan(seed, TIME_SCALE);
-    let stage = Stage::start(contender, [0, 0]).await?;
+    let stage = DemoStage::start(contender, [0, 0]).await?;
     let row = play_on(&stage, contender.name, &plan, seed, bar).await?;
     stage.stop().await;
     Ok(row)
@@ -188,19 +188,19 @@ pub async fn play(contender: Contender, seed: u64, bar: &ProgressBar) -> anyhow:
 
 /// Plays a plan against a running stage. Fails if the stage's address is not a valid URL.
 pub async fn play_on(
-    stage: &Stage,
+    stage: &DemoStage,
     name: &'static str,
     plan: &Plan,
     seed: u64,
     bar: &ProgressBar,
-) -> anyhow::Result<Row> {
+) -> anyhow::Result<DemoRow> {
     let settings = settings(stage, seed)?;
-    let client = Client::new(Duration::from_secs(60))?;
+    let client = ChatClient::new(Duration::from_secs(60))?;
     let samples = replay(client, settings, plan, |_| bar.inc(1), std::future::pending()).await;
     let run = Run::of(&samples, Some(TTFT_OBJECTIVE_MS / TIME_SCALE), None);
     let ttft = &run.ttft_ms;
     let scaled = |millis: f64| millis * TIME_SCALE;
-    Ok(Row {
+    Ok(DemoRow {
         policy: name,
         requests: run.turns,
         errors: run.errors + run.incomplete,
@@ -214,8 +214,8 @@ pub async fn play_on(
 }
 
 /// Returns the settings of a run against a stage. Fails if the stage's address is not a valid URL.
-fn settings(stage: &Stage, seed: u64) -> anyhow::Result<run::Settings> {
-    Ok(run::Settings {
+fn settings(stage: &DemoStage, seed: u64) -> anyhow::Result<run::RunSettings> {
+    Ok(run::RunSettings {
         urls: vec![format!("http://{}/v1/chat/completions", stage.router.address).parse()?],
         model: "sim".to_owned(),
         session: true,
@@ -225,11 +225,11 @@ fn settings(stage: &Stage, seed: u64) -> anyhow::Result<run::Settings> {
 }
 
 /// Returns each contender's medians over the seeds, in the order of the table; errors are summed.
-pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
+pub fn medians(played: &BTreeMap<u64, Vec<DemoRow>>) -> Vec<DemoRow> {
     (0..CONTENDERS.len())
         .filter_map(|place| {
-            let of: Vec<&Row> = played.values().filter_map(|rows| rows.get(place)).collect();
-            let median = |figure: fn(&Row) -> f64| {
+            let of: Vec<&DemoRow> = played.values().filter_map(|rows| rows.get(place)).collect();
+            let median = |figure: fn(&DemoRow) -> f64| {
                 let mut values: Vec<f64> = of.iter().map(|row| figure(row)).collect();
                 values.sort_by(f64::total_cmp);
                 let middle = values.len() / 2;
@@ -239,7 +239,7 @@ pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
                     f64::midpoint(values[middle - 1], values[middle])
                 }
             };
-            Some(Row {
+            Some(DemoRow {
                 policy: of.first()?.policy,
                 requests: median(|row| row.requests as f64).round() as usize,
                 errors: of.iter().map(|row| row.errors).sum(),
@@ -255,7 +255,7 @@ pub fn medians(played: &BTreeMap<u64, Vec<Row>>) -> Vec<Row> {
 }
 
 /// Returns the number of seeds in which `tail` has a lower 95th percentile with hints than without.
-pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<Row>>) -> usize {
+pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<DemoRow>>) -> usize {
     played
         .values()
         .filter(|rows| {
@@ -277,7 +277,7 @@ pub fn progress(turns: usize) -> ProgressBar {
 }
 
 /// Formats the table.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[DemoRow]) -> String {
     use std::fmt::Write as _;
     let mut out = format!(
         "{:<16} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7} {:>16}\n",
@@ -305,8 +305,8 @@ pub fn table(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    fn row(contender: &Contender, p95_ms: f64) -> Row {
-        Row {
+    fn row(contender: &Contender, p95_ms: f64) -> DemoRow {
+        DemoRow {
             policy: contender.name,
             requests: 10,
             errors: 1,

@@ -20,13 +20,13 @@ use telemetry::logs::LevelError;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use self::file_watch::{FileWatch, Looked};
+use self::file_watch::{FileStamps, FileWatch};
 use crate::serve::descriptors;
 use admin::Admin;
 use operator::audit::{AuditRecord, Author};
-use operator::events::Kind;
+use operator::events::EventKind;
 use operator::revisions::Revision;
-use operator::tokens::{Named, Tokens};
+use operator::tokens::{NamedDigests, Tokens};
 use tailroute_http::error::with_causes;
 use tailroute_http::tls::TlsError;
 
@@ -39,7 +39,7 @@ const MAX_NAMES: usize = 100;
 
 /// Sources of a configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub struct ConfigSource {
     /// Configuration file.
     pub file: Option<PathBuf>,
     /// Environment variables.
@@ -78,7 +78,7 @@ pub enum ReloadError {
     ClientCaGone,
 }
 
-impl Source {
+impl ConfigSource {
     /// Builds the configuration. Fails if it is invalid.
     pub fn load(&self) -> Result<Config, LoadError> {
         config::load_file(
@@ -90,7 +90,7 @@ impl Source {
 }
 
 /// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
-pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
+pub fn reload(router: &Admin, source: &ConfigSource) -> Vec<AuditRecord> {
     let (tokens, keys) = (
         router.state.operator.tokens.load().named(),
         router.proxy.admission.keys().named(),
@@ -122,8 +122,8 @@ pub fn reload(router: &Admin, source: &Source) -> Vec<AuditRecord> {
 }
 
 /// Lists names that were added, removed, or whose secret changed.
-fn differences(before: &Named, after: &Named) -> Value {
-    let without = |these: &Named, those: &Named| -> Vec<String> {
+fn differences(before: &NamedDigests, after: &NamedDigests) -> Value {
+    let without = |these: &NamedDigests, those: &NamedDigests| -> Vec<String> {
         let names = these.keys().filter(|name| !those.contains_key(*name));
         names.take(MAX_NAMES).cloned().collect()
     };
@@ -134,7 +134,7 @@ fn differences(before: &Named, after: &Named) -> Value {
     json!({ "added": without(after, before), "removed": without(before, after), "changed": changed })
 }
 
-fn put_in_force(router: &Admin, source: &Source) -> Option<Changed> {
+fn put_in_force(router: &Admin, source: &ConfigSource) -> Option<Changed> {
     let outcome = source.load().map_err(ReloadError::from);
     let outcome = outcome.and_then(|mut config| {
         descriptors::fit(&mut config);
@@ -168,7 +168,11 @@ fn put_in_force(router: &Admin, source: &Source) -> Option<Changed> {
         }
     };
     let now = serde_json::to_value(&*state).unwrap_or_default();
-    router.state.operator.events.tell(Kind::Reload, "config", now);
+    router
+        .state
+        .operator
+        .events
+        .tell(EventKind::Reload, "config", now);
     policy
 }
 
@@ -233,7 +237,7 @@ pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
 }
 
 /// Reloads the configuration on request, and when one of its files changes. Does not end.
-pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
+pub async fn watch(router: Arc<Admin>, source: ConfigSource, asked: Arc<Notify>) {
     let mut in_force = look(&router, &source).await;
     let mut files = FileWatch::default();
     loop {
@@ -255,7 +259,12 @@ pub async fn watch(router: Arc<Admin>, source: Source, asked: Arc<Notify>) {
 }
 
 /// Waits until the files have changed and two looks at them agree.
-async fn changed(router: &Admin, source: &Source, in_force: &Looked, files: &mut FileWatch) -> Looked {
+async fn changed(
+    router: &Admin,
+    source: &ConfigSource,
+    in_force: &FileStamps,
+    files: &mut FileWatch,
+) -> FileStamps {
     loop {
         let mut seen = look(router, source).await;
         while seen != *in_force {
@@ -270,7 +279,7 @@ async fn changed(router: &Admin, source: &Source, in_force: &Looked, files: &mut
 }
 
 /// Metadata that identifies a state of a file.
-async fn look(router: &Admin, source: &Source) -> Looked {
+async fn look(router: &Admin, source: &ConfigSource) -> FileStamps {
     let live = router.state.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;

@@ -27,7 +27,7 @@ use proxy::Proxy;
 use replicas::Bus;
 use server::Phase;
 use state::State;
-use state::snapshot::{self, Kept};
+use state::snapshot::{self, SavedState};
 use state::supervise::{Task, until_done};
 use state::turn_reports::TurnReports;
 
@@ -213,7 +213,7 @@ impl Server {
 }
 
 /// Restores what an earlier process has left, as far as requests are served by it. Returns all of it.
-async fn restore_early(state: &State, predecessor: Option<&mut Predecessor>) -> Option<Kept> {
+async fn restore_early(state: &State, predecessor: Option<&mut Predecessor>) -> Option<SavedState> {
     let handed = match predecessor {
         Some(predecessor) => predecessor.state().await,
         None => None,

@@ -27,7 +27,7 @@ impl Default for Newest {
 
 /// Newest entries of the audit log.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Log {
+struct AuditPage {
     /// Entries, newest first.
     entries: Vec<Arc<Entry>>,
     /// Number of entries that could not be written to the file.
@@ -38,7 +38,7 @@ struct Log {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::get::<Log, _, _>(
+        Operation::get::<AuditPage, _, _>(
             "audit.list",
             "/admin/v1/audit",
             "Changes that were made or refused, newest first: who, when, why, before, after",
@@ -51,7 +51,7 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn list(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
     let audit = &call.admin.state.operator.audit;
-    Reply::json(&Log {
+    Reply::json(&AuditPage {
         entries: audit.newest(query.limit),
         write_failures: audit.failures(),
         refused_left_out: audit.left_out(),

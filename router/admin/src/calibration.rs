@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
-use super::workers::{NAME, Shown, named, shown};
+use super::workers::{NAME, WorkerDetails, named, shown};
 use fleet::facts::Serves;
 use fleet::overrides::Measured;
 use replicas::calibrations::Calibration;
@@ -47,7 +47,7 @@ struct Calibrate {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.calibrate",
             Method::PUT,
             "/admin/v1/workers/{name}/calibration",

@@ -23,7 +23,7 @@ const PART_BYTES: usize = 64 * 1024;
 
 /// State of the capture.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Status {
+struct CaptureStatus {
     /// Whether turns are being captured.
     running: bool,
     /// Number of captured turns.
@@ -53,13 +53,13 @@ struct Start {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::get::<Status, _, _>(
+        Operation::get::<CaptureStatus, _, _>(
             "capture.get",
             "/admin/v1/capture",
             "Whether turns are captured in memory, and how many are stored",
             |call: Call| async move { Reply::json(&status(&call.admin)) },
         ),
-        Operation::new::<Status, _, _>(
+        Operation::new::<CaptureStatus, _, _>(
             "capture.start",
             Method::POST,
             "/admin/v1/capture/start",
@@ -68,7 +68,7 @@ pub(super) fn operations() -> Vec<Operation> {
             start,
         )
         .body::<Start>(),
-        Operation::new::<Status, _, _>(
+        Operation::new::<CaptureStatus, _, _>(
             "capture.stop",
             Method::POST,
             "/admin/v1/capture/stop",
@@ -89,10 +89,10 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn status(admin: &Admin) -> Status {
+fn status(admin: &Admin) -> CaptureStatus {
     let now = admin.state.operator.recent.now();
     let (turns, bytes) = now.as_ref().map_or((0, 0), |running| running.memory.size());
-    Status {
+    CaptureStatus {
         running: now.as_ref().is_some_and(|running| running.is_running()),
         turns,
         bytes,

@@ -31,7 +31,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
 #[derive(Debug)]
-struct File {
+struct ConsoleFile {
     path: &'static str,
     media_type: &'static str,
     bytes: &'static [u8],
@@ -39,7 +39,7 @@ struct File {
 
 macro_rules! files {
     ($($media_type:ident $path:literal)*) => {
-        &[$(File {
+        &[$(ConsoleFile {
             path: $path,
             media_type: $media_type,
             bytes: include_bytes!(concat!("../console/", $path)),
@@ -47,7 +47,7 @@ macro_rules! files {
     };
 }
 
-const FILES: &[File] = files![
+const FILES: &[ConsoleFile] = files![
     HTML "index.html"
     SVG "icon.svg"
     CSS "console.css"

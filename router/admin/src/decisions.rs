@@ -20,7 +20,7 @@ const CANDIDATES: usize = 8;
 /// Conditions on decisions. Absent ones match all.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Wanted {
+struct DecisionsQuery {
     /// Name of the worker that was chosen.
     worker: Option<String>,
     /// Class of the turn's objective.
@@ -67,7 +67,7 @@ enum CauseName {
     Whole,
 }
 
-impl Default for Wanted {
+impl Default for DecisionsQuery {
     fn default() -> Self {
         Self {
             worker: None,
@@ -107,7 +107,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Recent decisions, newest first: every worker's terms, the choice, the runner-up, the outcome",
             list,
         )
-        .query::<Wanted>(),
+        .query::<DecisionsQuery>(),
         Operation::get::<Page, _, _>(
             "decisions.get",
             "/admin/v1/decisions/{request}",
@@ -123,7 +123,7 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    let wanted: Wanted = call.query()?;
+    let wanted: DecisionsQuery = call.query()?;
     let admin = &call.admin;
     let trace = wanted.trace.map(|digits| {
         let read = TraceId::read(digits.as_bytes());

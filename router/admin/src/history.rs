@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use metrics::Format;
-use operator::events::{Event, Kind};
+use operator::events::{Event, EventKind};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 use tracing::error;
 
-use self::kept::Kept;
+use self::kept::HistoryStore;
 use super::Admin;
 use super::call::{Call, Reply};
 use super::operation::Operation;
@@ -40,7 +40,7 @@ const MOST_WORKERS: usize = 64;
 
 /// Samples and marks of the last day.
 #[derive(Debug, Default)]
-pub struct History(Mutex<Kept>);
+pub struct History(Mutex<HistoryStore>);
 
 /// Samples and changes of the last day, the oldest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -115,7 +115,7 @@ pub struct Counters {
 /// Parts of the history to return.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Asked {
+struct HistoryQuery {
     /// Whether to return samples; true unless given.
     samples: Option<bool>,
 }
@@ -149,7 +149,12 @@ impl History {
     fn mark(&self, event: &Event) {
         if matches!(
             event.kind,
-            Kind::Policy | Kind::Worker | Kind::Breaker | Kind::Slow | Kind::Overload | Kind::Reload
+            EventKind::Policy
+                | EventKind::Worker
+                | EventKind::Breaker
+                | EventKind::Slow
+                | EventKind::Overload
+                | EventKind::Reload
         ) {
             self.0.lock().mark(Mark {
                 at_unix_ms: event.at_unix_ms,
@@ -169,12 +174,12 @@ pub(super) fn operations() -> Vec<Operation> {
             "Counters, loads and changes of the last 24 hours",
             get,
         )
-        .query::<Asked>(),
+        .query::<HistoryQuery>(),
     ]
 }
 
 async fn get(call: Call) -> Result<Reply, Problem> {
-    let asked: Asked = call.query()?;
+    let asked: HistoryQuery = call.query()?;
     let mut past = call.admin.history.past();
     if asked.samples == Some(false) {
         past.samples.clear();
@@ -186,13 +191,13 @@ fn describe(event: &Event) -> String {
     let now = &event.now;
     let says = |key: &str| now.get(key).and_then(Value::as_bool);
     match event.kind {
-        Kind::Policy => format!(
+        EventKind::Policy => format!(
             "revision {} by {}",
             now["revision"],
             now["by"].as_str().unwrap_or("the router")
         ),
-        Kind::Breaker => format!("breaker {}", now["breaker"].as_str().unwrap_or("changed")),
-        Kind::Slow if says("slow") == Some(true) => {
+        EventKind::Breaker => format!("breaker {}", now["breaker"].as_str().unwrap_or("changed")),
+        EventKind::Slow if says("slow") == Some(true) => {
             let ms = |key: &str| now[key].as_f64().unwrap_or_default();
             format!(
                 "slow: a typical prompt takes {:.0} ms instead of {:.0} ms",
@@ -200,16 +205,16 @@ fn describe(event: &Event) -> String {
                 ms("baseline_typical_prompt_ms")
             )
         }
-        Kind::Slow => "recovered".to_owned(),
-        Kind::Overload if says("overloaded") == Some(true) => format!(
+        EventKind::Slow => "recovered".to_owned(),
+        EventKind::Overload if says("overloaded") == Some(true) => format!(
             "overloaded: waits {:.1} s on {} of {} workers",
             now["wait_ms"].as_f64().unwrap_or_default() / 1e3,
             now["workers_over"],
             now["workers_ready"]
         ),
-        Kind::Overload => "overload ended".to_owned(),
-        Kind::Reload if now["refused"].is_string() => "configuration refused".to_owned(),
-        Kind::Reload => "configuration reloaded".to_owned(),
+        EventKind::Overload => "overload ended".to_owned(),
+        EventKind::Reload if now["refused"].is_string() => "configuration refused".to_owned(),
+        EventKind::Reload => "configuration reloaded".to_owned(),
         _ if says("joined") == Some(true) => "joined".to_owned(),
         _ if says("left") == Some(true) => "left".to_owned(),
         _ if says("well") == Some(false) => {

@@ -7,13 +7,13 @@ use super::call::{Call, Reply};
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Because, Forced};
-use super::workers::{NAME, Shown, named, shown};
+use super::workers::{NAME, WorkerDetails, named, shown};
 use fleet::Worker;
 use fleet::overrides::AdminState;
 
 pub(super) fn operations() -> Vec<Operation> {
     let take_out = |id, path, summary, hold| {
-        Operation::new::<Shown, _, _>(id, Method::POST, path, Role::Operate, summary, move |call| {
+        Operation::new::<WorkerDetails, _, _>(id, Method::POST, path, Role::Operate, summary, move |call| {
             take_out(call, hold)
         })
         .parameter("name", NAME)
@@ -27,7 +27,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "Send a worker only turns that no other worker can serve",
             AdminState::Cordoned,
         ),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.uncordon",
             Method::POST,
             "/admin/v1/workers/{name}/uncordon",

@@ -21,7 +21,7 @@ const MOST: usize = 200;
 /// Selection of prefixes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Wanted {
+struct PrefixesQuery {
     /// Name of a worker: only prefixes of which it holds a part. All prefixes if absent.
     worker: Option<String>,
     /// Order of the prefixes; `largest` unless given.
@@ -31,7 +31,7 @@ struct Wanted {
     limit: usize,
 }
 
-impl Default for Wanted {
+impl Default for PrefixesQuery {
     fn default() -> Self {
         Self {
             worker: None,
@@ -102,12 +102,12 @@ pub(super) fn operations() -> Vec<Operation> {
             "Recently used prefixes on the workers: the largest, the newest or the most shared; no text",
             list,
         )
-        .query::<Wanted>(),
+        .query::<PrefixesQuery>(),
     ]
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    let wanted: Wanted = call.query()?;
+    let wanted: PrefixesQuery = call.query()?;
     let admin = Arc::clone(&call.admin);
     let worker = wanted.worker.map(|name| {
         admin

@@ -15,12 +15,12 @@ use proxy::admission::limits::Left;
 #[derive(Debug, Serialize, JsonSchema)]
 struct List {
     /// All API keys, by name.
-    keys: Vec<Shown>,
+    keys: Vec<KeyView>,
 }
 
 /// An API key and the remainders of its limits.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Shown {
+struct KeyView {
     /// Name of the key.
     name: String,
     /// Remaining requests; `null` if they are not limited.
@@ -54,7 +54,7 @@ pub(super) fn operations() -> Vec<Operation> {
                 })
             },
         ),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<KeyView, _, _>(
             "keys.reset",
             Method::POST,
             "/admin/v1/keys/{name}/reset",
@@ -68,13 +68,13 @@ pub(super) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn shown(name: String, [requests, tokens]: [Option<Left>; 2]) -> Shown {
+fn shown(name: String, [requests, tokens]: [Option<Left>; 2]) -> KeyView {
     let allowance = |left: Left| Allowance {
         left: left.left,
         burst: left.burst,
         full_in_s: left.full_in.0 / 1e3,
     };
-    Shown {
+    KeyView {
         name,
         requests: requests.map(allowance),
         tokens: tokens.map(allowance),

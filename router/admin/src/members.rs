@@ -10,7 +10,7 @@ use super::holds::keep_one;
 use super::operation::Operation;
 use super::problem::Problem;
 use super::reason::{Forced, Reason};
-use super::workers::{NAME, Shown, named, shown};
+use super::workers::{NAME, WorkerDetails, named, shown};
 use fleet::JoinError;
 
 /// Body of a request to add a worker.
@@ -37,7 +37,7 @@ struct Added {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.add",
             Method::POST,
             "/admin/v1/workers",
@@ -47,7 +47,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .body::<Join>()
         .fails(&[409]),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.remove",
             Method::POST,
             "/admin/v1/workers/{name}/remove",

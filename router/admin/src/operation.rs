@@ -34,7 +34,7 @@ pub struct Operation {
     pub body: Option<Shape>,
     /// Name and description of each request header field, and whether it is required.
     pub headers: Vec<(&'static str, &'static str, bool)>,
-    pub answer: Answer,
+    pub answer: OperationResponse,
     /// Whether calls are recorded in the audit log.
     pub audited: bool,
     /// Statuses of problems beyond the implied ones.
@@ -43,7 +43,7 @@ pub struct Operation {
 }
 
 /// The successful response of an operation.
-pub struct Answer {
+pub struct OperationResponse {
     pub status: u16,
     pub media_type: &'static str,
     /// Schema of the body; `None` if it is not JSON.
@@ -82,7 +82,7 @@ impl Operation {
             query: None,
             body: None,
             headers: Vec::new(),
-            answer: Answer {
+            answer: OperationResponse {
                 status: 200,
                 media_type: "application/json",
                 shape: Some(|generator| generator.subschema_for::<T>()),

@@ -18,13 +18,13 @@ use super::reason::Reason;
 use crate::Admin;
 use config::OF_HEADER;
 pub(super) use operator::revisions::timers::LONGEST_S;
-use operator::revisions::{Change, Revision, Source, Stale, Timer, Timers};
+use operator::revisions::{Change, Revision, RevisionSource, Stale, Timer, Timers};
 use replicas::bucket::BucketError;
 use replicas::live_policy::ChangeError;
 
 /// The policy in force.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Shown {
+struct PolicyView {
     #[serde(flatten)]
     now: Arc<Revision>,
     /// Entity tag of the revision, for If-Match.
@@ -95,7 +95,7 @@ struct Rollback {
 
 /// Revisions of the policy.
 #[derive(Debug, Serialize, JsonSchema)]
-struct History {
+struct PolicyHistory {
     /// Revisions, newest first; the first is in force.
     revisions: Vec<Arc<Revision>>,
 }
@@ -104,7 +104,7 @@ pub(super) fn operations() -> Vec<Operation> {
     const POLICY: &str = "/admin/v1/policy";
     const TAG: &str = "The revision's entity tag";
     vec![
-        Operation::new::<Shown, _, _>(
+        Operation::new::<PolicyView, _, _>(
             "policy.get",
             Method::GET,
             POLICY,
@@ -116,7 +116,7 @@ pub(super) fn operations() -> Vec<Operation> {
             },
         )
         .carries("etag", TAG),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<PolicyView, _, _>(
             "policy.put",
             Method::PUT,
             POLICY,
@@ -132,14 +132,14 @@ pub(super) fn operations() -> Vec<Operation> {
         .body::<Put>()
         .carries("etag", TAG)
         .fails(&[412, 428, 503]),
-        Operation::get::<History, _, _>(
+        Operation::get::<PolicyHistory, _, _>(
             "policy.history",
             "/admin/v1/policy/history",
             "Earlier policies, newest first",
             history,
         )
         .query::<Newest>(),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<PolicyView, _, _>(
             "policy.rollback",
             Method::POST,
             "/admin/v1/policy/rollback",
@@ -181,7 +181,7 @@ fn shown(
     let classes = live.objective.classes.iter().map(|class| class.name.clone());
     let configured = admin.state.policy.configured();
     let as_configured = now.settings == configured;
-    let shown = Shown {
+    let shown = PolicyView {
         turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
         as_configured,
         configured: (!as_configured).then_some(configured),
@@ -201,7 +201,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
         settings: settings(admin, &put.settings)?,
         by: call.who.name.to_string(),
         reason: Some(put.reason.0),
-        source: Source::Put,
+        source: RevisionSource::Put,
         revert_after: put.revert_after_s.map(|seconds| Millis(seconds * 1e3)),
         sets: BTreeSet::new(),
     };
@@ -243,7 +243,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
         },
         by: call.who.name.to_string(),
         reason: Some(asked.reason.0),
-        source: Source::Rollback,
+        source: RevisionSource::Rollback,
         revert_after: None,
         sets: BTreeSet::new(),
     };
@@ -315,5 +315,5 @@ async fn history(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
     let mut revisions = call.admin.state.policy.history();
     revisions.truncate(query.limit);
-    Reply::json(&History { revisions })
+    Reply::json(&PolicyHistory { revisions })
 }

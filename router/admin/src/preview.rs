@@ -128,7 +128,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
             "only {held} turns are captured; a preview needs at least {FEWEST_TURNS}"
         )));
     }
-    let fleet = replay::Fleet::live(&admin.state)
+    let fleet = replay::ReplayFleet::live(&admin.state)
         .ok_or_else(|| Problem::conflict("no worker is ready to be simulated"))?;
     let turns = asked.turns.map_or(DEFAULT_TURNS, |turns| turns as usize);
     let turns = turns.min(MAX_SCORES / fleet.size().max(1)).max(FEWEST_TURNS);

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tower_service::Service as _;
 use tracing::{debug, warn};
 
-use self::pieces::Pieces;
+use self::pieces::GuardedBody;
 use super::dispatch::From;
 use super::problem::Problem;
 use super::status;
@@ -200,7 +200,7 @@ impl Port {
             Some(Ok(answer)) => answer,
             _ => Problem::internal("the request failed; the log says why").into_response(),
         };
-        answer.map(|body| axum::body::Body::new(Pieces::new(body, (under_way, permit))))
+        answer.map(|body| axum::body::Body::new(GuardedBody::new(body, (under_way, permit))))
     }
 }
 

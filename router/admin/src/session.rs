@@ -9,7 +9,7 @@ use super::operation::Operation;
 
 /// The caller, and how it was authenticated.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Session {
+struct CallerSession {
     /// Name of the caller's token; `loopback` if the router has no tokens.
     name: String,
     /// Role of the caller.
@@ -21,12 +21,12 @@ struct Session {
 }
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![Operation::get::<Session, _, _>(
+    vec![Operation::get::<CallerSession, _, _>(
         "session.get",
         "/admin/v1/session",
         "The caller and the role of its token",
         |call: Call| async move {
-            Reply::json(&Session {
+            Reply::json(&CallerSession {
                 name: call.who.name.to_string(),
                 role: call.who.role,
                 tokens: call.admin.state.operator.tokens.load().is_required(),

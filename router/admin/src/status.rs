@@ -39,7 +39,7 @@ pub(super) fn probes(admin: &Arc<Admin>) -> Router {
 
 /// State of the exchange with other replicas.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Replicas {
+struct ReplicasStatus {
     /// Whether `[fleet]` names a NATS server. Without one, this router knows of no other replica.
     configured: bool,
     #[serde(flatten)]
@@ -80,13 +80,13 @@ pub(super) fn operations() -> Vec<Operation> {
                 })
             },
         ),
-        Operation::get::<Replicas, _, _>(
+        Operation::get::<ReplicasStatus, _, _>(
             "replicas.get",
             "/admin/v1/replicas",
             "The other replicas of this router, and the state of the NATS connection",
             |call: Call| async move {
                 let (bus, now) = (&call.admin.bus, call.admin.state.clock.now());
-                Reply::json(&Replicas {
+                Reply::json(&ReplicasStatus {
                     configured: bus.is_some(),
                     bus: bus.as_ref().map(|bus| bus.state(now)),
                 })

@@ -11,7 +11,7 @@ use fleet::Worker;
 
 /// Sources of a worker's figures.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub(super) struct Sources {
+pub(super) struct FigureSources {
     /// Data-parallel rank that the worker's requests are pinned to; absent if its address has only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<u32>,
@@ -49,7 +49,7 @@ enum EventsSource {
     Off,
 }
 
-impl Sources {
+impl FigureSources {
     pub(super) fn of(admin: &Admin, worker: &Worker) -> Self {
         let state = &admin.state;
         let answers = state.feedback.costs.lock().state(worker.id);
@@ -113,7 +113,7 @@ mod tests {
 
     fn shown(admin: &Admin, at: usize) -> Value {
         let worker = &admin.state.fleet.present()[at];
-        serde_json::to_value(Sources::of(admin, worker)).unwrap()
+        serde_json::to_value(FigureSources::of(admin, worker)).unwrap()
     }
 
     #[tokio::test]

@@ -14,18 +14,18 @@ use super::policy::LONGEST_S;
 use super::problem::Problem;
 use super::reason::{Because, Reason};
 use super::worker_facts::FactView;
-use super::worker_sources::Sources;
+use super::worker_sources::FigureSources;
 use crate::Admin;
 use fleet::Worker;
 use fleet::overrides::{AdminState, PinnedAlpha};
-use fleet::source::Source;
+use fleet::source::WorkerSource;
 
 pub(super) const NAME: &str = "The worker's name, as the list gives it";
 
 /// Part of the list of workers to return.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Part {
+struct WorkersQuery {
     /// Most workers to return; 200 unless given.
     #[schemars(range(min = 1, max = 1000))]
     limit: usize,
@@ -34,7 +34,7 @@ struct Part {
     offset: usize,
 }
 
-impl Default for Part {
+impl Default for WorkersQuery {
     fn default() -> Self {
         Self {
             limit: 200,
@@ -45,9 +45,9 @@ impl Default for Part {
 
 /// Part of the fleet's workers.
 #[derive(Debug, Serialize, JsonSchema)]
-struct List {
+struct WorkersPage {
     /// The requested part of the workers.
-    workers: Vec<Shown>,
+    workers: Vec<WorkerDetails>,
     /// Number of all workers.
     total: usize,
 }
@@ -55,7 +55,7 @@ struct List {
 /// Whether a worker receives turns, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum WorkerStatus {
     /// The worker receives turns.
     Ready,
     /// The worker has not been probed yet, or too few probes have succeeded since it was unwell.
@@ -76,7 +76,7 @@ enum State {
     Leaving,
 }
 
-impl State {
+impl WorkerStatus {
     fn of(worker: &Worker, in_flight: u32) -> Self {
         match (worker.admin_state(), worker.is_well()) {
             (AdminState::Leaving | AdminState::Gone, _) => Self::Leaving,
@@ -94,15 +94,15 @@ impl State {
 
 /// State of a worker.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Shown {
+pub(super) struct WorkerDetails {
     /// Name of the worker.
     name: String,
     /// Base URL of the worker.
     url: String,
     /// Source that registered the worker.
-    source: Source,
+    source: WorkerSource,
     /// Whether the worker receives turns, and if not, why.
-    state: State,
+    state: WorkerStatus,
     /// Whether probes find the worker healthy.
     well: bool,
     /// Error of the last probe; absent if it succeeded.
@@ -148,13 +148,13 @@ pub(super) struct Shown {
     /// Number of hints queued for the worker.
     hints_waiting: usize,
     /// Objective last sent to the worker; `null` if none was.
-    told: Option<Budget>,
+    told: Option<TokenBudget>,
     /// Models that the worker serves, at most 32; empty if unknown.
     models: Vec<String>,
     /// Facts about the worker's engine, with sources and ages.
     facts: Vec<FactView>,
     #[serde(flatten)]
-    sources: Sources,
+    sources: FigureSources,
 }
 
 /// Cost of a first token: `wait + overhead + max(floor, β + α·u + γ·u·(h + u/2))`, with u uncached and h cached tokens.
@@ -223,7 +223,7 @@ struct Calibrated {
 
 /// Objective sent to a worker, for requests without a separate hint.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Budget {
+struct TokenBudget {
     /// ξ: uncached tokens that fit in the objective.
     xi_tokens: f64,
     /// Q̂: tokens that the next prompt is expected to add.
@@ -248,14 +248,14 @@ struct SetAlpha {
 
 pub(super) fn operations() -> Vec<Operation> {
     vec![
-        Operation::get::<List, _, _>(
+        Operation::get::<WorkersPage, _, _>(
             "workers.list",
             "/admin/v1/workers",
             "The workers: state, load, cost, cache, breaker, hints",
             list,
         )
-        .query::<Part>(),
-        Operation::get::<Shown, _, _>(
+        .query::<WorkersQuery>(),
+        Operation::get::<WorkerDetails, _, _>(
             "workers.get",
             "/admin/v1/workers/{name}",
             "One worker",
@@ -263,7 +263,7 @@ pub(super) fn operations() -> Vec<Operation> {
         )
         .parameter("name", NAME)
         .fails(&[404]),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.alpha",
             Method::PUT,
             "/admin/v1/workers/{name}/alpha",
@@ -274,7 +274,7 @@ pub(super) fn operations() -> Vec<Operation> {
         .parameter("name", NAME)
         .body::<SetAlpha>()
         .fails(&[404]),
-        Operation::new::<Shown, _, _>(
+        Operation::new::<WorkerDetails, _, _>(
             "workers.alpha_revert",
             Method::POST,
             "/admin/v1/workers/{name}/alpha/revert",
@@ -289,11 +289,11 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn list(call: Call) -> Result<Reply, Problem> {
-    let part: Part = call.query()?;
+    let part: WorkersQuery = call.query()?;
     let admin = &call.admin;
     let workers = admin.state.fleet.present();
     let part = workers.iter().skip(part.offset).take(part.limit);
-    Reply::json(&List {
+    Reply::json(&WorkersPage {
         workers: part.map(|worker| shown(admin, worker)).collect(),
         total: workers.len(),
     })
@@ -313,12 +313,12 @@ pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
     })
 }
 
-fn shown_by_name(call: &Call) -> Result<Shown, Problem> {
+fn shown_by_name(call: &Call) -> Result<WorkerDetails, Problem> {
     let worker = named(call)?;
     Ok(shown(&call.admin, &worker))
 }
 
-pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
+pub(super) fn shown(admin: &Admin, worker: &Worker) -> WorkerDetails {
     let gauges = admin.state.worker_gauges(worker);
     let now = admin.state.clock.now();
     let failing = worker.failing();
@@ -327,11 +327,11 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         learned_alpha_ms_per_token: learned.alpha_ms_per_token,
         reverts_in_s: pinned.until.map(|until| ((until - now).0 / 1e3).max(0.0)),
     });
-    Shown {
+    WorkerDetails {
         name: worker.name().to_owned(),
         url: worker.spec.url.to_string(),
         source: worker.source,
-        state: State::of(worker, gauges.in_flight),
+        state: WorkerStatus::of(worker, gauges.in_flight),
         well: worker.is_well(),
         since_unix_ms: failing
             .as_ref()
@@ -375,13 +375,13 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> Shown {
         dialect: worker.dialect().name(),
         hears_hints: worker.hears_hints(),
         hints_waiting: worker.hints.waiting(),
-        told: worker.hints.sent_objective().map(|told| Budget {
+        told: worker.hints.sent_objective().map(|told| TokenBudget {
             xi_tokens: told.xi_tokens,
             next_prompt_tokens: told.next_prompt_tokens,
         }),
         models: models(worker),
         facts: FactView::all(worker, now),
-        sources: Sources::of(admin, worker),
+        sources: FigureSources::of(admin, worker),
     }
 }
 

@@ -25,7 +25,7 @@ use http::Method;
 use serde_json::json;
 
 pub(crate) use self::answer::printable_json;
-use self::answer::{Answer, indented};
+use self::answer::{CommandOutput, indented};
 use self::client::{Client, Target};
 
 /// See and change a running router through its admin port
@@ -80,17 +80,17 @@ enum What {
     /// The workers: list, add, remove, cordon, uncordon, drain, alpha.
     Workers {
         #[command(subcommand)]
-        what: Option<workers::Workers>,
+        what: Option<workers::WorkersCommand>,
     },
     /// The API keys: show what remains of their limits, or reset one.
     Keys {
         #[command(subcommand)]
-        what: Option<Keys>,
+        what: Option<KeysCommand>,
     },
     /// The capture of recent turns, for trying weights on them.
     Capture {
         #[command(subcommand)]
-        what: Option<Capture>,
+        what: Option<CaptureCommand>,
     },
     /// Administrative changes and their authors, newest first.
     Audit {
@@ -141,7 +141,7 @@ enum What {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Keys {
+enum KeysCommand {
     /// All keys.
     List,
     /// Restore a key's whole allowance, whatever it has used or owes.
@@ -155,7 +155,7 @@ enum Keys {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Capture {
+enum CaptureCommand {
     /// Whether turns are captured, and how many are stored.
     Status,
     /// Start a capture; discards the previous one.
@@ -197,18 +197,18 @@ pub fn run(args: Args, program: clap::Command) -> anyhow::Result<ExitCode> {
 async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> {
     let answer = match what {
         What::Policy { what } => policy::run(client, what.unwrap_or(policy::Policy::Show)).await?,
-        What::Workers { what } => workers::run(client, what.unwrap_or(workers::Workers::List)).await?,
-        What::Keys { what } => keys(client, what.unwrap_or(Keys::List)).await?,
+        What::Workers { what } => workers::run(client, what.unwrap_or(workers::WorkersCommand::List)).await?,
+        What::Keys { what } => keys(client, what.unwrap_or(KeysCommand::List)).await?,
         What::Capture {
-            what: Some(Capture::Turns),
+            what: Some(CaptureCommand::Turns),
         } => {
             let turns = client.turns().await?;
             return Ok(simulator::terminal::print(turns.trim_end())?);
         }
-        What::Capture { what } => capture(client, what.unwrap_or(Capture::Status)).await?,
+        What::Capture { what } => capture(client, what.unwrap_or(CaptureCommand::Status)).await?,
         What::Audit { limit } => {
             let log = client.get(&format!("/admin/v1/audit?limit={limit}")).await?;
-            Answer::new(log, audit::audit)
+            CommandOutput::new(log, audit::audit)
         }
         What::Explain { request } => decisions::explain(client, &request).await?,
         What::Trace { id } => decisions::trace(client, &id).await?,
@@ -218,46 +218,46 @@ async fn perform(client: &Client, what: What, json: bool) -> anyhow::Result<()> 
                 format!("&worker={}", client::escaped(&name))
             });
             let path = format!("/admin/v1/index?order={order}&limit={limit}{worker}");
-            Answer::new(client.get(&path).await?, show::index)
+            CommandOutput::new(client.get(&path).await?, show::index)
         }
         What::Events => return events(client, json).await,
-        What::Slo => Answer::new(client.get("/admin/v1/slo").await?, status::slo),
-        What::Config => Answer::new(client.get("/admin/v1/config").await?, status::config),
-        What::Openapi => Answer::new(client.get("/admin/v1/openapi.json").await?, indented),
+        What::Slo => CommandOutput::new(client.get("/admin/v1/slo").await?, status::slo),
+        What::Config => CommandOutput::new(client.get("/admin/v1/config").await?, status::config),
+        What::Openapi => CommandOutput::new(client.get("/admin/v1/openapi.json").await?, indented),
         What::Generate(_) => return Ok(()),
     };
     let text = if json { indented(&answer.json) } else { answer.text };
     Ok(simulator::terminal::print(&text)?)
 }
 
-async fn keys(client: &Client, what: Keys) -> anyhow::Result<Answer> {
+async fn keys(client: &Client, what: KeysCommand) -> anyhow::Result<CommandOutput> {
     let answer = match what {
-        Keys::List => client.get("/admin/v1/keys").await?,
-        Keys::Reset { name, reason } => {
+        KeysCommand::List => client.get("/admin/v1/keys").await?,
+        KeysCommand::Reset { name, reason } => {
             let path = format!("/admin/v1/keys/{}/reset", client::escaped(&name));
             let body = json!({ "reason": reason });
             client.send(Method::POST, &path, &body).await?
         }
     };
-    Ok(Answer::new(answer, status::keys))
+    Ok(CommandOutput::new(answer, status::keys))
 }
 
-async fn capture(client: &Client, what: Capture) -> anyhow::Result<Answer> {
+async fn capture(client: &Client, what: CaptureCommand) -> anyhow::Result<CommandOutput> {
     let (change, body) = match what {
-        Capture::Status | Capture::Turns => {
-            return Ok(Answer::new(
+        CaptureCommand::Status | CaptureCommand::Turns => {
+            return Ok(CommandOutput::new(
                 client.get("/admin/v1/capture").await?,
                 status::capture,
             ));
         }
-        Capture::Start { reason, max_bytes } => {
+        CaptureCommand::Start { reason, max_bytes } => {
             ("start", json!({ "reason": reason, "max_bytes": max_bytes }))
         }
-        Capture::Stop { reason } => ("stop", json!({ "reason": reason })),
+        CaptureCommand::Stop { reason } => ("stop", json!({ "reason": reason })),
     };
     let path = format!("/admin/v1/capture/{change}");
     let answer = client.send(Method::POST, &path, &body).await?;
-    Ok(Answer::new(answer, status::capture))
+    Ok(CommandOutput::new(answer, status::capture))
 }
 
 async fn events(client: &Client, json: bool) -> anyhow::Result<()> {

@@ -33,10 +33,10 @@ use self::checks::{
     access, admin_port, cache_events, cached_tokens, capacity, clients, clock, configuration, cost, health,
     hints, hits, objective, overload, prefix_caching, replicas, sharing, streams, workers,
 };
-use self::facts::{Facts, Worker};
+use self::facts::{Facts, WorkerFacts};
 pub use self::gather::gather;
 pub use self::report::Report;
-use self::verdict::Verdict;
+use self::verdict::CheckVerdict;
 pub use self::verdict::{Finding, Status};
 use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
@@ -113,11 +113,11 @@ fn secret(file: &Path) -> anyhow::Result<String> {
 
 #[derive(Clone, Copy)]
 enum Scope {
-    Worker(fn(&Facts, &Worker) -> Verdict),
-    Router(fn(&Facts) -> Verdict),
+    Worker(fn(&Facts, &WorkerFacts) -> CheckVerdict),
+    Router(fn(&Facts) -> CheckVerdict),
 }
 
-struct Check {
+struct DoctorCheck {
     name: &'static str,
     /// Heading of the check's column, for checks of workers.
     heading: &'static str,
@@ -127,24 +127,24 @@ struct Check {
 const fn of_worker(
     name: &'static str,
     heading: &'static str,
-    check: fn(&Facts, &Worker) -> Verdict,
-) -> Check {
-    Check {
+    check: fn(&Facts, &WorkerFacts) -> CheckVerdict,
+) -> DoctorCheck {
+    DoctorCheck {
         name,
         heading,
         scope: Scope::Worker(check),
     }
 }
 
-const fn of_router(name: &'static str, check: fn(&Facts) -> Verdict) -> Check {
-    Check {
+const fn of_router(name: &'static str, check: fn(&Facts) -> CheckVerdict) -> DoctorCheck {
+    DoctorCheck {
         name,
         heading: name,
         scope: Scope::Router(check),
     }
 }
 
-const CHECKS: [Check; 19] = [
+const CHECKS: [DoctorCheck; 19] = [
     of_worker("health", "health", health::check),
     of_worker("prefix caching", "caching", prefix_caching::check),
     of_worker("cached tokens", "reports", cached_tokens::check),

@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use ratatui::layout::Size;
 use ratatui::{Terminal, backend::TestBackend};
 
-use self::follow::{Session, follow, signals, typed};
+use self::follow::{TerminalSession, follow, signals, typed};
 use self::look::{Screen, poll};
 use crate::ctl::TargetArgs;
 use crate::ctl::client::Client;
@@ -59,7 +59,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let ended = signals()?;
         // Dropped on every way out, which restores the terminal; a panic does so by its hook.
-        let mut session = Session::begin().context("not a terminal; --once prints one screen as text")?;
+        let mut session =
+            TerminalSession::begin().context("not a terminal; --once prints one screen as text")?;
         let keys = typed().context("cannot read keys")?;
         let signal = follow(&mut session.terminal, &mut screen, &client, interval, keys, ended).await?;
         Ok(signal.map_or(ExitCode::SUCCESS, ExitCode::from))

@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::drive::client::Client;
+use client::drive::client::ChatClient;
 use client::drive::plan::Plan;
-use client::drive::run::{Settings, replay};
+use client::drive::run::{RunSettings, replay};
 use client::drive::stats::Run;
 use policy::ids::ConversationId;
 use policy::units::Tokens;
@@ -40,7 +40,7 @@ async fn cached(turns: Vec<Turn>, block_size: Option<u32>, change: impl FnOnce(&
     };
     change(&mut config);
     let engine = Engine::start(config).await.unwrap();
-    let settings = Settings {
+    let settings = RunSettings {
         urls: vec![format!("{}/v1/chat/completions", engine.url()).parse().unwrap()],
         model: "sim".to_owned(),
         session: true,
@@ -49,7 +49,7 @@ async fn cached(turns: Vec<Turn>, block_size: Option<u32>, change: impl FnOnce(&
         concurrency_limit: 1,
     };
     let plan = Plan::new(turns, block_size, 1.0, 0.0);
-    let client = Client::new(Duration::from_secs(60)).unwrap();
+    let client = ChatClient::new(Duration::from_secs(60)).unwrap();
     let samples = replay(client, settings, &plan, |_| (), std::future::pending()).await;
     engine.shutdown().await;
     Run::of(&samples, None, None)

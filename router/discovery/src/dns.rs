@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use config::{Scheme, Template};
 
-use self::lookup::{Addresses, Resolver};
+use self::lookup::{ResolvedAddresses, Resolver};
 use crate::kubernetes::{address, in_words};
-use crate::pause::{self, Pause};
-use crate::source::Source;
-use crate::state::{DiscoveryState, Found, MAX_NAME, Named};
+use crate::pause::{self, Backoff};
+use crate::source::DiscoverySource;
+use crate::state::{DiscoveredWorker, DiscoveryState, Found, MAX_NAME};
 
 /// Longest time to live that is honoured, which bounds the delay that a wrong one causes.
 const MAX_TTL: Duration = Duration::from_secs(300);
 
 pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, state: &DiscoveryState) {
-    let mut pause = Pause::new(pause::seed());
+    let mut pause = Backoff::new(pause::seed());
     loop {
         // Read each time, because the system's servers may change.
         let own = settings.clone();
@@ -32,11 +32,11 @@ pub(crate) async fn run(settings: &config::Dns, discovery: &config::Discovery, s
         let wait = match asked {
             Ok((found, ttl)) => {
                 pause.reset();
-                state.found(Source::Dns, found);
+                state.found(DiscoverySource::Dns, found);
                 settings.interval.max(ttl.min(MAX_TTL))
             }
             Err(why) => {
-                state.failed(Source::Dns, &why);
+                state.failed(DiscoverySource::Dns, &why);
                 pause.next().max(settings.interval)
             }
         };
@@ -49,7 +49,7 @@ async fn ask(
     settings: &config::Dns,
     discovery: &config::Discovery,
 ) -> Result<(Found, Duration), String> {
-    let mut targets: BTreeMap<(String, u16), Addresses> = BTreeMap::new();
+    let mut targets: BTreeMap<(String, u16), ResolvedAddresses> = BTreeMap::new();
     let mut found = Found::default();
     let mut ttls = Vec::new();
     for name in &settings.names {
@@ -129,7 +129,7 @@ fn named(
         match template.workers(&name, &url, &BTreeMap::new(), "") {
             Ok(workers) => found.workers.extend(workers.into_iter().map(|spec| {
                 let ready = true;
-                (spec.name.clone(), Named { spec, ready })
+                (spec.name.clone(), DiscoveredWorker { spec, ready })
             })),
             Err(problems) => found.refused.push(&name, in_words(&problems)),
         }

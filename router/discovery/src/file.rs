@@ -10,8 +10,8 @@ use tailroute_http::error::with_causes;
 use tracing::debug;
 
 use crate::LOG;
-use crate::source::Source;
-use crate::state::{DiscoveryState, Found, Named};
+use crate::source::DiscoverySource;
+use crate::state::{DiscoveredWorker, DiscoveryState, Found};
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -27,7 +27,7 @@ pub(crate) async fn run(path: &Path, state: &DiscoveryState) {
             read(path, state).await;
             first = false;
         } else if now.is_some() && settled {
-            state.unchanged(Source::File);
+            state.unchanged(DiscoverySource::File);
         }
         tokio::time::sleep(INTERVAL).await;
     }
@@ -45,16 +45,16 @@ async fn read(path: &Path, state: &DiscoveryState) {
     let why = match read {
         Ok(Ok(workers)) => {
             debug!(target: LOG, workers = workers.len(), "read the file of workers");
-            let named = |spec: config::Worker| (spec.name.clone(), Named { spec, ready: true });
+            let named = |spec: config::Worker| (spec.name.clone(), DiscoveredWorker { spec, ready: true });
             let found = Found {
                 workers: workers.into_iter().map(named).collect(),
                 ..Found::default()
             };
-            state.found(Source::File, found);
+            state.found(DiscoverySource::File, found);
             return;
         }
         Ok(Err(error)) => with_causes(&error),
         Err(error) => error.to_string(),
     };
-    state.failed(Source::File, &why);
+    state.failed(DiscoverySource::File, &why);
 }

@@ -29,14 +29,14 @@ use kube::{Api, Client};
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info};
 
-use self::failure::Failure;
-use self::objects::{Endpoint, Object, Rules, check, gather};
+use self::failure::WatchFailure;
+use self::objects::{Object, Rules, SliceEndpoint, check, gather};
 pub(crate) use self::objects::{address, in_words};
 use self::pods::Pod;
 use self::transport::Transport;
 use crate::LOG;
-use crate::pause::{self, Pause};
-use crate::source::Source;
+use crate::pause::{self, Backoff};
+use crate::source::DiscoverySource;
 use crate::state::DiscoveryState;
 
 const PAGE: u32 = 40;
@@ -64,16 +64,16 @@ pub(crate) async fn run(settings: &config::Kubernetes, template: &Template, stat
     }
 }
 
-type Events<T> = BoxStream<'static, Result<Event<T>, watcher::Error>>;
+type WatchEvents<T> = BoxStream<'static, Result<Event<T>, watcher::Error>>;
 
 #[derive(Default)]
 struct Objects {
-    by_name: BTreeMap<String, Vec<Endpoint>>,
+    by_name: BTreeMap<String, Vec<SliceEndpoint>>,
     endpoints: usize,
 }
 
 impl Objects {
-    fn put(&mut self, name: &str, endpoints: Vec<Endpoint>) {
+    fn put(&mut self, name: &str, endpoints: Vec<SliceEndpoint>) {
         self.remove(name);
         self.endpoints += endpoints.len();
         self.by_name.insert(name.to_owned(), endpoints);
@@ -101,7 +101,7 @@ struct Follower<'a, T> {
     list_deadline: Option<Instant>,
     published: Instant,
     is_new: bool,
-    pause: Pause,
+    pause: Backoff,
     kind: std::marker::PhantomData<T>,
 }
 
@@ -123,13 +123,13 @@ impl<'a, T: Object> Follower<'a, T> {
             list_deadline: None,
             published: Instant::now(),
             is_new: false,
-            pause: Pause::new(pause::seed()),
+            pause: Backoff::new(pause::seed()),
             kind: std::marker::PhantomData,
         }
     }
 
     async fn run(mut self) {
-        let mut events: Option<Events<T>> = None;
+        let mut events: Option<WatchEvents<T>> = None;
         loop {
             let outcome = match &mut events {
                 Some(events) => self.next(events).await,
@@ -144,9 +144,9 @@ impl<'a, T: Object> Follower<'a, T> {
         }
     }
 
-    async fn begin(&mut self) -> Result<Events<T>, Failure> {
+    async fn begin(&mut self) -> Result<WatchEvents<T>, WatchFailure> {
         let namespace = self.transport.namespace().await;
-        self.namespace = namespace.map_err(Failure::Malformed)?;
+        self.namespace = namespace.map_err(WatchFailure::Malformed)?;
         let client = Client::new(self.transport.clone(), &*self.namespace);
         let api = Api::<T>::namespaced(client, &self.namespace);
         let config = watcher::Config::default().labels(&self.selector);
@@ -154,7 +154,7 @@ impl<'a, T: Object> Follower<'a, T> {
     }
 
     /// Waits for one event and applies it. Changes are published at once, but at most every [`PUBLISH_INTERVAL`].
-    async fn next(&mut self, events: &mut Events<T>) -> Result<(), Failure> {
+    async fn next(&mut self, events: &mut WatchEvents<T>) -> Result<(), WatchFailure> {
         // Receiving buffered events does not yield, so this call gives other tasks their turn.
         tokio::task::consume_budget().await;
         let due = self.is_new.then(|| self.published + PUBLISH_INTERVAL);
@@ -171,19 +171,19 @@ impl<'a, T: Object> Follower<'a, T> {
                         .is_some_and(|deadline| deadline <= Instant::now()) =>
                 {
                     let what = format!("a list of {} takes longer than {LIST_TIMEOUT:?}", T::RESOURCE);
-                    return Err(Failure::Malformed(what));
+                    return Err(WatchFailure::Malformed(what));
                 }
                 Err(_) => return Ok(()),
             },
         };
         match event {
             Some(Ok(event)) => self.apply(&event),
-            Some(Err(error)) => Err(Failure::of_watcher(&error)),
-            None => Err(Failure::Malformed("the watcher ended".to_owned())),
+            Some(Err(error)) => Err(WatchFailure::of_watcher(&error)),
+            None => Err(WatchFailure::Malformed("the watcher ended".to_owned())),
         }
     }
 
-    fn apply(&mut self, event: &Event<T>) -> Result<(), Failure> {
+    fn apply(&mut self, event: &Event<T>) -> Result<(), WatchFailure> {
         match event {
             Event::Init => {
                 self.transport.list_begins();
@@ -209,7 +209,7 @@ impl<'a, T: Object> Follower<'a, T> {
                     // The next list reports the error; the published state stays.
                     self.objects.remove(name);
                     self.is_new = false;
-                    return Err(Failure::Gone);
+                    return Err(WatchFailure::Gone);
                 }
                 self.changed();
             }
@@ -229,10 +229,10 @@ impl<'a, T: Object> Follower<'a, T> {
     fn publish(&mut self) {
         (self.published, self.is_new) = (Instant::now(), false);
         let found = gather(self.objects.by_name.values().flatten());
-        self.state.found(Source::Kubernetes, found);
+        self.state.found(DiscoverySource::Kubernetes, found);
     }
 
-    async fn failed(&mut self, failure: &Failure) {
+    async fn failed(&mut self, failure: &WatchFailure) {
         self.list_deadline = None;
         if self.transport.take_watch_ended() {
             self.pause.reset();
@@ -241,27 +241,27 @@ impl<'a, T: Object> Follower<'a, T> {
             self.publish();
         }
         match failure {
-            Failure::Gone => {
+            WatchFailure::Gone => {
                 info!(target: LOG, "the watch expired; listing again");
             }
-            Failure::Refused(verb, refusal) => {
+            WatchFailure::Refused(verb, refusal) => {
                 let why = failure::explain(verb, T::RESOURCE, &self.namespace, refusal);
-                self.state.failed(Source::Kubernetes, &why);
+                self.state.failed(DiscoverySource::Kubernetes, &why);
             }
-            Failure::Malformed(why) => {
-                self.state.failed(Source::Kubernetes, why);
+            WatchFailure::Malformed(why) => {
+                self.state.failed(DiscoverySource::Kubernetes, why);
             }
         }
         tokio::time::sleep(self.pause.next()).await;
     }
 }
 
-fn name<T: Object>(object: &T) -> Result<&str, Failure> {
-    check(object.meta()).map_err(Failure::Malformed)
+fn name<T: Object>(object: &T) -> Result<&str, WatchFailure> {
+    check(object.meta()).map_err(WatchFailure::Malformed)
 }
 
-fn too_many<T: Object>() -> Failure {
-    Failure::Malformed(format!(
+fn too_many<T: Object>() -> WatchFailure {
+    WatchFailure::Malformed(format!(
         "there are more than {MAX_OBJECTS} {} or {MAX_ENDPOINTS} endpoints: narrow the selection",
         T::RESOURCE
     ))

@@ -2,7 +2,7 @@
 //!
 //! Each configured source has one task ([`SourceTask`]), which stores the named workers ([`Found`]) in the shared
 //! [`DiscoveryState`]. The router applies that state to its fleet. To add a source, write its module with an
-//! `async fn run`, and add it to [`Source`] and to this file.
+//! `async fn run`, and add it to [`DiscoverySource`] and to this file.
 
 mod dns;
 mod file;
@@ -13,8 +13,11 @@ mod state;
 
 use std::sync::Arc;
 
-pub use self::source::Source;
-pub use self::state::{DiscoveryState, Failure, Found, Named, NotTaken, Observer, Refused, SourceState};
+pub use self::source::DiscoverySource;
+pub use self::state::{
+    DiscoveredWorker, DiscoveryFailure, DiscoveryObserver, DiscoveryState, Found, NotTaken, RefusedEntries,
+    SourceState,
+};
 
 /// Target of log lines, so that `log.level` covers this crate.
 const LOG: &str = "tailroute::discovery";
@@ -22,7 +25,7 @@ const LOG: &str = "tailroute::discovery";
 /// The task of one configured source.
 #[derive(Clone, Debug)]
 pub struct SourceTask {
-    source: Source,
+    source: DiscoverySource,
     settings: Arc<config::Discovery>,
     state: Arc<DiscoveryState>,
 }
@@ -42,9 +45,9 @@ impl SourceTask {
     /// Returns the task's name, for supervision.
     pub fn name(&self) -> &'static str {
         match self.source {
-            Source::Kubernetes => "discovery_kubernetes",
-            Source::Dns => "discovery_dns",
-            Source::File => "discovery_file",
+            DiscoverySource::Kubernetes => "discovery_kubernetes",
+            DiscoverySource::Dns => "discovery_dns",
+            DiscoverySource::File => "discovery_file",
         }
     }
 
@@ -52,11 +55,11 @@ impl SourceTask {
     pub async fn run(self) {
         let (state, settings) = (&self.state, &*self.settings);
         match (self.source, &settings.kubernetes, &settings.dns, &settings.file) {
-            (Source::Kubernetes, Some(kubernetes), _, _) => {
+            (DiscoverySource::Kubernetes, Some(kubernetes), _, _) => {
                 kubernetes::run(kubernetes, &settings.template, state).await;
             }
-            (Source::Dns, _, Some(dns), _) => dns::run(dns, settings, state).await,
-            (Source::File, _, _, Some(path)) => file::run(path, state).await,
+            (DiscoverySource::Dns, _, Some(dns), _) => dns::run(dns, settings, state).await,
+            (DiscoverySource::File, _, _, Some(path)) => file::run(path, state).await,
             // Tasks exist for configured sources only.
             _ => {}
         }
@@ -64,17 +67,22 @@ impl SourceTask {
 }
 
 /// Returns the configured sources in order of precedence, each with a description of what is watched.
-fn configured(settings: &config::Discovery) -> Vec<(Source, String)> {
+fn configured(settings: &config::Discovery) -> Vec<(DiscoverySource, String)> {
     let kubernetes = settings.kubernetes.as_ref().map(|kubernetes| {
         let of = match &kubernetes.watched {
             config::Watched::Services(names) => format!("endpoints of {}", names.join(", ")),
             config::Watched::Pods(selector) => format!("pods of {selector}"),
         };
-        (Source::Kubernetes, of)
+        (DiscoverySource::Kubernetes, of)
     });
     let dns = settings.dns.as_ref();
-    let dns = dns.map(|dns| (Source::Dns, format!("SRV records of {}", dns.names.join(", "))));
+    let dns = dns.map(|dns| {
+        (
+            DiscoverySource::Dns,
+            format!("SRV records of {}", dns.names.join(", ")),
+        )
+    });
     let file = settings.file.as_ref();
-    let file = file.map(|path| (Source::File, path.display().to_string()));
+    let file = file.map(|path| (DiscoverySource::File, path.display().to_string()));
     kubernetes.into_iter().chain(dns).chain(file).collect()
 }

@@ -10,12 +10,12 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 /// Exponential backoff up to 30 s, randomised from one half to one so that routers do not retry in step.
 #[derive(Debug)]
-pub(crate) struct Pause {
+pub(crate) struct Backoff {
     next: Duration,
     random: Pcg64Mcg,
 }
 
-impl Pause {
+impl Backoff {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             next: FIRST,
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_half_a_minute_and_begin_anew_after_success() {
-        let mut pause = Pause::new(7);
+        let mut pause = Backoff::new(7);
         for whole in [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0] {
             let pause = pause.next().as_secs_f64();
             assert!((whole / 2.0..=whole).contains(&pause), "{pause} of {whole}");

@@ -5,9 +5,8 @@ use serde::Serialize;
 
 /// A kind of source that names workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
-#[schemars(rename = "DiscoverySource")]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum DiscoverySource {
     /// A Kubernetes API server.
     Kubernetes,
     /// SRV records.
@@ -16,7 +15,7 @@ pub enum Source {
     File,
 }
 
-impl Source {
+impl DiscoverySource {
     /// Returns the name in metrics, logs and the admin API.
     pub fn as_str(self) -> &'static str {
         match self {

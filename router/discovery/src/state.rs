@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{info, warn};
 
 use crate::LOG;
-use crate::source::Source;
+use crate::source::DiscoverySource;
 
 const MAX_LISTED: usize = 32;
 const MAX_REASON: usize = 500;
@@ -20,9 +20,9 @@ const MAX_REASON: usize = 500;
 /// The workers named by one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    pub workers: BTreeMap<String, Named>,
+    pub workers: BTreeMap<String, DiscoveredWorker>,
     /// Refused entries.
-    pub refused: Refused,
+    pub refused: RefusedEntries,
 }
 
 /// Maximum length of a worker's name. A host or pod with a longer name is named by address.
@@ -30,7 +30,7 @@ pub(crate) const MAX_NAME: usize = 64;
 
 /// A worker as named by its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
+pub struct DiscoveredWorker {
     /// Settings of the worker.
     pub spec: config::Worker,
     /// Whether the source reports the worker as ready.
@@ -39,7 +39,7 @@ pub struct Named {
 
 /// Refused entries of a source: the first ones, and the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Refused {
+pub struct RefusedEntries {
     /// The first 32 refused entries.
     pub told: Vec<NotTaken>,
     /// Number of refused entries.
@@ -55,7 +55,7 @@ pub struct NotTaken {
     pub why: String,
 }
 
-impl Refused {
+impl RefusedEntries {
     pub fn push(&mut self, name: &str, why: impl Into<String>) {
         self.total += 1;
         if self.told.len() < MAX_LISTED {
@@ -66,7 +66,7 @@ impl Refused {
         }
     }
 
-    fn log(&self, source: Source, message: &str) {
+    fn log(&self, source: DiscoverySource, message: &str) {
         for NotTaken { name, why } in &self.told {
             warn!(target: LOG, source = source.as_str(), name, why, "{message}");
         }
@@ -82,7 +82,7 @@ pub(crate) fn shortened(text: &str) -> String {
 
 /// A failure that continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Failure {
+pub struct DiscoveryFailure {
     /// Description of the failure, and of its remedy.
     pub what: String,
     /// Start of the failure, in seconds since 1970.
@@ -95,44 +95,44 @@ pub struct Failure {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SourceState {
     /// The source.
-    pub source: Source,
+    pub source: DiscoverySource,
     /// Description of the watched objects.
     pub of: String,
     /// Last time that the source answered, in seconds since 1970; `null` if it never did.
     pub heard_at_unix_s: Option<u64>,
     /// Current failure; `null` if there is none. During a failure the last answer stays in force.
-    pub failure: Option<Failure>,
+    pub failure: Option<DiscoveryFailure>,
     /// Number of workers named.
     pub named: usize,
     /// Number of named workers that are ready.
     pub ready: usize,
     /// Entries that are invalid, or that the fleet has refused.
-    pub refused: Refused,
+    pub refused: RefusedEntries,
 }
 
 /// An observer of sources' failures.
-pub trait Observer: Send + Sync + 'static {
+pub trait DiscoveryObserver: Send + Sync + 'static {
     /// Records that a source could not be reached or understood.
-    fn failed(&self, source: Source);
+    fn failed(&self, source: DiscoverySource);
 }
 
 #[derive(Debug)]
-struct Entry {
-    source: Source,
+struct SourceEntry {
+    source: DiscoverySource,
     of: String,
     found: Option<Arc<Found>>,
     heard: Option<u64>,
-    failure: Option<Failure>,
-    not_taken: Refused,
+    failure: Option<DiscoveryFailure>,
+    not_taken: RefusedEntries,
 }
 
 /// State of all sources. Sources write it, and the router applies it to its fleet.
 pub struct DiscoveryState {
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Vec<SourceEntry>>,
     changed: Notify,
     /// Whether the fleet has applied the first answer or failure of every source.
     settled: watch::Sender<bool>,
-    observer: Box<dyn Observer>,
+    observer: Box<dyn DiscoveryObserver>,
 }
 
 impl fmt::Debug for DiscoveryState {
@@ -144,14 +144,14 @@ impl fmt::Debug for DiscoveryState {
 
 impl DiscoveryState {
     /// Creates a state without any answers.
-    pub fn new(settings: &config::Discovery, observer: impl Observer) -> Self {
-        let entry = |(source, of)| Entry {
+    pub fn new(settings: &config::Discovery, observer: impl DiscoveryObserver) -> Self {
+        let entry = |(source, of)| SourceEntry {
             source,
             of,
             found: None,
             heard: None,
             failure: None,
-            not_taken: Refused::default(),
+            not_taken: RefusedEntries::default(),
         };
         Self {
             entries: Mutex::new(crate::configured(settings).into_iter().map(entry).collect()),
@@ -161,13 +161,13 @@ impl DiscoveryState {
         }
     }
 
-    fn with<T>(&self, source: Source, with: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn with<T>(&self, source: DiscoverySource, with: impl FnOnce(&mut SourceEntry) -> T) -> Option<T> {
         let mut entries = self.entries.lock();
         entries.iter_mut().find(|entry| entry.source == source).map(with)
     }
 
     /// Replaces the workers of a source, and ends its failure.
-    pub fn found(&self, source: Source, found: Found) {
+    pub fn found(&self, source: DiscoverySource, found: Found) {
         let changed = self.with(source, |entry| {
             entry.recovered();
             let before = entry.found.as_deref();
@@ -186,12 +186,12 @@ impl DiscoveryState {
     }
 
     /// Records an answer of a source without changes, and ends its failure.
-    pub fn heard(&self, source: Source) {
-        self.with(source, Entry::recovered);
+    pub fn heard(&self, source: DiscoverySource) {
+        self.with(source, SourceEntry::recovered);
     }
 
     /// Records that a source looks unchanged. Does not end a failure.
-    pub fn unchanged(&self, source: Source) {
+    pub fn unchanged(&self, source: DiscoverySource) {
         self.with(source, |entry| {
             if entry.failure.is_none() {
                 entry.heard = Some(now());
@@ -200,7 +200,7 @@ impl DiscoveryState {
     }
 
     /// Records a failure of a source, whose last workers stay. Returns whether the failure is new.
-    pub fn failed(&self, source: Source, what: &str) -> bool {
+    pub fn failed(&self, source: DiscoverySource, what: &str) -> bool {
         self.observer.failed(source);
         let what = shortened(what);
         let is_new = self.with(source, |entry| match &mut entry.failure {
@@ -211,7 +211,7 @@ impl DiscoveryState {
                 is_new
             }
             None => {
-                entry.failure = Some(Failure {
+                entry.failure = Some(DiscoveryFailure {
                     what: what.clone(),
                     since_unix_s: now(),
                     times: 1,
@@ -233,7 +233,7 @@ impl DiscoveryState {
     }
 
     /// Returns the workers of each source that has answered, in order of precedence.
-    pub fn all(&self) -> Vec<(Source, Arc<Found>)> {
+    pub fn all(&self) -> Vec<(DiscoverySource, Arc<Found>)> {
         let entries = self.entries.lock();
         let found = entries
             .iter()
@@ -242,7 +242,7 @@ impl DiscoveryState {
     }
 
     /// Records the workers of a source that the fleet refused.
-    pub fn not_taken(&self, source: Source, not_taken: Refused) {
+    pub fn not_taken(&self, source: DiscoverySource, not_taken: RefusedEntries) {
         self.with(source, |entry| {
             if entry.not_taken != not_taken {
                 not_taken.log(source, "not added to the fleet");
@@ -279,11 +279,11 @@ impl DiscoveryState {
 
     /// Returns the state of each source.
     pub fn states(&self) -> Vec<SourceState> {
-        self.entries.lock().iter().map(Entry::shown).collect()
+        self.entries.lock().iter().map(SourceEntry::shown).collect()
     }
 }
 
-impl Entry {
+impl SourceEntry {
     fn recovered(&mut self) {
         self.heard = Some(now());
         if let Some(failure) = self.failure.take() {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use evidence::wire::decode;
-use learning::knowledge::{Counted, Knowledge};
+use learning::knowledge::{CountedTurn, Knowledge};
 use policy::evidence::Event;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
@@ -119,7 +119,7 @@ fn served(knowledge: &Knowledge) -> Fingerprint {
 }
 
 fn turn_over(knowledge: &Knowledge, worker: WorkerId, prompt: &Fingerprint) {
-    knowledge.turn_over(&Counted {
+    knowledge.turn_over(&CountedTurn {
         model: "m",
         worker,
         session: Some([xxhash_rust::xxh3::xxh3_64(b"s"); 2]),

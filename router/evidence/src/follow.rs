@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::replay::Replay;
-use super::source::{Finder, Source};
+use super::source::{EventPublisher, Finder};
 use super::wire::{self, Batch};
 use super::zmtp::{Connection, Role, ZmtpError};
 use fleet::Worker;
@@ -37,7 +37,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 
 /// The age of a batch relative to the mirror.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Made {
+enum BatchAge {
     /// The batch was made after everything applied before it, so it is newer than the mirror.
     Since,
     /// The age of the batch is unknown: the mirror, restored from a snapshot or updated by responses, may be newer.
@@ -45,7 +45,7 @@ enum Made {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum StreamError {
+enum EventStreamError {
     #[error(transparent)]
     Zmtp(#[from] ZmtpError),
     #[error("timed out waiting for a response")]
@@ -58,7 +58,7 @@ enum StreamError {
     Ranks(u32, u32),
 }
 
-impl StreamError {
+impl EventStreamError {
     /// Returns whether the stream ends even if only a replay failed, because the publisher cannot be trusted.
     fn is_final(&self) -> bool {
         matches!(self, Self::Ranks(..)) || self.breach().is_some_and(|breach| breach != "unfinished")
@@ -86,7 +86,7 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
             tokio::time::sleep(RETRY).await;
             continue;
         };
-        let mut stream = Stream {
+        let mut stream = EventStream {
             state: &state,
             worker: &worker,
             sequence: &mut sequence,
@@ -96,9 +96,9 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
         };
         let began = Instant::now();
         let Err(error) = stream.run(&source).await;
-        let can_resume = stream.replay.answers() && !matches!(error, StreamError::Ranks(..));
+        let can_resume = stream.replay.answers() && !matches!(error, EventStreamError::Ranks(..));
         warn!(worker = worker.name(), endpoint = source.endpoint, %error, "cache event connection lost; using the mirror");
-        if began.elapsed() >= RETRY || matches!(error, StreamError::Away) {
+        if began.elapsed() >= RETRY || matches!(error, EventStreamError::Away) {
             wait = FIRST_RETRY;
         }
         state.knowledge.evidence_paused(worker.id);
@@ -119,7 +119,7 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
     }
 }
 
-struct Stream<'a> {
+struct EventStream<'a> {
     state: &'a State,
     worker: &'a Worker,
     sequence: &'a mut Sequence,
@@ -130,8 +130,8 @@ struct Stream<'a> {
     rank: Option<u32>,
 }
 
-impl Stream<'_> {
-    async fn run(&mut self, source: &Source) -> Result<std::convert::Infallible, StreamError> {
+impl EventStream<'_> {
+    async fn run(&mut self, source: &EventPublisher) -> Result<std::convert::Infallible, EventStreamError> {
         let mut subscription = Connection::connect(&source.endpoint, Role::Sub, self.limit).await?;
         subscription.subscribe(source.topic.as_bytes()).await?;
         self.catch_up().await?;
@@ -149,7 +149,7 @@ impl Stream<'_> {
                 message = subscription.recv() => self.live(&message?).await?,
                 _ = heartbeat.tick() => {
                     if !self.worker.is_well() {
-                        return Err(StreamError::Away);
+                        return Err(EventStreamError::Away);
                     }
                     self.catch_up().await?;
                 }
@@ -157,31 +157,31 @@ impl Stream<'_> {
         }
     }
 
-    async fn live(&mut self, message: &[Bytes]) -> Result<(), StreamError> {
+    async fn live(&mut self, message: &[Bytes]) -> Result<(), EventStreamError> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
         let behind = number.saturating_sub(self.sequence.next());
         self.state.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
-            Verdict::Apply => self.apply(number, &payload, Made::Since).await?,
+            Verdict::Apply => self.apply(number, &payload, BatchAge::Since).await?,
             Verdict::Duplicate => self.state.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
                 self.state.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
-                    self.apply(number, &payload, Made::Since).await?;
+                    self.apply(number, &payload, BatchAge::Since).await?;
                 } else if self.sequence.next() <= number {
                     // The lost batches cannot be replayed: continue from here without the earlier state.
                     self.lost(number);
-                    self.apply(number, &payload, Made::Since).await?;
+                    self.apply(number, &payload, BatchAge::Since).await?;
                 }
             }
             Verdict::Restarted => {
                 self.restarted();
                 self.catch_up().await?;
                 if number == self.sequence.next() {
-                    self.apply(number, &payload, Made::Since).await?;
+                    self.apply(number, &payload, BatchAge::Since).await?;
                 }
             }
         }
@@ -189,7 +189,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    async fn apply(&mut self, number: u64, payload: &[u8], made: Made) -> Result<(), StreamError> {
+    async fn apply(&mut self, number: u64, payload: &[u8], made: BatchAge) -> Result<(), EventStreamError> {
         let mut events = Vec::new();
         let read = wire::decode(payload, |event| events.push(event));
         self.sequence.applied(xxh3_64(payload));
@@ -217,23 +217,23 @@ impl Stream<'_> {
     }
 
     /// Returns whether a batch belongs to this worker. Several ranks may share a publisher.
-    fn is_own(&mut self, batch: Batch) -> Result<bool, StreamError> {
+    fn is_own(&mut self, batch: Batch) -> Result<bool, EventStreamError> {
         let Some(rank) = batch.rank else {
             return Ok(true);
         };
         match self.worker.spec.rank {
             Some(own) => Ok(rank == own),
             None => match self.rank.replace(rank) {
-                Some(other) if other != rank => Err(StreamError::Ranks(other, rank)),
+                Some(other) if other != rank => Err(EventStreamError::Ranks(other, rank)),
                 _ => Ok(true),
             },
         }
     }
 
-    async fn take(&self, events: &[Event], made: Made) {
+    async fn take(&self, events: &[Event], made: BatchAge) {
         let (knowledge, worker) = (&self.state.knowledge, self.worker.id);
         self.state.metrics.kv_events(self.worker.name(), events);
-        if made == Made::Since && events.contains(&Event::Cleared) {
+        if made == BatchAge::Since && events.contains(&Event::Cleared) {
             knowledge.cleared(worker);
         }
         for (at, some) in cut::batches(events).enumerate() {
@@ -249,12 +249,12 @@ impl Stream<'_> {
         }
     }
 
-    fn emptied(&self, batch: Batch, made: Made) {
+    fn emptied(&self, batch: Batch, made: BatchAge) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
             let (knowledge, at_ms) = (&self.state.knowledge, (at_s * 1e3) as u64);
             match made {
-                Made::Before => knowledge.emptied(self.worker.id, at_ms),
-                Made::Since => knowledge.emptied_live(self.worker.id, at_ms),
+                BatchAge::Before => knowledge.emptied(self.worker.id, at_ms),
+                BatchAge::Since => knowledge.emptied_live(self.worker.id, at_ms),
             }
         }
     }
@@ -292,10 +292,10 @@ impl Stream<'_> {
 }
 
 /// Returns the sequence number and the payload of a message: its last two frames.
-fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), StreamError> {
+fn parts(frames: &[Bytes]) -> Result<(u64, Bytes), EventStreamError> {
     let [.., number, payload] = frames else {
-        return Err(StreamError::Frames(frames.len()));
+        return Err(EventStreamError::Frames(frames.len()));
     };
-    let number = <[u8; 8]>::try_from(&number[..]).map_err(|_| StreamError::Frames(frames.len()))?;
+    let number = <[u8; 8]>::try_from(&number[..]).map_err(|_| EventStreamError::Frames(frames.len()))?;
     Ok((u64::from_be_bytes(number), payload.clone()))
 }

@@ -18,7 +18,7 @@ use state::control;
 
 /// The publisher of a worker's cache events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct EventPublisher {
     /// Endpoint of the subscription.
     pub endpoint: String,
     /// Endpoint of replays, if the publisher has one.
@@ -41,10 +41,10 @@ pub struct Finder {
 impl Finder {
     /// Returns a worker's publisher, or that of its rank, if there are several. `None` if there is none, if there are
     /// several and the worker's rank is not known, or if the publisher is on another host.
-    pub async fn find(&mut self, state: &State, worker: &Worker) -> Option<Source> {
+    pub async fn find(&mut self, state: &State, worker: &Worker) -> Option<EventPublisher> {
         match &worker.spec.kv_events {
             KvEvents::Off => None,
-            KvEvents::At { endpoint, replay } => Some(Source {
+            KvEvents::At { endpoint, replay } => Some(EventPublisher {
                 endpoint: endpoint.clone(),
                 replay: replay.clone(),
                 topic: String::new(),
@@ -55,7 +55,12 @@ impl Finder {
     }
 
     /// Returns the source with endpoints that the router can reach; `None` if the source is on another host.
-    fn reachable(&mut self, state: &State, worker: &Worker, source: Source) -> Option<Source> {
+    fn reachable(
+        &mut self,
+        state: &State,
+        worker: &Worker,
+        source: EventPublisher,
+    ) -> Option<EventPublisher> {
         let host = worker.spec.url.host().unwrap_or_default();
         let mut reach = |named: &str| {
             let reached = on_own_host(named, host);
@@ -66,7 +71,7 @@ impl Finder {
         };
         let endpoint = reach(&source.endpoint)?;
         let replay = source.replay.as_deref().and_then(reach);
-        Some(Source {
+        Some(EventPublisher {
             endpoint,
             replay,
             ..source
@@ -87,9 +92,9 @@ impl Finder {
     }
 }
 
-async fn ask(state: &State, worker: &Worker) -> Option<Source> {
+async fn ask(state: &State, worker: &Worker) -> Option<EventPublisher> {
     for (path, read) in [
-        ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<Source>),
+        ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<EventPublisher>),
         ("/server_info", sglang),
     ] {
         let sources = match control::call(state, worker, Method::GET, path, None).await {
@@ -116,7 +121,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<Source> {
 
 /// Returns the rank's source, or the only one, which all ranks share. Fails with the number of sources if the rank is
 /// unknown.
-fn choose(sources: &[Source], rank: Option<u32>) -> Result<Option<&Source>, usize> {
+fn choose(sources: &[EventPublisher], rank: Option<u32>) -> Result<Option<&EventPublisher>, usize> {
     match (sources, rank) {
         ([], _) => Ok(None),
         ([only], _) => Ok(Some(only)),
@@ -141,7 +146,7 @@ struct VllmSource {
 
 /// Parses vLLM's answer: `{"0": {"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "topic", …}}`,
 /// by data-parallel rank.
-fn vllm(answer: &[u8]) -> Vec<Source> {
+fn vllm(answer: &[u8]) -> Vec<EventPublisher> {
     let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(answer) else {
         return Vec::new();
     };
@@ -154,7 +159,7 @@ fn vllm(answer: &[u8]) -> Vec<Source> {
     sources
         .into_iter()
         .filter(|(_, source)| usable(source))
-        .map(|(rank, source)| Source {
+        .map(|(rank, source)| EventPublisher {
             endpoint: source.endpoint,
             replay: source
                 .replay_endpoint
@@ -167,7 +172,7 @@ fn vllm(answer: &[u8]) -> Vec<Source> {
 
 /// Parses SGLang's answer: `{"kv_events": {"publisher": "zmq", "endpoint_host", "endpoint_port_base", "topic",
 /// "dp_size"}}`.
-fn sglang(answer: &[u8]) -> Vec<Source> {
+fn sglang(answer: &[u8]) -> Vec<EventPublisher> {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
     let events = &answer["kv_events"];
     let base = events["endpoint_port_base"]
@@ -185,7 +190,7 @@ fn sglang(answer: &[u8]) -> Vec<Source> {
     (0..ranks)
         .filter_map(|rank| {
             let port = base.checked_add(rank).filter(|&port| port > 0)?;
-            Some(Source {
+            Some(EventPublisher {
                 endpoint: format!("tcp://{host}:{port}"),
                 replay: None,
                 topic: topic.to_owned(),
@@ -238,7 +243,7 @@ mod tests {
             "replay_endpoint":"tcp://0.0.0.0:5558","buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv"},
             "1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///x","replay_endpoint":null},
             "2":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}"#;
-        let source = Source {
+        let source = EventPublisher {
             endpoint: "tcp://*:5557".to_owned(),
             replay: Some("tcp://0.0.0.0:5558".to_owned()),
             topic: "kv".to_owned(),
@@ -323,13 +328,13 @@ mod tests {
 
     #[test]
     fn a_rank_uses_its_own_source_and_several_sources_need_a_rank() {
-        let source = |port: u32, rank| Source {
+        let source = |port: u32, rank| EventPublisher {
             endpoint: format!("tcp://h:{port}"),
             replay: None,
             topic: String::new(),
             rank,
         };
-        let port = |sources: &[Source], rank| {
+        let port = |sources: &[EventPublisher], rank| {
             choose(sources, rank).map(|source| source.map(|source| source.endpoint.clone()))
         };
         let named = [source(2, Some(1)), source(1, Some(0))];

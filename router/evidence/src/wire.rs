@@ -25,7 +25,7 @@ const MAX_BATCH_HASHES: usize = 1 << 21;
 
 /// The reason why a batch cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum BatchError {
     /// The batch is truncated.
     #[error("the batch is truncated at byte {0}")]
     Short(usize),
@@ -63,11 +63,11 @@ pub struct Batch {
 
 /// Decodes a batch. Passes each known event to `take`, and returns the common fields. Fails at the first invalid value;
 /// events before it were passed on.
-pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, WireError> {
+pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, BatchError> {
     let mut reader = Reader::new(payload);
     let parts = reader.array("batch")?;
     if parts < 2 {
-        return Err(WireError::Missing("events"));
+        return Err(BatchError::Missing("events"));
     }
     let mut batch = Batch {
         at_s: reader.number()?,
@@ -75,7 +75,7 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, Wire
     };
     let events = reader.array("events")?;
     if events > MAX_EVENTS {
-        return Err(WireError::TooMany {
+        return Err(BatchError::TooMany {
             field: "events",
             count: events,
         });
@@ -93,7 +93,7 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, Wire
         if let Some(event) = event {
             hashes += event.hashes().len();
             if hashes > MAX_BATCH_HASHES {
-                return Err(WireError::TooMany {
+                return Err(BatchError::TooMany {
                     field: "block_hashes",
                     count: hashes as u32,
                 });
@@ -108,13 +108,13 @@ pub fn decode(payload: &[u8], mut take: impl FnMut(Event)) -> Result<Batch, Wire
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CacheEventKind {
     Stored,
     Removed,
     Cleared,
 }
 
-impl Kind {
+impl CacheEventKind {
     fn of(name: &[u8]) -> Option<Self> {
         match name {
             b"BlockStored" => Some(Self::Stored),
@@ -126,7 +126,7 @@ impl Kind {
 }
 
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     hashes: Option<Vec<u64>>,
     parent: Option<u64>,
     block_size: u32,
@@ -138,20 +138,22 @@ struct Fields {
     partial: bool,
 }
 
-impl Fields {
-    fn event(self, kind: Kind) -> Result<Option<Event>, WireError> {
+impl EventFields {
+    fn event(self, kind: CacheEventKind) -> Result<Option<Event>, BatchError> {
         let hashes = self.hashes;
-        let hashes = || hashes.ok_or(WireError::Missing("block_hashes"));
+        let hashes = || hashes.ok_or(BatchError::Missing("block_hashes"));
         Ok(Some(match kind {
             // A stored block without tokens and parent is a copy in another tier, of unknown prefix.
-            Kind::Stored if self.tokens == 0 && self.parent.is_none() && self.medium != Medium::Gpu => {
+            CacheEventKind::Stored
+                if self.tokens == 0 && self.parent.is_none() && self.medium != Medium::Gpu =>
+            {
                 Event::Copied {
                     hashes: hashes()?,
                     medium: self.medium,
                     group: self.group,
                 }
             }
-            Kind::Stored => Event::Stored(Stored {
+            CacheEventKind::Stored => Event::Stored(Stored {
                 hashes: hashes()?,
                 parent: self.parent,
                 block_size: self.block_size,
@@ -160,16 +162,16 @@ impl Fields {
                 group: self.group,
                 partial: self.partial,
             }),
-            Kind::Removed => Event::Removed {
+            CacheEventKind::Removed => Event::Removed {
                 hashes: hashes()?,
                 medium: self.medium,
                 group: self.group,
             },
-            Kind::Cleared => Event::Cleared,
+            CacheEventKind::Cleared => Event::Cleared,
         }))
     }
 
-    fn read(&mut self, field: &[u8], reader: &mut Reader<'_>) -> Result<(), WireError> {
+    fn read(&mut self, field: &[u8], reader: &mut Reader<'_>) -> Result<(), BatchError> {
         match field {
             b"block_hashes" => self.hashes = Some(hashes(reader)?),
             b"parent_block_hash" => {
@@ -206,13 +208,13 @@ impl Fields {
     }
 }
 
-fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
+fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, BatchError> {
     // The type may come last, and the other fields depend on it.
     let mut ahead = reader.clone();
     let mut kind = None;
     for _ in 0..ahead.map("event")? {
         if ahead.string("field")? == b"type" {
-            kind = Kind::of(ahead.string("type")?);
+            kind = CacheEventKind::of(ahead.string("type")?);
         } else {
             ahead.skip()?;
         }
@@ -221,7 +223,7 @@ fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
         *reader = ahead;
         return Ok(None);
     };
-    let mut fields = Fields::default();
+    let mut fields = EventFields::default();
     for _ in 0..reader.map("event")? {
         let field = reader.string("field")?;
         fields.read(field, reader)?;
@@ -229,7 +231,7 @@ fn map_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
     fields.event(kind)
 }
 
-fn array_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
+fn array_event(reader: &mut Reader<'_>) -> Result<Option<Event>, BatchError> {
     const STORED: [&[u8]; 9] = [
         b"block_hashes",
         b"parent_block_hash",
@@ -246,13 +248,13 @@ fn array_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
     if length == 0 {
         return Ok(None);
     }
-    let kind = Kind::of(reader.string("type")?);
+    let kind = CacheEventKind::of(reader.string("type")?);
     let names: &[&[u8]] = match kind {
-        Some(Kind::Stored) => &STORED,
-        Some(Kind::Removed) => &REMOVED,
+        Some(CacheEventKind::Stored) => &STORED,
+        Some(CacheEventKind::Removed) => &REMOVED,
         _ => &[],
     };
-    let mut fields = Fields::default();
+    let mut fields = EventFields::default();
     for at in 0..length as usize - 1 {
         match names.get(at) {
             Some(name) => fields.read(name, reader)?,
@@ -262,10 +264,10 @@ fn array_event(reader: &mut Reader<'_>) -> Result<Option<Event>, WireError> {
     kind.map_or(Ok(None), |kind| fields.event(kind))
 }
 
-fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
+fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, BatchError> {
     let count = reader.array("block_hashes")?;
     if count > MAX_HASHES {
-        return Err(WireError::TooMany {
+        return Err(BatchError::TooMany {
             field: "block_hashes",
             count,
         });
@@ -278,12 +280,12 @@ fn hashes(reader: &mut Reader<'_>) -> Result<Vec<u64>, WireError> {
     Ok(hashes)
 }
 
-fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, WireError> {
+fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, BatchError> {
     let at = reader.at();
     match reader.peek()? {
         Type::Bytes => match reader.bytes(field)?.last_chunk::<8>() {
             Some(last) => Ok(u64::from_be_bytes(*last)),
-            None => Err(WireError::Type {
+            None => Err(BatchError::Type {
                 field,
                 found: Type::Bytes,
                 at,
@@ -296,8 +298,8 @@ fn hash(reader: &mut Reader<'_>, field: &'static str) -> Result<u64, WireError> 
 
 fn optional<'a, T>(
     reader: &mut Reader<'a>,
-    read: impl FnOnce(&mut Reader<'a>) -> Result<T, WireError>,
-) -> Result<Option<T>, WireError> {
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, BatchError>,
+) -> Result<Option<T>, BatchError> {
     if reader.nil()? {
         return Ok(None);
     }

@@ -15,7 +15,7 @@
 
 use policy::units::Millis;
 
-use self::sources::Sources;
+use self::sources::FailedRequests;
 
 mod sources;
 
@@ -117,7 +117,7 @@ impl std::ops::AddAssign for Outcomes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum CircuitState {
     Closed,
     Open { until: Millis },
     HalfOpen { trying: bool },
@@ -127,11 +127,11 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Breaker {
     settings: Settings,
-    state: State,
+    state: CircuitState,
     counts: Outcomes,
     /// Failures since the last success.
     run: u32,
-    sources: Sources,
+    sources: FailedRequests,
     /// Time at which the counts were last decayed.
     at: Millis,
     pause: Millis,
@@ -143,10 +143,10 @@ impl Breaker {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            state: State::Closed,
+            state: CircuitState::Closed,
             counts: Outcomes::default(),
             run: 0,
-            sources: Sources::default(),
+            sources: FailedRequests::default(),
             at: Millis::ZERO,
             pause: Millis::ZERO,
             closed_at: Millis::ZERO,
@@ -156,10 +156,10 @@ impl Breaker {
     /// Returns which requests the breaker would admit.
     pub fn standing(&self, now: Millis) -> BreakerState {
         match self.state {
-            State::Closed => BreakerState::Closed,
-            State::Open { until } if now < until => BreakerState::Open,
-            State::HalfOpen { trying: true } => BreakerState::Open,
-            State::Open { .. } | State::HalfOpen { trying: false } => BreakerState::HalfOpen,
+            CircuitState::Closed => BreakerState::Closed,
+            CircuitState::Open { until } if now < until => BreakerState::Open,
+            CircuitState::HalfOpen { trying: true } => BreakerState::Open,
+            CircuitState::Open { .. } | CircuitState::HalfOpen { trying: false } => BreakerState::HalfOpen,
         }
     }
 
@@ -170,7 +170,7 @@ impl Breaker {
 
     /// Returns the recent outcomes, to compare another worker with; none if the breaker is not closed.
     pub fn outcomes(&self, now: Millis) -> Outcomes {
-        if self.state != State::Closed {
+        if self.state != CircuitState::Closed {
             return Outcomes::default();
         }
         let fade = self.fade(now);
@@ -196,7 +196,7 @@ impl Breaker {
             BreakerState::Closed => Some(BreakerPass::Ordinary),
             BreakerState::Open => None,
             BreakerState::HalfOpen => {
-                self.state = State::HalfOpen { trying: true };
+                self.state = CircuitState::HalfOpen { trying: true };
                 Some(BreakerPass::Trial)
             }
         }
@@ -206,12 +206,12 @@ impl Breaker {
     pub fn answered(&mut self, now: Millis, pass: BreakerPass) -> bool {
         self.count(now, 1.0, 0.0);
         self.run = 0;
-        let closes = pass == BreakerPass::Trial && self.state == (State::HalfOpen { trying: true });
+        let closes = pass == BreakerPass::Trial && self.state == (CircuitState::HalfOpen { trying: true });
         if closes {
-            self.state = State::Closed;
+            self.state = CircuitState::Closed;
             self.closed_at = now;
             self.counts.bad = 0.0;
-            self.sources = Sources::default();
+            self.sources = FailedRequests::default();
         }
         closes
     }
@@ -221,9 +221,9 @@ impl Breaker {
     pub fn failed(&mut self, now: Millis, pass: BreakerPass, source: Option<u64>) -> bool {
         let is_new = source.is_none_or(|source| self.sources.add(now, source));
         self.run = self.run.saturating_add(u32::from(is_new));
-        if self.state == (State::HalfOpen { trying: true }) && pass == BreakerPass::Trial {
+        if self.state == (CircuitState::HalfOpen { trying: true }) && pass == BreakerPass::Trial {
             self.count(now, 0.0, 1.0);
-            self.state = State::HalfOpen { trying: false };
+            self.state = CircuitState::HalfOpen { trying: false };
             return true;
         }
         self.count(now, 0.0, f64::from(u8::from(is_new)));
@@ -233,7 +233,7 @@ impl Breaker {
     /// Opens the breaker, if its failures are enough and significantly more than those of the other workers. A failed
     /// trial opens it again, unless most requests fail on the others too. Returns whether it has opened.
     pub fn open_unless_alike(&mut self, now: Millis, others: Outcomes) -> bool {
-        let is_trial = matches!(self.state, State::HalfOpen { .. });
+        let is_trial = matches!(self.state, CircuitState::HalfOpen { .. });
         let opens = if is_trial {
             !others.has_answered() || others.failed() < self.settings.share
         } else {
@@ -255,7 +255,7 @@ impl Breaker {
 
     fn may_open(&self) -> bool {
         // Allows for the decay between failures.
-        self.state == State::Closed && self.counts.bad + 0.5 > self.settings.failures
+        self.state == CircuitState::Closed && self.counts.bad + 0.5 > self.settings.failures
     }
 
     fn is_suspect(&self) -> bool {
@@ -275,8 +275,8 @@ impl Breaker {
 
     /// Records an outcome that says nothing about the worker.
     pub fn undecided(&mut self, pass: BreakerPass) {
-        if pass == BreakerPass::Trial && self.state == (State::HalfOpen { trying: true }) {
-            self.state = State::HalfOpen { trying: false };
+        if pass == BreakerPass::Trial && self.state == (CircuitState::HalfOpen { trying: true }) {
+            self.state = CircuitState::HalfOpen { trying: false };
         }
     }
 
@@ -297,7 +297,7 @@ impl Breaker {
         } else {
             pause
         };
-        self.state = State::Open {
+        self.state = CircuitState::Open {
             until: now + self.pause,
         };
     }

@@ -91,7 +91,7 @@ pub struct Known {
 
 /// A fact as the admin API shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct FactReport {
     pub fact: Fact,
     /// The value; `None` if it is not known.
     pub known: Option<Known>,
@@ -103,7 +103,7 @@ pub struct Report {
 
 /// A change of a fact's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum FactChange {
     /// The value is the same.
     Same,
     /// The value is the first one.
@@ -121,7 +121,7 @@ const MOST_REFUTED: usize = 16;
 
 /// The facts of one worker.
 #[derive(Debug)]
-pub struct Facts {
+pub struct EngineFacts {
     /// Names of the configured models, in order. If there are any, the list does not decide what the worker serves.
     configured: Vec<String>,
     models: ArcSwapOption<Listed>,
@@ -153,18 +153,22 @@ impl Ledger {
         }
     }
 
-    fn learn(&mut self, fact: Fact, known: Known) -> Change {
+    fn learn(&mut self, fact: Fact, known: Known) -> FactChange {
         let Some((_, before)) = self.known.iter_mut().find(|(of, _)| *of == fact) else {
             self.known.push((fact, known));
-            return Change::First;
+            return FactChange::First;
         };
         let is_same = before.value == known.value;
         *before = known;
-        if is_same { Change::Same } else { Change::Changed }
+        if is_same {
+            FactChange::Same
+        } else {
+            FactChange::Changed
+        }
     }
 }
 
-impl Facts {
+impl EngineFacts {
     /// Creates the facts that the configuration states.
     #[must_use]
     pub fn new(spec: &config::Worker, now: Millis) -> Self {
@@ -194,7 +198,7 @@ impl Facts {
     }
 
     /// Records a fact's value as text. The typed value is stored by its own function, or where it is used.
-    pub fn learn(&self, now: Millis, fact: Fact, source: FactSource, value: String) -> Change {
+    pub fn learn(&self, now: Millis, fact: Fact, source: FactSource, value: String) -> FactChange {
         let known = Known {
             value,
             source,
@@ -213,7 +217,7 @@ impl Facts {
 
     /// Returns every fact that is known, and the models in any case.
     #[must_use]
-    pub fn report(&self) -> Vec<Report> {
+    pub fn report(&self) -> Vec<FactReport> {
         const ALL: [(Fact, Option<Query>); 8] = [
             (Fact::Models, Some(Query::Models)),
             (Fact::Dialect, Some(Query::Settings)),
@@ -234,7 +238,7 @@ impl Facts {
             let schedule = query
                 .filter(|_| !is_configured)
                 .map(|query| ledger.schedule(query));
-            (known.is_some() || fact == Fact::Models).then(|| Report {
+            (known.is_some() || fact == Fact::Models).then(|| FactReport {
                 fact,
                 known,
                 next: schedule.as_ref().and_then(|schedule| schedule.next()),
@@ -250,7 +254,7 @@ fn shown(names: &[String]) -> String {
 }
 
 // Models.
-impl Facts {
+impl EngineFacts {
     /// Records the list of models that the engine gives. Returns the names added and removed; `None` if it is the first
     /// list.
     pub fn learn_models(&self, now: Millis, listed: Listed) -> Option<[Vec<String>; 2]> {
@@ -331,13 +335,13 @@ impl Facts {
 }
 
 // Dialect, inputs, sleep and start.
-impl Facts {
+impl EngineFacts {
     #[must_use]
     pub fn dialect(&self) -> Arc<dyn Dialect> {
         Arc::clone(&self.dialect.read())
     }
 
-    pub fn learn_dialect(&self, now: Millis, found: Arc<dyn Dialect>, source: FactSource) -> Change {
+    pub fn learn_dialect(&self, now: Millis, found: Arc<dyn Dialect>, source: FactSource) -> FactChange {
         let name = found.name().to_owned();
         // Dialects of one name may differ in what they carry.
         let differs = {
@@ -347,13 +351,13 @@ impl Facts {
             differs
         };
         match self.learn(now, Fact::Dialect, source, name) {
-            Change::Same if differs => Change::Changed,
+            FactChange::Same if differs => FactChange::Changed,
             change => change,
         }
     }
 
     /// Records whether the engine caches inputs of an embedding model, which take no salt.
-    pub fn learn_shared_inputs(&self, now: Millis, shares: bool) -> Change {
+    pub fn learn_shared_inputs(&self, now: Millis, shares: bool) -> FactChange {
         self.shares_inputs.store(shares, Ordering::Relaxed);
         self.learn(now, Fact::SharedInputs, FactSource::Probed, shares.to_string())
     }
@@ -366,11 +370,11 @@ impl Facts {
     }
 
     /// Records whether the engine sleeps.
-    pub fn learn_sleep(&self, now: Millis, asleep: bool, source: FactSource) -> Change {
+    pub fn learn_sleep(&self, now: Millis, asleep: bool, source: FactSource) -> FactChange {
         self.asleep.store(asleep, Ordering::Release);
         let value = if asleep { "asleep" } else { "awake" };
         match self.learn(now, Fact::Sleep, source, value.to_owned()) {
-            Change::First if asleep => Change::Changed,
+            FactChange::First if asleep => FactChange::Changed,
             change => change,
         }
     }
@@ -400,7 +404,7 @@ impl Facts {
 }
 
 // Queries.
-impl Facts {
+impl EngineFacts {
     /// Makes every query due, for a new worker or a restarted engine. Since another engine may run there, forgets all
     /// facts but the models, a configured capacity, and the dialect in use.
     pub fn begin(&self, now: Millis) {
@@ -420,7 +424,7 @@ impl Facts {
         self.wake.notify_one();
     }
 
-    /// Stops the queries until [`Facts::begin`], because the engine is down.
+    /// Stops the queries until [`EngineFacts::begin`], because the engine is down.
     pub fn pause(&self) {
         let mut ledger = self.ledger.lock();
         ledger.models.pause();

@@ -1,8 +1,8 @@
 //! Queue of hints that a worker gets outside of requests: bounded and coalesced; losing one is harmless.
 //!
-//! A newer hint about a conversation replaces an older unsent one; [`Kind::Protect`] and the other kinds do not replace
-//! each other. When the queue is full, the oldest is dropped, since the newest say more about what the worker holds
-//! now. Of objectives only the latest is queued, if it differs from the last one sent.
+//! A newer hint about a conversation replaces an older unsent one; [`HintKind::Protect`] and the other kinds do not
+//! replace each other. When the queue is full, the oldest is dropped, since the newest say more about what the worker
+//! holds now. Of objectives only the latest is queued, if it differs from the last one sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const MOST_AHEAD_US: u64 = 3_600_000_000;
 
 /// Content of a hint. A hint is idempotent and states how many leading tokens of the conversation it keeps or protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HintKind {
     /// All but the first tokens of the conversation may be evicted first.
     Trim {
         /// Tokens to keep.
@@ -42,7 +42,7 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl HintKind {
     /// Returns the name on the wire and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl Kind {
 pub struct Hint {
     /// Name of the conversation on the worker.
     pub session: Arc<str>,
-    pub kind: Kind,
+    pub kind: HintKind,
     /// Number of the hint on this worker: of two hints about one conversation the one with the higher number counts.
     pub epoch: u64,
 }
@@ -107,19 +107,19 @@ impl SentObjective {
 /// Queue of hints for one worker.
 #[derive(Debug, Default)]
 pub struct HintQueue {
-    state: Mutex<State>,
+    state: Mutex<HintQueueState>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HintQueueState {
     waiting: VecDeque<Hint>,
     objective: Option<SentObjective>,
     told: Option<SentObjective>,
     epoch: u64,
 }
 
-impl State {
+impl HintQueueState {
     /// Returns the next epoch, which increases across routers too: a worker outlives the routers, and of two that send
     /// at once the later one counts. Microseconds since 1970, or one more than the last.
     fn next_epoch(&mut self) -> u64 {
@@ -144,7 +144,7 @@ impl HintQueue {
     }
 
     /// Queues a hint, which replaces one of the same sort about the same conversation.
-    pub fn push(&self, session: Arc<str>, kind: Kind) {
+    pub fn push(&self, session: Arc<str>, kind: HintKind) {
         let mut state = self.state.lock();
         let epoch = state.next_epoch();
         let same = |hint: &Hint| hint.session == session && hint.kind.protects() == kind.protects();
@@ -222,12 +222,12 @@ mod tests {
     #[test]
     fn a_newer_hint_replaces_an_older_one_and_epochs_grow() {
         let queue = HintQueue::default();
-        queue.push("a".into(), Kind::Trim { keep: Tokens(5) });
-        queue.push("b".into(), Kind::Ended { keep: ALL });
-        queue.push("a".into(), Kind::Ended { keep: ALL });
+        queue.push("a".into(), HintKind::Trim { keep: Tokens(5) });
+        queue.push("b".into(), HintKind::Ended { keep: ALL });
+        queue.push("a".into(), HintKind::Ended { keep: ALL });
         let batch = queue.take();
         assert_eq!(sessions(&batch), ["b", "a"]);
-        assert_eq!(batch[1].kind, Kind::Ended { keep: ALL });
+        assert_eq!(batch[1].kind, HintKind::Ended { keep: ALL });
         assert!(batch[1].epoch > batch[0].epoch);
         assert!(queue.take().is_empty());
     }
@@ -237,26 +237,29 @@ mod tests {
         let queue = HintQueue::default();
         let ahead = unix_us() + 1_000_000;
         queue.observe_epoch(ahead);
-        queue.push("a".into(), Kind::Ended { keep: ALL });
+        queue.push("a".into(), HintKind::Ended { keep: ALL });
         assert_eq!(queue.take()[0].epoch, ahead + 1);
         for absurd in [u64::MAX, unix_us() + 2 * MOST_AHEAD_US] {
             queue.observe_epoch(absurd);
         }
-        queue.push("b".into(), Kind::Ended { keep: ALL });
+        queue.push("b".into(), HintKind::Ended { keep: ALL });
         assert_eq!(queue.take()[0].epoch, ahead + 2);
     }
 
     #[test]
     fn protection_stands_beside_what_becomes_of_the_rest() {
         let queue = HintQueue::default();
-        queue.push("a".into(), Kind::Ended { keep: ALL });
-        queue.push("a".into(), Kind::Protect { keep: Tokens(64) });
-        queue.push("a".into(), Kind::Protect { keep: Tokens(128) });
+        queue.push("a".into(), HintKind::Ended { keep: ALL });
+        queue.push("a".into(), HintKind::Protect { keep: Tokens(64) });
+        queue.push("a".into(), HintKind::Protect { keep: Tokens(128) });
         let batch = queue.take();
-        let kinds: Vec<Kind> = batch.iter().map(|hint| hint.kind).collect();
+        let kinds: Vec<HintKind> = batch.iter().map(|hint| hint.kind).collect();
         assert_eq!(
             kinds,
-            [Kind::Ended { keep: ALL }, Kind::Protect { keep: Tokens(128) }]
+            [
+                HintKind::Ended { keep: ALL },
+                HintKind::Protect { keep: Tokens(128) }
+            ]
         );
         assert!(batch.is_sorted_by_key(|hint| hint.epoch));
     }
@@ -265,7 +268,7 @@ mod tests {
     fn a_full_queue_drops_its_oldest() {
         let queue = HintQueue::default();
         for i in 0..QUEUE + 1 {
-            queue.push(i.to_string().into(), Kind::Ended { keep: ALL });
+            queue.push(i.to_string().into(), HintKind::Ended { keep: ALL });
         }
         assert_eq!(queue.state.lock().waiting.len(), QUEUE);
         assert_eq!(queue.take()[0].session, "1".into());
@@ -275,7 +278,7 @@ mod tests {
     fn what_a_new_router_says_is_newer_than_what_the_old_one_said() {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let queue = HintQueue::default();
-        queue.push("a".into(), Kind::Ended { keep: ALL });
+        queue.push("a".into(), HintKind::Ended { keep: ALL });
         assert!(u128::from(queue.take()[0].epoch) >= before.as_micros());
     }
 
@@ -283,7 +286,7 @@ mod tests {
     fn messages_are_bounded() {
         let queue = HintQueue::default();
         for i in 0..BATCH + 1 {
-            queue.push(i.to_string().into(), Kind::Ended { keep: ALL });
+            queue.push(i.to_string().into(), HintKind::Ended { keep: ALL });
         }
         assert_eq!(queue.take().len(), BATCH);
         assert_eq!(queue.take().len(), 1);

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 pub use in_flight::InFlight;
 use overrides::AdminState;
 use protocol::references::Addresses;
-pub use worker::{Load, Slowdown, Worker};
+pub use worker::{Slowdown, Worker, WorkerLoad};
 
 /// Largest number of slots, which bounds per-worker memory and labels whatever discovery or an operator adds.
 const MAX_SLOTS: usize = 10_000;

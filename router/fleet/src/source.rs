@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The source of a worker's registration, which also decides when the worker leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum WorkerSource {
     /// The configuration at the router's start.
     #[default]
     Configuration,
@@ -20,7 +20,7 @@ pub enum Source {
     File,
 }
 
-impl Source {
+impl WorkerSource {
     /// Returns whether workers are discovered by this source.
     pub fn finds(self) -> bool {
         matches!(self, Self::Kubernetes | Self::Dns | Self::File)

@@ -11,25 +11,25 @@ use parking_lot::Mutex;
 use policy::estimate::{PendingWork, Slow, Utilisation};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
-use telemetry::traces::Target;
+use telemetry::traces::AttemptTarget;
 
 use super::breaker::{self, Breaker};
 use super::dialect::{Dialect, Terms};
 use super::errors::Errors;
-use super::facts::{Facts, Listed, Serves};
+use super::facts::{EngineFacts, Listed, Serves};
 use super::health::{Health, Probe, ProbeFailure};
 use super::hints::HintQueue;
 use super::log_rate_limit::{CountedLog, LogRateLimit};
 use super::overrides::{AdminState, AtomicAdminState, Measured, PinnedAlpha};
 use super::pause::Pause;
-use super::source::Source;
+use super::source::WorkerSource;
 use tailroute_http::upstream::{Origin, POOL_IDLE};
 
 mod cost;
 mod load;
 mod trust;
 
-pub use load::Load;
+pub use load::WorkerLoad;
 use trust::Trust;
 
 /// A worker: its identity, configuration and state.
@@ -38,7 +38,7 @@ pub struct Worker {
     pub id: WorkerId,
     pub spec: config::Worker,
     /// The known facts about the worker's engine.
-    pub facts: Facts,
+    pub facts: EngineFacts,
     pub hints: HintQueue,
     /// Recent errors of predicted times to first token.
     pub errors: Mutex<Errors>,
@@ -49,11 +49,11 @@ pub struct Worker {
     /// Time at which the worker joined. Older data of its slot belongs to another worker.
     pub joined: Millis,
     /// Source of the worker's registration.
-    pub source: Source,
+    pub source: WorkerSource,
     offered: AtomicBool,
     /// Connections to the worker, for turns without TLS.
     pub origin: Option<Arc<Origin>>,
-    load: Mutex<Load>,
+    load: Mutex<WorkerLoad>,
     health: Mutex<Health>,
     failing: Mutex<Option<ProbeFailure>>,
     well: AtomicBool,
@@ -69,7 +69,7 @@ pub struct Worker {
     /// Whether the worker's probes are late.
     late: AtomicBool,
     bytes_seen: AtomicU64,
-    progress: Mutex<Progress>,
+    progress: Mutex<ResponseProgress>,
     /// Rate limit for the warning about failed connections.
     pub unreachable: LogRateLimit,
     /// Rate limit for the warning about failed requests.
@@ -89,7 +89,7 @@ pub struct Slowdown {
 
 /// The last observed progress of a worker's responses.
 #[derive(Clone, Copy, Debug)]
-struct Progress {
+struct ResponseProgress {
     /// Count of response bytes.
     bytes: u64,
     /// Time at which the count last grew, or the worker last had no request.
@@ -107,7 +107,7 @@ impl Worker {
             pause: failure.breaker_pause,
             longest_pause: failure.breaker_longest_pause,
         });
-        let load = Load {
+        let load = WorkerLoad {
             pending: PendingWork::new(),
             utilisation: Utilisation::new(config.routing.utilisation_window),
             in_flight: 0,
@@ -120,12 +120,12 @@ impl Worker {
         Self {
             id,
             endpoint: spec.endpoint(),
-            facts: Facts::new(&spec, joined),
+            facts: EngineFacts::new(&spec, joined),
             hints: HintQueue::default(),
             errors: Mutex::default(),
             doubted: LogRateLimit::default(),
             joined,
-            source: Source::default(),
+            source: WorkerSource::default(),
             offered: AtomicBool::new(true),
             origin: Origin::new(&spec.url, config.limits.connect_timeout, POOL_IDLE),
             load: Mutex::new(load),
@@ -146,7 +146,7 @@ impl Worker {
             is_watched: AtomicBool::new(false),
             late: AtomicBool::new(false),
             bytes_seen: AtomicU64::new(0),
-            progress: Mutex::new(Progress { bytes: 0, at: joined }),
+            progress: Mutex::new(ResponseProgress { bytes: 0, at: joined }),
             unreachable: LogRateLimit::default(),
             failures: CountedLog::default(),
             tells_cached: AtomicBool::new(false),
@@ -157,7 +157,7 @@ impl Worker {
 
     /// Sets the source of the worker, and whether that source allows the worker to get turns.
     #[must_use]
-    pub fn with_source(mut self, source: Source, offered: bool) -> Self {
+    pub fn with_source(mut self, source: WorkerSource, offered: bool) -> Self {
         self.source = source;
         self.offered = AtomicBool::new(offered);
         self
@@ -306,7 +306,7 @@ impl Worker {
         let (bytes, is_idle) = (self.bytes_seen(), self.with_load(|load| load.in_flight == 0));
         let mut progress = self.progress.lock();
         if is_idle || progress.bytes != bytes {
-            *progress = Progress { bytes, at: now };
+            *progress = ResponseProgress { bytes, at: now };
         }
         now - progress.at
     }
@@ -400,7 +400,7 @@ impl Worker {
     }
 }
 
-impl Target for Worker {
+impl AttemptTarget for Worker {
     fn name(&self) -> &str {
         self.name()
     }

@@ -26,12 +26,12 @@ pub enum Body {
 /// A body that can write its data into a caller's buffer, so that a token's few bytes need no allocation of their own.
 pub trait Pieces: HttpBody<Data = Bytes, Error = BodyError> {
     /// Appends the next data to `out`, or returns a frame that is not followed by more pieces.
-    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>;
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece>;
 }
 
 /// Result of polling for a piece.
 #[derive(Debug)]
-pub enum Piece {
+pub enum BodyPiece {
     /// Data was appended, and more may come.
     Added,
     /// Nothing was appended: the last data, trailers, an error or the end of the body; or data of more than
@@ -58,7 +58,7 @@ where
 
 impl Body {
     /// Polls for a piece; see [`Pieces::poll_piece`].
-    pub fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece> {
         match self {
             Self::Frames(frames) => poll_piece_of(frames, cx, out),
             Self::Pieces(pieces) => pieces.poll_piece(cx, out),
@@ -78,7 +78,7 @@ pub fn hint_with(first: usize, rest: &SizeHint) -> SizeHint {
 }
 
 /// Implements [`Pieces::poll_piece`] for a body that only yields frames.
-pub fn poll_piece_of<B>(mut body: B, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece>
+pub fn poll_piece_of<B>(mut body: B, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece>
 where
     B: HttpBody<Data = Bytes> + Unpin,
     B::Error: Into<BodyError>,
@@ -91,9 +91,9 @@ where
         match data {
             Some(data) if data.len() <= MOST_BYTES => {
                 out.extend_from_slice(data);
-                Piece::Added
+                BodyPiece::Added
             }
-            _ => Piece::Frame(given.map(|frame| frame.map_err(Into::into))),
+            _ => BodyPiece::Frame(given.map(|frame| frame.map_err(Into::into))),
         }
     })
 }

@@ -12,19 +12,19 @@ use parking_lot::Mutex;
 /// A waker that wakes its task and records that it did.
 #[derive(Debug)]
 pub struct RareWaker {
-    rung: Arc<Woken>,
+    rung: Arc<WakeFlag>,
     waker: Waker,
     task: Option<Waker>,
 }
 
 #[derive(Debug)]
-struct Woken {
+struct WakeFlag {
     has: AtomicBool,
     /// Waker of the task, kept after a wake-up, so that repeated polls by one task store nothing.
     task: Mutex<Option<Waker>>,
 }
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -41,7 +41,7 @@ impl Wake for Woken {
 impl Default for RareWaker {
     /// Returns a waker that counts as woken, because nothing has been polled with it yet.
     fn default() -> Self {
-        let rung = Arc::new(Woken {
+        let rung = Arc::new(WakeFlag {
             has: AtomicBool::new(true),
             task: Mutex::default(),
         });

@@ -6,7 +6,7 @@
 //!
 //! The client implements the part of HTTP/1.1 that engines use with a sidecar: complete request bodies, plain text,
 //! one request at a time per connection. Everything else (https, upgrades, streamed request bodies, control calls) goes
-//! through hyper's, behind [`Client`], whose responses are converted to the same type.
+//! through hyper's, behind [`UpstreamClient`], whose responses are converted to the same type.
 //!
 //! - A request announces the body that is sent with it (`outgoing`), and a connection is used again only after an
 //!   exchange that was complete both ways: the next request then begins where the worker expects one.
@@ -38,8 +38,8 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-pub use self::answer::Answer;
-pub use self::client::Client;
+pub use self::answer::ResponseBody;
+pub use self::client::UpstreamClient;
 pub use self::head::MAX_HEAD_BYTES;
 pub use self::outgoing::LastOnConnection;
 
@@ -99,18 +99,18 @@ pub struct Origin {
     /// Idle time after which a connection is not reused, because the worker is likely to close it.
     idle_timeout: Duration,
     /// Idle connections, the longest idle first.
-    idle: Mutex<VecDeque<Idle>>,
+    idle: Mutex<VecDeque<IdleConnection>>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     stream: TcpStream,
     since: Instant,
 }
 
 /// A response as far as it could be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedResponse {
     pub status: StatusCode,
     /// Header fields, without framing fields that do not apply.
     pub headers: HeaderMap,
@@ -126,7 +126,7 @@ pub struct Decoded {
 
 /// Decodes a response from the bytes of a connection that then closes; `None` if the head is incomplete. Takes the same
 /// steps as [`Origin::send`], without a socket. Fails if the bytes are no response, or the framing is ambiguous.
-pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Decoded>, io::Error> {
+pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<DecodedResponse>, io::Error> {
     let mut reading = head::Reading::default();
     let (head, first) = loop {
         let Some(piece) = pieces.next() else {
@@ -136,7 +136,7 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
             break head;
         }
     };
-    let mut decoder = decoder::Decoder::new(head.framing);
+    let mut decoder = decoder::BodyDecoder::new(head.framing);
     let (mut body, mut behind) = (Vec::new(), 0);
     let mut take = |piece: &[u8]| -> io::Result<()> {
         behind += piece.len() - decoder.take(piece, &mut body).map_err(invalid)?;
@@ -145,7 +145,7 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
     take(&first)?;
     pieces.try_for_each(take)?;
     let is_whole = decoder.close();
-    Ok(Some(Decoded {
+    Ok(Some(DecodedResponse {
         status: head.status,
         headers: head.headers,
         body,
@@ -156,19 +156,19 @@ pub fn decode<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<D
 }
 
 /// A pending response. Dropping it closes the connection.
-pub struct Reply(Pin<Box<dyn Future<Output = Result<Response<Answer>, Error>> + Send>>);
+pub struct PendingResponse(Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Error>> + Send>>);
 
-impl Future for Reply {
-    type Output = Result<Response<Answer>, Error>;
+impl Future for PendingResponse {
+    type Output = Result<Response<ResponseBody>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.as_mut().poll(cx)
     }
 }
 
-impl std::fmt::Debug for Reply {
+impl std::fmt::Debug for PendingResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reply")
+        f.write_str("PendingResponse")
     }
 }
 
@@ -196,9 +196,9 @@ impl Origin {
 
     /// Sends a request, on an idle connection if there is one.
     #[must_use]
-    pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> Reply {
+    pub fn send(self: &Arc<Self>, request: Request<Bytes>) -> PendingResponse {
         let origin = Arc::clone(self);
-        Reply(Box::pin(async move {
+        PendingResponse(Box::pin(async move {
             let is_head = *request.method() == Method::HEAD;
             let mut head = outgoing::write(&request, &origin.authority);
             let mut body = request.into_body();
@@ -236,7 +236,7 @@ impl Origin {
     fn take(&self) -> Option<TcpStream> {
         let mut idle = self.idle.lock();
         self.drop_old(&mut idle);
-        while let Some(Idle { stream, .. }) = idle.pop_back() {
+        while let Some(IdleConnection { stream, .. }) = idle.pop_back() {
             // `try_read` makes a system call only after the kernel has signalled readability: the worker's close, or
             // unsolicited bytes.
             let quiet = stream.try_read(&mut [0; 1]);
@@ -252,14 +252,14 @@ impl Origin {
         let mut idle = self.idle.lock();
         self.drop_old(&mut idle);
         if idle.len() < MAX_IDLE {
-            idle.push_back(Idle {
+            idle.push_back(IdleConnection {
                 stream,
                 since: Instant::now(),
             });
         }
     }
 
-    fn drop_old(&self, idle: &mut VecDeque<Idle>) {
+    fn drop_old(&self, idle: &mut VecDeque<IdleConnection>) {
         let now = Instant::now();
         while idle
             .front()

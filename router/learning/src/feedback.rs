@@ -34,11 +34,11 @@ use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
 
 pub use conversations::{CompletedTurn, Conversations, Expected, KeptConversation, Turns};
-pub use costs::{CostState, Costs, KeptCost, KeptPrompt, Sample};
-pub use counters::{Counted, Counters};
+pub use costs::{CostState, Costs, KeptCost, KeptPrompt, PrefillSample};
+pub use counters::{Counted, FleetCounters};
 pub use shared::SharedPrefixes;
 pub use state::{ClassState, TailState};
-pub use trimmed::{CopyKeys, Recent, Trimmed};
+pub use trimmed::{CopyKeys, RecentTrims, Trimmed};
 
 use fleet::Worker;
 
@@ -70,7 +70,7 @@ pub struct Observation {
     /// Whether `cached` was reported by the worker.
     pub cached_is_told: bool,
     /// Measured prefill time, if known.
-    pub prefill: Option<Sample>,
+    pub prefill: Option<PrefillSample>,
     /// Time to first token beyond the queue and prefill times that the engine reports.
     pub beside: Option<Millis>,
     /// Cached tokens with hints and without, where both are tracked.
@@ -120,7 +120,7 @@ pub struct Late {
     /// Prompt tokens predicted to be cached.
     pub cached: Tokens,
     /// Measured prefill time.
-    pub took: Sample,
+    pub took: PrefillSample,
 }
 
 /// The start of a response stream, which shows that the conversation is active.
@@ -159,14 +159,14 @@ pub struct Feedback {
     /// Coefficients α, β, γ of each worker.
     pub costs: Mutex<Costs>,
     /// Prefill counters reported by engines.
-    pub counters: Mutex<Counters>,
+    pub counters: Mutex<FleetCounters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
     /// Value of the ends of silent conversations, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
     /// Tokens stored by the turns for which a worker should keep room, which are read when turns are sent.
     next_turns: AtomicU64,
-    pub recent: Recent,
+    pub recent: RecentTrims,
     /// Prefixes that many conversations share.
     pub shared: Mutex<SharedPrefixes>,
     /// Free tail of each class in tokens, by worker; empty for workers whose ends are trimmed just in time.
@@ -186,11 +186,11 @@ impl Feedback {
             waiting: Mutex::new(Some(waiting)),
             dropped: AtomicU64::new(0),
             costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
-            counters: Mutex::new(Counters::new(config.workers.len())),
+            counters: Mutex::new(FleetCounters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
             tail: Mutex::new(tail),
             next_turns: AtomicU64::new(0),
-            recent: Recent::default(),
+            recent: RecentTrims::default(),
             shared: Mutex::new(SharedPrefixes::new(config.hints.protect_from)),
             free_tails: ArcSwap::default(),
         }

@@ -16,7 +16,7 @@ use policy::estimate::{Class as TurnClass, Finish, Stage};
 use policy::tail::{Outcome, Then};
 use xxhash_rust::xxh3::xxh3_64;
 
-use self::read::Reader;
+use self::read::SnapshotReader;
 use crate::feedback::KeptConversation;
 
 const MAGIC: &[u8; 8] = b"tailrout";
@@ -60,7 +60,7 @@ pub struct Contents {
     /// Each worker's name and believed cache contents.
     pub workers: Vec<(String, Vec<Entry>)>,
     /// Positions in tokens of messages' ends, by text key, the least recently used first.
-    pub places: Vec<(u64, u64, Kind)>,
+    pub places: Vec<(u64, u64, PositionKind)>,
     /// Each conversation's last worker, as an index into `workers`; the least recently used first.
     pub last_workers: Vec<(u64, u32)>,
     /// Each conversation's key by the key that its next prompt repeats; the least recently used first.
@@ -69,7 +69,7 @@ pub struct Contents {
 
 /// The state of a message end's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PositionKind {
     /// A worker counted the tokens.
     Counted,
     /// A worker counted the tokens at the end of a conversation.
@@ -208,7 +208,7 @@ fn version_of(bytes: &[u8]) -> Result<(u32, &[u8]), FormatError> {
 /// Returns the time at which a snapshot was taken, and its sections.
 fn head_of(bytes: &[u8]) -> Result<(u64, &[u8]), FormatError> {
     let (head, rest) = bytes.split_first_chunk::<HEAD>().ok_or(FormatError::Damaged)?;
-    let mut reader = Reader(head.get(MAGIC.len() + 4..).unwrap_or_default());
+    let mut reader = SnapshotReader(head.get(MAGIC.len() + 4..).unwrap_or_default());
     let (taken_ms, sum) = reader.pair().ok_or(FormatError::Damaged)?;
     match xxh3_64(&head[..HEAD - 8]) == sum {
         true => Ok((taken_ms, rest)),
@@ -220,7 +220,7 @@ fn undivided(bytes: &[u8], rest: &[u8]) -> Option<Contents> {
     let (summed, sum) = bytes.split_last_chunk()?;
     let is_whole = xxh3_64(summed) == u64::from_le_bytes(*sum);
     let contents = rest.get(..rest.len().checked_sub(8)?)?;
-    Reader(contents).undivided().filter(|_| is_whole)
+    SnapshotReader(contents).undivided().filter(|_| is_whole)
 }
 
 /// Reads the sections; if `early`, only the documents.

@@ -36,10 +36,10 @@ mod token_offset;
 mod token_offsets;
 
 use cleared_caches::ClearedCaches;
-use conversations::Conversations;
-pub use counted::Counted;
+use conversations::ConversationIndex;
+pub use counted::CountedTurn;
 use event_evidence::EventEvidence;
-pub use lookup::{Match, Source};
+pub use lookup::{Match, PredictionSource};
 use models::Models;
 use plain_prompt_ends::PlainPromptEnds;
 pub use reports::Reported;
@@ -59,7 +59,7 @@ pub struct Knowledge {
     models: Models,
     offsets: TokenOffsets,
     tails: PlainPromptEnds,
-    conversations: Conversations,
+    conversations: ConversationIndex,
     /// Number of lookups cut short because a writer was preempted.
     incomplete: AtomicU64,
     emptied: ClearedCaches,
@@ -85,7 +85,7 @@ impl Knowledge {
             models: Models::new(initial_ratio),
             offsets: TokenOffsets::default(),
             tails: PlainPromptEnds::default(),
-            conversations: Conversations::new(window),
+            conversations: ConversationIndex::new(window),
             incomplete: AtomicU64::new(0),
             emptied: ClearedCaches::new(workers.len(), Clock::start().unix_ms(Millis::ZERO) as u64),
         }

@@ -9,7 +9,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use learning::knowledge::{Counted, Knowledge, Match};
+use learning::knowledge::{CountedTurn, Knowledge, Match};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use protocol::parse::parse;
@@ -92,7 +92,7 @@ fn matching_allocates_nothing() {
     }
     let short = parse(Endpoint::Completions, br#"{"prompt":"x"}"#).unwrap();
     // A counted turn has a position in tokens, to which the next one's scale is pinned.
-    knowledge.turn_over(&Counted {
+    knowledge.turn_over(&CountedTurn {
         model: "m",
         worker: WorkerId(0),
         session: None,

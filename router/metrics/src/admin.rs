@@ -49,14 +49,14 @@ pub(super) const TABLE: &[Spec] = &[
 
 /// Metrics of administration. Labels are ids of operations, HTTP statuses and kinds of policy changes.
 #[derive(Debug)]
-pub(super) struct Admin {
+pub(super) struct AdminMetrics {
     requests: Labelled<Counter>,
     revision: IntGauge,
     changes: Labelled<Counter>,
     audit_failures: Counter,
 }
 
-impl Admin {
+impl AdminMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let changes = metrics.labelled("tailroute_policy_changes_total")?;
         for source in ["put", "rollback", "revert", "reload"] {

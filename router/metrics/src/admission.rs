@@ -90,7 +90,7 @@ pub(super) const TABLE: &[Spec] = &[
 /// Metrics of admission. The label `key` is a configured name, `anonymous` without keys, or empty for a request without
 /// a valid key.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(super) struct AdmissionMetrics {
     requests: Labelled<Counter>,
     wait_seconds: Labelled<Histogram>,
     reloads: Labelled<Counter>,
@@ -100,7 +100,7 @@ pub(super) struct Admission {
     refused: Labelled<Counter>,
 }
 
-impl Admission {
+impl AdmissionMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let reloads = metrics.labelled("tailroute_config_reloads_total")?;
         for outcome in ["applied", "refused"] {

@@ -1,6 +1,6 @@
 //! Implements the counters of the crate `telemetry` for captures.
 
-use telemetry::capture::Counters;
+use telemetry::capture::CaptureObserver;
 
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
@@ -12,7 +12,7 @@ pub struct CaptureCounters {
     restarts: Counter,
 }
 
-impl Counters for CaptureCounters {
+impl CaptureObserver for CaptureCounters {
     fn count(&self, outcome: &str, turns: u64) {
         self.turns.with_label_values(&[outcome]).inc_by(turns);
     }

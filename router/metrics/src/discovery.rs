@@ -1,4 +1,4 @@
-use discovery::{Observer, Source, SourceState};
+use discovery::{DiscoveryObserver, DiscoverySource, SourceState};
 
 use super::labelled::{Counter, IntGauge, Labelled};
 use super::registrar::{MetricError, Registrar};
@@ -84,15 +84,15 @@ impl Discovery {
 
 struct Failures(Labelled<Counter>);
 
-impl Observer for Failures {
-    fn failed(&self, source: Source) {
+impl DiscoveryObserver for Failures {
+    fn failed(&self, source: DiscoverySource) {
         self.0.with_label_values(&[source.as_str()]).inc();
     }
 }
 
 impl Metrics {
     /// Returns an observer that counts the failures of discovery sources.
-    pub fn discovery_observer(&self) -> impl Observer + use<> {
+    pub fn discovery_observer(&self) -> impl DiscoveryObserver + use<> {
         Failures(self.discovery.failures.clone())
     }
 }

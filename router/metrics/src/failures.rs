@@ -77,7 +77,7 @@ pub(super) const TABLE: &[Spec] = &[
 ];
 
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct FailureMetrics {
     retries: Labelled<Counter>,
     refused: Counter,
     opened: Labelled<Counter>,
@@ -88,7 +88,7 @@ pub(super) struct Failures {
     clamped: Labelled<Counter>,
 }
 
-impl Failures {
+impl FailureMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         let failures = Self {
             retries: metrics.labelled("tailroute_retries_total")?,

@@ -41,10 +41,10 @@ pub(super) struct Histogram {
 
 /// Workers that have series of their own, the same for every metric.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Workers(Arc<Known>);
+pub(super) struct Workers(Arc<KnownWorkers>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownWorkers {
     names: Mutex<HashSet<String>>,
     /// Metrics that have a label for workers.
     metrics: Mutex<Vec<Weak<dyn ByWorker>>>,
@@ -199,12 +199,12 @@ struct Shared<M> {
 }
 
 /// Requested label values, and their series.
-type Asked<M> = (Box<[Box<str>]>, M);
+type LabelledSeries<M> = (Box<[Box<str>]>, M);
 
 #[derive(Debug)]
 struct Series<M> {
     /// Series by the hash of the requested values.
-    asked: HashMap<u64, Asked<M>, BuildHasherDefault<Itself>>,
+    asked: HashMap<u64, LabelledSeries<M>, BuildHasherDefault<Itself>>,
     /// Exposed series, in the order of the page.
     shown: BTreeMap<Vec<String>, M>,
     /// Values seen so far of each label with open values.

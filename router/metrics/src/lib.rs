@@ -34,8 +34,8 @@ use std::fmt;
 
 use prometheus_client::registry::Registry;
 
-use self::admin::Admin;
-use self::admission::Admission;
+use self::admin::AdminMetrics;
+use self::admission::AdmissionMetrics;
 use self::bus::Replicas;
 pub use self::bus::{BusCounters, BusGauges};
 use self::caches::Caches;
@@ -43,7 +43,7 @@ pub use self::caches::HIT_STAGES;
 use self::discovery::Discovery;
 pub use self::document::markdown;
 pub use self::exposition::Format;
-use self::failures::Failures;
+use self::failures::FailureMetrics;
 pub use self::gen_ai::Answered;
 use self::gen_ai::GenAi;
 use self::index::Index;
@@ -57,9 +57,9 @@ pub use self::registrar::MetricError;
 use self::registrar::Registrar;
 use self::requests::Requests;
 use self::table::TABLE;
-use self::tail::Tail;
+use self::tail::TailMetrics;
 pub use self::traces::TraceCounters;
-use self::workers::Fleet;
+use self::workers::FleetMetrics;
 
 /// All metrics of the router, in one registry.
 #[derive(Debug)]
@@ -68,14 +68,14 @@ pub struct Metrics {
     workers: Workers,
     requests: Requests,
     gen_ai: GenAi,
-    admin: Admin,
-    admission: Admission,
+    admin: AdminMetrics,
+    admission: AdmissionMetrics,
     caches: Caches,
     index: Index,
     discovery: Discovery,
-    failures: Failures,
-    fleet: Fleet,
-    tail: Tail,
+    failures: FailureMetrics,
+    fleet: FleetMetrics,
+    tail: TailMetrics,
     picker: Picker,
     traces: TraceCounters,
     replicas: Replicas,
@@ -87,12 +87,12 @@ impl Metrics {
     pub fn new() -> Result<Self, MetricError> {
         let metrics = Registrar::new(TABLE);
         let (requests, gen_ai) = (Requests::new(&metrics)?, GenAi::new(&metrics)?);
-        let (admission, caches) = (Admission::new(&metrics)?, Caches::new(&metrics)?);
-        let (admin, index) = (Admin::new(&metrics)?, Index::new(&metrics)?);
+        let (admission, caches) = (AdmissionMetrics::new(&metrics)?, Caches::new(&metrics)?);
+        let (admin, index) = (AdminMetrics::new(&metrics)?, Index::new(&metrics)?);
         let (failures, fleet, tail) = (
-            Failures::new(&metrics)?,
-            Fleet::new(&metrics)?,
-            Tail::new(&metrics)?,
+            FailureMetrics::new(&metrics)?,
+            FleetMetrics::new(&metrics)?,
+            TailMetrics::new(&metrics)?,
         );
         let traces = TraceCounters::new(&metrics)?;
         let discovery = Discovery::new(&metrics)?;

@@ -150,7 +150,7 @@ pub(super) const TABLE: &[Spec] = &[
 ];
 
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(super) struct TailMetrics {
     slo_share: Gauge,
     overloaded: Gauge,
     xi: Labelled<Gauge>,
@@ -175,7 +175,7 @@ struct Habits {
     over_error: Labelled<Gauge>,
 }
 
-impl Tail {
+impl TailMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             slo_share: metrics.single("tailroute_slo_share_ratio")?,

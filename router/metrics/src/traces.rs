@@ -1,4 +1,4 @@
-use telemetry::traces::Counters;
+use telemetry::traces::TraceObserver;
 
 use super::Metrics;
 use super::labelled::{Counter, Labelled};
@@ -65,7 +65,7 @@ impl TraceCounters {
     }
 }
 
-impl Counters for TraceCounters {
+impl TraceObserver for TraceCounters {
     fn kept(&self, why: &str) {
         self.ended.with_label_values(&[why]).inc();
     }

@@ -158,7 +158,7 @@ pub(super) const TABLE: &[Spec] = &[
 ];
 
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct FleetMetrics {
     workers: Labelled<IntGauge>,
     ready: Labelled<IntGauge>,
     turns: Labelled<Counter>,
@@ -179,7 +179,7 @@ pub(super) struct Fleet {
     hints: Labelled<Counter>,
 }
 
-impl Fleet {
+impl FleetMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             workers: metrics.labelled("tailroute_workers")?,

@@ -2,22 +2,22 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::given::Given;
+use crate::given::ParsedOption;
 
 /// Name of an option, and the value that the source uses without it.
 pub(crate) type Default = (&'static str, &'static str);
 
 /// Takes an option. Returns its value or else the default, the text that names it, and whether it was given.
-pub(crate) fn value(draft: &mut Draft, (name, default): Default) -> (Given, String, bool) {
+pub(crate) fn value(draft: &mut ConfigDraft, (name, default): Default) -> (ParsedOption, String, bool) {
     match draft.take(name) {
         Some(given) => {
             let shown = given.shown();
             (given, shown, true)
         }
         None => {
-            let given = Given {
+            let given = ParsedOption {
                 name: name.to_owned(),
                 values: vec![default.to_owned()],
                 line: None,
@@ -39,7 +39,7 @@ pub(crate) fn address(text: &str) -> Option<IpAddr> {
     bare.unwrap_or(text).parse().ok()
 }
 
-fn port(given: &Given) -> Result<u16, Error> {
+fn port(given: &ParsedOption) -> Result<u16, Error> {
     let read = given.one().and_then(|text| {
         let port = text.parse::<u16>();
         port.map_err(|_| format!("expected a port from 0 to 65535, found {text:?}"))
@@ -47,7 +47,7 @@ fn port(given: &Given) -> Result<u16, Error> {
     read.map_err(|what| Error::wrong(given.place(), what))
 }
 
-pub(crate) fn listen(draft: &mut Draft, host: Default, port_of: Default) -> Result<(), Error> {
+pub(crate) fn listen(draft: &mut ConfigDraft, host: Default, port_of: Default) -> Result<(), Error> {
     let (host, host_shown, _) = value(draft, host);
     let (number, port_shown, _) = value(draft, port_of);
     let number = port(&number)?;
@@ -64,7 +64,7 @@ pub(crate) fn listen(draft: &mut Draft, host: Default, port_of: Default) -> Resu
 
 /// Sets the address of the admin port, which has the metrics. Whoever reaches that port can change the router, so it
 /// stays on the loopback interface.
-pub(crate) fn metrics(draft: &mut Draft, host: Default, port_of: Default) -> Result<(), Error> {
+pub(crate) fn metrics(draft: &mut ConfigDraft, host: Default, port_of: Default) -> Result<(), Error> {
     let (host, host_shown, _) = value(draft, host);
     let (number, port_shown, _) = value(draft, port_of);
     let number = port(&number)?;
@@ -83,10 +83,10 @@ pub(crate) fn metrics(draft: &mut Draft, host: Default, port_of: Default) -> Res
 }
 
 pub(crate) fn kubernetes(
-    draft: &mut Draft,
+    draft: &mut ConfigDraft,
     (pods, shown): (String, String),
     port: Default,
-    namespace: Option<Given>,
+    namespace: Option<ParsedOption>,
 ) {
     draft.set("discovery.kubernetes.pods", pods, shown);
     let (port, port_shown, _) = value(draft, port);
@@ -106,7 +106,7 @@ pub(crate) fn kubernetes(
     }
 }
 
-pub(crate) fn traces(draft: &mut Draft, endpoint: &Given, is_https: bool, from: String) {
+pub(crate) fn traces(draft: &mut ConfigDraft, endpoint: &ParsedOption, is_https: bool, from: String) {
     let text = endpoint.one().unwrap_or_default();
     let scheme = if is_https { "https" } else { "http" };
     let url = if text.contains("://") {
@@ -121,7 +121,7 @@ pub(crate) fn traces(draft: &mut Draft, endpoint: &Given, is_https: bool, from: 
 const LONGEST_FIRST_PAUSE_S: f64 = 3_600.0;
 
 /// Makes keys agree that tailroute compares: pauses of the breaker, and times of the probes.
-pub(crate) fn agree(draft: &mut Draft, probes_every_s: f64) {
+pub(crate) fn agree(draft: &mut ConfigDraft, probes_every_s: f64) {
     let longest = config::Failure::default().breaker_longest_pause.0 / 1e3;
     let pause = draft.number("failure.breaker_pause_s");
     if let Some(pause) = pause.filter(|pause| (longest..=LONGEST_FIRST_PAUSE_S).contains(pause)) {
@@ -154,7 +154,7 @@ pub(crate) fn agree(draft: &mut Draft, probes_every_s: f64) {
 }
 
 /// Disables salts where there is a single key, since there are no tenants to keep apart.
-pub(crate) fn one_key(draft: &mut Draft) {
+pub(crate) fn one_key(draft: &mut ConfigDraft) {
     if draft.keys.len() == 1 {
         let from = "one key: no tenants whose cached prefixes must be kept apart";
         draft.set("admission.salt_requests", false, from);

@@ -4,29 +4,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
-use crate::given::{Given, printable};
+use crate::given::{ParsedOption, printable};
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct ConfigDraft {
     /// Values by key, as in `limits.retries`. Those below `workers.` apply to every worker.
-    pub(crate) entries: BTreeMap<String, Entry>,
-    pub(crate) workers: Vec<Worker>,
-    pub(crate) keys: Vec<Key>,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) entries: BTreeMap<String, DraftEntry>,
+    pub(crate) workers: Vec<DraftWorker>,
+    pub(crate) keys: Vec<DraftKey>,
+    pub(crate) notes: Vec<DraftNote>,
     /// Options whose effect tailroute always has.
-    pub(crate) built_in: Vec<Note>,
-    held: BTreeMap<&'static str, Given>,
+    pub(crate) built_in: Vec<DraftNote>,
+    held: BTreeMap<&'static str, ParsedOption>,
     noted: BTreeSet<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct DraftEntry {
     pub(crate) value: Value,
     pub(crate) from: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Worker {
+pub(crate) struct DraftWorker {
     pub(crate) url: String,
     /// Models of the worker, if the source names them.
     pub(crate) models: Vec<String>,
@@ -34,24 +34,24 @@ pub(crate) struct Worker {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct DraftKey {
     pub(crate) name: String,
     pub(crate) sha256: String,
     pub(crate) from: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct DraftNote {
     /// Option, or property of the source.
     pub(crate) what: String,
     /// Reason, or the keys to use instead.
     pub(crate) why: String,
 }
 
-impl Draft {
+impl ConfigDraft {
     /// Sets a key. A later value replaces an earlier one, as on a command line.
     pub(crate) fn set(&mut self, key: impl Into<String>, value: impl Into<Value>, from: impl Into<String>) {
-        let entry = Entry {
+        let entry = DraftEntry {
             value: value.into(),
             from: printable(&from.into()),
         };
@@ -90,7 +90,7 @@ impl Draft {
 
     /// Adds a note about something without an equivalent, once.
     pub(crate) fn note(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
-        let note = Note {
+        let note = DraftNote {
             what: printable(what.as_ref()),
             why: why.into(),
         };
@@ -100,7 +100,7 @@ impl Draft {
     }
 
     pub(crate) fn note_built_in(&mut self, what: impl AsRef<str>, why: impl Into<String>) {
-        self.built_in.push(Note {
+        self.built_in.push(DraftNote {
             what: printable(what.as_ref()),
             why: why.into(),
         });
@@ -108,14 +108,14 @@ impl Draft {
 
     /// Keeps an option for the source's `finish`. The values of a repeated option are joined; of single values the last
     /// one counts.
-    pub(crate) fn hold(&mut self, name: &'static str, given: Given) {
+    pub(crate) fn hold(&mut self, name: &'static str, given: ParsedOption) {
         match self.held.get_mut(name) {
             Some(earlier) => earlier.values.extend(given.values),
             None => drop(self.held.insert(name, given)),
         }
     }
 
-    pub(crate) fn take(&mut self, name: &str) -> Option<Given> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<ParsedOption> {
         self.held.remove(name)
     }
 }

@@ -3,9 +3,9 @@
 mod finish;
 mod policy;
 
-use crate::draft::Draft;
-use crate::given::Given;
-use crate::table::{Row, rows};
+use crate::draft::ConfigDraft;
+use crate::given::ParsedOption;
+use crate::table::{OptionRow, rows};
 use crate::workers;
 
 pub(crate) use finish::{Defaults, finish};
@@ -17,7 +17,7 @@ const BACKOFF: &str =
 const NO_TOKENIZER: &str = "the tree is replaced by an index without a tokenizer, bounded by index.max_bytes";
 const MODELS: &str = "several models need no mode: workers are asked for their models";
 
-pub(crate) const TABLE: &[Row] = rows! {
+pub(crate) const TABLE: &[OptionRow] = rows! {
     jointly One "--host" "--port" => ("server.listen");
     by Any "--worker-urls" => ("workers.url", workers::add_all);
 
@@ -83,7 +83,7 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Nothing "--help" "--version" => ("prints and exits");
 };
 
-pub(crate) fn log_level(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(crate) fn log_level(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let level = match given.one()?.to_ascii_lowercase().as_str() {
         "error" | "critical" | "crit" | "alert" | "emerg" => "error",
         "warn" | "warning" => "warn",
@@ -96,14 +96,14 @@ pub(crate) fn log_level(draft: &mut Draft, given: &Given) -> Result<(), String> 
     Ok(())
 }
 
-fn request_timeout(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn request_timeout(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let seconds = given.number()?;
     draft.set_number("failure.total_timeout_s", seconds, given.shown());
     draft.set_number("limits.first_byte_timeout_s", seconds, given.shown());
     Ok(())
 }
 
-fn queue_size(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn queue_size(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let size = given.integer()?;
     if size < 1 {
         draft.note(given.shown(), "the shortest queue has one place");
@@ -113,7 +113,7 @@ fn queue_size(draft: &mut Draft, given: &Given) -> Result<(), String> {
 }
 
 /// Sets the number of retries. The source counts attempts, of which the first is no retry.
-fn retries(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn retries(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let attempts = given.integer()?;
     let retries = attempts.saturating_sub(1).max(0);
     draft.set_default(
@@ -124,12 +124,12 @@ fn retries(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-fn no_retries(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn no_retries(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("limits.retries", 0, given.shown());
     Ok(())
 }
 
-fn no_breaker(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn no_breaker(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("failure.max_ejected_share", 0, given.shown());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An option as it was given, with its values.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
+pub(crate) struct ParsedOption {
     pub(crate) name: String,
     pub(crate) values: Vec<String>,
     /// File and line, if the option is a directive.
@@ -13,7 +13,7 @@ pub(crate) struct Given {
 /// Largest number of characters shown of an option.
 const SHOWN: usize = 160;
 
-impl Given {
+impl ParsedOption {
     pub(crate) fn place(&self) -> String {
         match &self.line {
             Some(line) => format!("{line}: {}", printable(&self.name)),

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! words, script ──▶ shell ───┐
-//! YAML ───────────▶ manifest ┼─▶ options ─▶ table of the source ─▶ Draft ─▶ render ─▶ TOML text
-//! nginx.conf ─────▶ nginx ───┘            (key │ no equivalent)            (loaded by `config`)
+//! YAML ───────────▶ manifest ┼─▶ options ─▶ table of the source ─▶ ConfigDraft ─▶ render ─▶ TOML text
+//! nginx.conf ─────▶ nginx ───┘            (key │ no equivalent)                  (loaded by `config`)
 //! ```
 //!
-//! Each source has one table, a [`Row`](table::Row) per flag or directive: the keys of tailroute that it becomes, or
-//! the reason why there are none. Options that are in no table are reported too. [`render`] loads its own output: a
-//! value that tailroute refuses is taken out again and reported with the reason. Secrets never reach the output: keys
-//! of clients are written as hashes, and all other secret values are left out.
+//! Each source has one table, an [`OptionRow`](table::OptionRow) per flag or directive: the keys of tailroute that
+//! it becomes, or the reason why there are none. Options that are in no table are reported too. [`render`] loads
+//! its own output: a value that tailroute refuses is taken out again and reported with the reason. Secrets never
+//! reach the output: keys of clients are written as hashes, and all other secret values are left out.
 
 mod compose;
 mod draft;
@@ -38,7 +38,7 @@ pub use error::Error;
 pub use reference::{options, reference};
 pub use source::Source;
 
-use draft::Draft;
+use draft::ConfigDraft;
 use options::Command;
 
 /// Size in bytes of the longest input.
@@ -113,7 +113,7 @@ pub fn migrate(input: Input<'_>, from: Option<Source>) -> Result<Migration, Erro
         Some(from) => from,
         None => command.source().ok_or(Error::Unknown)?,
     };
-    let mut draft = Draft::default();
+    let mut draft = ConfigDraft::default();
     command.translate(source, &mut draft)?;
     Ok(render::finished(draft, source, name))
 }

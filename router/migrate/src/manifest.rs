@@ -36,7 +36,7 @@ pub(crate) fn read(name: &str, text: &str, from: Option<Source>) -> Result<Optio
         return Ok(None);
     }
     let documents = documents(name, text)?;
-    let mut finder = Finder {
+    let mut finder = CommandFinder {
         from,
         found: Vec::new(),
     };
@@ -94,12 +94,12 @@ pub(crate) fn nginx(name: &str, text: &str) -> Result<Option<(String, String)>, 
     }
 }
 
-struct Finder {
+struct CommandFinder {
     from: Option<Source>,
     found: Vec<Command>,
 }
 
-impl Finder {
+impl CommandFinder {
     fn search(&mut self, value: &Value, place: &str) -> Result<(), Error> {
         match value {
             Value::Array(list) => list.iter().try_for_each(|value| self.search(value, place)),

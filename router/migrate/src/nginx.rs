@@ -7,14 +7,14 @@ mod units;
 mod write;
 
 use crate::compose::{self, address};
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::given::Given;
+use crate::given::ParsedOption;
 use crate::workers;
 
 use read::Directive;
 pub(crate) use table::TABLE;
-use target::{Target, target};
+use target::{ProxyTarget, target};
 use units::seconds;
 
 pub(crate) fn looks_like(text: &str) -> bool {
@@ -33,15 +33,15 @@ pub(crate) fn looks_like(text: &str) -> bool {
             .any(|line| line.contains("{") && line.contains("proxy_pass "))
 }
 
-pub(crate) fn read(name: &str, text: &str) -> Result<Draft, Error> {
+pub(crate) fn read(name: &str, text: &str) -> Result<ConfigDraft, Error> {
     let directives = read::directives(name, text)?;
     let mut walk = Walk {
         name,
-        draft: Draft::default(),
+        draft: ConfigDraft::default(),
         target: target(&directives, name)?,
         limits: Vec::new(),
     };
-    walk.blocks(&directives, Context::Main)?;
+    walk.blocks(&directives, BlockContext::Main)?;
     walk.finish();
     Ok(walk.draft)
 }
@@ -50,7 +50,7 @@ const ANOTHER_POOL: &str =
     "another pool of workers: migrate it into a separate file, or add its workers to [[workers]]";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Context {
+enum BlockContext {
     Main,
     Server,
     Upstream,
@@ -58,22 +58,22 @@ enum Context {
 
 struct Walk<'a> {
     name: &'a str,
-    draft: Draft,
-    target: Target,
+    draft: ConfigDraft,
+    target: ProxyTarget,
     /// Keys with the values of `max_fails`, `fail_timeout` and the like, of every server.
     limits: Vec<(String, f64)>,
 }
 
 impl Walk<'_> {
-    fn blocks(&mut self, block: &[Directive], context: Context) -> Result<(), Error> {
+    fn blocks(&mut self, block: &[Directive], context: BlockContext) -> Result<(), Error> {
         for directive in block {
             self.directive(directive, context)?;
         }
         Ok(())
     }
 
-    fn directive(&mut self, directive: &Directive, context: Context) -> Result<(), Error> {
-        let given = Given {
+    fn directive(&mut self, directive: &Directive, context: BlockContext) -> Result<(), Error> {
+        let given = ParsedOption {
             name: directive.name.clone(),
             values: directive.args.clone(),
             line: Some(format!("{}:{}", self.name, directive.line)),
@@ -86,7 +86,7 @@ impl Walk<'_> {
             }
             ("http" | "events" | "location", Some(block)) => self.blocks(block, context),
             ("server", Some(block)) if directive.line == self.target.server => {
-                self.blocks(block, Context::Server)
+                self.blocks(block, BlockContext::Server)
             }
             ("server", Some(_)) => {
                 self.draft.note(
@@ -96,7 +96,7 @@ impl Walk<'_> {
                 Ok(())
             }
             ("upstream", Some(block)) if directive.args.first() == Some(&self.target.host) => {
-                self.blocks(block, Context::Upstream)
+                self.blocks(block, BlockContext::Upstream)
             }
             ("upstream", Some(_)) => {
                 self.draft.note(given.shown(), ANOTHER_POOL);
@@ -109,7 +109,7 @@ impl Walk<'_> {
                 );
                 Ok(())
             }
-            ("server", None) if context == Context::Upstream => self.server(&given),
+            ("server", None) if context == BlockContext::Upstream => self.server(&given),
             ("listen", None) => self.listen(&given),
             ("proxy_pass", None) => {
                 self.proxy_pass(directive, &given);
@@ -138,7 +138,7 @@ impl Walk<'_> {
         })
     }
 
-    fn proxy_pass(&mut self, directive: &Directive, given: &Given) {
+    fn proxy_pass(&mut self, directive: &Directive, given: &ParsedOption) {
         if directive.line != self.target.line {
             // Another location with the same workers.
             return;
@@ -153,7 +153,7 @@ impl Walk<'_> {
         }
     }
 
-    fn server(&mut self, given: &Given) -> Result<(), Error> {
+    fn server(&mut self, given: &ParsedOption) -> Result<(), Error> {
         let wrong = |what: String| Error::wrong(given.place(), what);
         let Some((address, parameters)) = given.values.split_first() else {
             return Err(wrong("expected an address".to_owned()));
@@ -207,7 +207,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn listen(&mut self, given: &Given) -> Result<(), Error> {
+    fn listen(&mut self, given: &ParsedOption) -> Result<(), Error> {
         let first = given.first();
         if first.starts_with("unix:") {
             self.draft

@@ -1,10 +1,10 @@
 //! Translates command lines: the program, and its flags by the tables of a source.
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::given::{Given, printable};
+use crate::given::{ParsedOption, printable};
 use crate::source::Source;
-use crate::table::{Row, Takes};
+use crate::table::{OptionRow, Takes};
 use crate::variables::is_open;
 use crate::workers;
 
@@ -118,7 +118,7 @@ impl Command {
         self.flags().filter(|name| row(source, name).is_none()).count()
     }
 
-    pub(crate) fn translate(self, source: Source, draft: &mut Draft) -> Result<(), Error> {
+    pub(crate) fn translate(self, source: Source, draft: &mut ConfigDraft) -> Result<(), Error> {
         let mut words = self.words.into_iter().peekable();
         while let Some(word) = words.next() {
             if !is_flag(&word) {
@@ -131,7 +131,7 @@ impl Command {
             };
             let row = row(source, &name);
             let takes = row.map_or(Takes::Any, |row| row.takes);
-            let mut given = Given {
+            let mut given = ParsedOption {
                 secret: row.map_or_else(|| sounds_secret(&name), |row| row.secret),
                 name,
                 values: inline.into_iter().collect(),
@@ -177,7 +177,11 @@ impl Command {
 }
 
 /// Removes values that are variables without a value, and notes them; `None` if nothing remains.
-fn without_variables(row: &Row, mut given: Given, draft: &mut Draft) -> Option<Given> {
+fn without_variables(
+    row: &OptionRow,
+    mut given: ParsedOption,
+    draft: &mut ConfigDraft,
+) -> Option<ParsedOption> {
     if row.secret || !row.is_carried() || !given.values.iter().any(|value| is_open(value)) {
         return Some(given);
     }
@@ -187,7 +191,7 @@ fn without_variables(row: &Row, mut given: Given, draft: &mut Draft) -> Option<G
     (!given.values.is_empty()).then_some(given)
 }
 
-fn checked(row: &Row, given: Given, draft: &mut Draft) -> Result<(), Error> {
+fn checked(row: &OptionRow, given: ParsedOption, draft: &mut ConfigDraft) -> Result<(), Error> {
     match (row.takes, given.values.len()) {
         (Takes::Nothing, 1..) => Err(Error::wrong(given.place(), "takes no value")),
         (Takes::One, 0) => Err(Error::wrong(given.place(), "expected a value")),
@@ -203,7 +207,7 @@ fn after_other_flags(words: &[String]) -> Option<usize> {
 }
 
 /// Returns the row of a flag. `sglang_router.launch_server` prefixes the router's flags with `--router-`.
-fn row(source: Source, name: &str) -> Option<&'static Row> {
+fn row(source: Source, name: &str) -> Option<&'static OptionRow> {
     let with_prefix = || {
         let bare = name.strip_prefix("--router-").map(|bare| format!("--{bare}"));
         bare.and_then(|bare| source.row(&bare))

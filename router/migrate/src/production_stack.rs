@@ -2,11 +2,11 @@
 //! its Helm chart.
 
 use crate::compose;
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
 use crate::family::{PAIRS, log_level};
-use crate::given::Given;
-use crate::table::{Row, rows};
+use crate::given::ParsedOption;
+use crate::table::{OptionRow, rows};
 use crate::workers;
 
 const MODELS: &str = "workers are asked for their models";
@@ -20,7 +20,7 @@ const SEMANTIC: &str = "answers are not cached by meaning";
 const STATISTICS: &str = "statistics are metrics (GET /metrics of the admin port), not log lines";
 const RELOAD: &str = "tailroute reloads its own file when it changes; migrate that file too";
 
-pub(crate) const TABLE: &[Row] = rows! {
+pub(crate) const TABLE: &[OptionRow] = rows! {
     jointly One "--host" "--port" => ("server.listen");
     none One "--root-path" => ("paths begin at the root; let a proxy in front remove the prefix");
 
@@ -102,7 +102,7 @@ pub(crate) const CHART: &[(&str, &str)] = &[
     ("otel.secure", "--otel-secure"),
 ];
 
-pub(crate) fn finish(draft: &mut Draft) -> Result<(), Error> {
+pub(crate) fn finish(draft: &mut ConfigDraft) -> Result<(), Error> {
     compose::listen(draft, ("--host", "0.0.0.0"), ("--port", "8001"))?;
     discovery(draft)?;
     let is_secure = draft.take("--otel-secure");
@@ -119,7 +119,7 @@ pub(crate) fn finish(draft: &mut Draft) -> Result<(), Error> {
     Ok(())
 }
 
-fn discovery(draft: &mut Draft) -> Result<(), Error> {
+fn discovery(draft: &mut ConfigDraft) -> Result<(), Error> {
     let kind = draft.take("--service-discovery");
     let name = kind
         .as_ref()
@@ -156,14 +156,14 @@ fn discovery(draft: &mut Draft) -> Result<(), Error> {
     Ok(())
 }
 
-fn in_kubernetes(draft: &mut Draft, kind: &Given, selector: Option<Given>) {
+fn in_kubernetes(draft: &mut ConfigDraft, kind: &ParsedOption, selector: Option<ParsedOption>) {
     let pods = selector.and_then(|given| Some((given.one().ok()?.to_owned(), given.shown())));
     let Some(pods) = pods else {
         let why = "expected --k8s-label-selector; set discovery.kubernetes.pods to a label selector";
         draft.note(kind.shown(), why);
         return;
     };
-    let namespace = draft.take("--k8s-namespace").unwrap_or(Given {
+    let namespace = draft.take("--k8s-namespace").unwrap_or(ParsedOption {
         name: "--k8s-namespace".to_owned(),
         values: vec!["default".to_owned()],
         line: None,
@@ -174,9 +174,13 @@ fn in_kubernetes(draft: &mut Draft, kind: &Given, selector: Option<Given>) {
 
 /// Adds the backends as workers. Backends and models are paired by their positions; a backend may be listed once per
 /// model.
-fn add_backends(draft: &mut Draft, backends: &Given, models: Option<&Given>) -> Result<(), Error> {
+fn add_backends(
+    draft: &mut ConfigDraft,
+    backends: &ParsedOption,
+    models: Option<&ParsedOption>,
+) -> Result<(), Error> {
     let urls = backends.list();
-    let names = models.map(Given::list).unwrap_or_default();
+    let names = models.map(ParsedOption::list).unwrap_or_default();
     if let Some(models) = models.filter(|_| names.len() != urls.len()) {
         let what = format!(
             "{} models for {} backends; expected one for each",
@@ -195,7 +199,7 @@ fn add_backends(draft: &mut Draft, backends: &Given, models: Option<&Given>) -> 
     Ok(())
 }
 
-fn routing_logic(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn routing_logic(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let shown = given.shown();
     match given.one()? {
         "roundrobin" => draft.set("routing.policy", "round_robin", shown),
@@ -223,7 +227,7 @@ fn routing_logic(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-fn session_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn session_key(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     if !given.one()?.eq_ignore_ascii_case("x-session-id") {
         let why = "the header that names a conversation is X-Session-ID: let clients, or a proxy in front, send that";
         draft.note(given.shown(), why);

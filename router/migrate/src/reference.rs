@@ -1,7 +1,7 @@
 //! Writes the tables of docs/migrating.md.
 
 use crate::source::Source;
-use crate::table::{Becomes, Row};
+use crate::table::{Becomes, OptionRow};
 
 /// Returns the known options of a source, each with the keys that it becomes, separated by commas; empty if it has no
 /// equivalent.
@@ -10,7 +10,7 @@ pub fn options(source: Source) -> impl Iterator<Item = (&'static str, &'static s
 }
 
 /// Returns the keys of a row, separated by commas; `None` if it has no equivalent.
-fn keys(row: &Row) -> Option<&'static str> {
+fn keys(row: &OptionRow) -> Option<&'static str> {
     match row.becomes {
         Becomes::Text(keys) | Becomes::Number(keys, _) | Becomes::Jointly(keys) | Becomes::By(keys, _) => {
             Some(keys)

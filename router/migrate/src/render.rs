@@ -4,7 +4,7 @@ use config::{Problem, Sources};
 use toml::Value;
 
 use crate::Migration;
-use crate::draft::{Draft, Note, Worker};
+use crate::draft::{ConfigDraft, DraftNote, DraftWorker};
 use crate::source::Source;
 
 /// Sections in the order of the configuration's reference.
@@ -29,7 +29,7 @@ const SECTIONS: &[&str] = &[
 const MOST_ROUNDS: usize = 512;
 
 /// Writes the draft. Values that tailroute refuses are taken out and reported.
-pub(crate) fn finished(mut draft: Draft, source: Source, name: &str) -> Migration {
+pub(crate) fn finished(mut draft: ConfigDraft, source: Source, name: &str) -> Migration {
     keep_ports_apart(&mut draft);
     let mut toml = String::new();
     for _ in 0..MOST_ROUNDS {
@@ -41,7 +41,7 @@ pub(crate) fn finished(mut draft: Draft, source: Source, name: &str) -> Migratio
         });
         let Err(problems) = loaded else { break };
         // From the end, so that the indices of earlier list elements stay; each element once.
-        let mut in_order: Vec<(Option<Place<'_>>, &Problem)> = problems
+        let mut in_order: Vec<(Option<ElementIndex<'_>>, &Problem)> = problems
             .iter()
             .map(|problem| (element(&problem.path), problem))
             .collect();
@@ -71,9 +71,9 @@ pub(crate) fn finished(mut draft: Draft, source: Source, name: &str) -> Migratio
 }
 
 /// List and index of an element with a problem.
-type Place<'a> = (&'a str, usize);
+type ElementIndex<'a> = (&'a str, usize);
 
-fn element(path: &str) -> Option<Place<'_>> {
+fn element(path: &str) -> Option<ElementIndex<'_>> {
     ["keys", "workers"]
         .into_iter()
         .find_map(|list| Some((list, indexed(path, list)?.0)))
@@ -81,7 +81,7 @@ fn element(path: &str) -> Option<Place<'_>> {
 
 /// Changes the number of the admin port if the data port has the same: a data port on every interface takes it on the
 /// loopback interface too.
-fn keep_ports_apart(draft: &mut Draft) {
+fn keep_ports_apart(draft: &mut ConfigDraft) {
     let port = |key: &str, default: u16| {
         let text = draft.entries.get(key).and_then(|entry| entry.value.as_str());
         text.and_then(|text| text.rsplit(':').next()?.parse().ok())
@@ -102,7 +102,7 @@ fn keep_ports_apart(draft: &mut Draft) {
 
 /// Sets an empty file of workers if the source names none, since a router without workers does not start. Workers can
 /// be listed in the file while it serves.
-fn without_workers(draft: &mut Draft, source: Source) {
+fn without_workers(draft: &mut ConfigDraft, source: Source) {
     if draft.workers.is_empty() && !draft.has("discovery.kubernetes.pods") {
         let why = format!(
             "{source} names none here: list them in workers.toml (docs/discovery.md), or add [[workers]]"
@@ -113,7 +113,7 @@ fn without_workers(draft: &mut Draft, source: Source) {
 }
 
 /// Removes the value with a problem, and notes it. Returns whether there was one.
-fn take_out(draft: &mut Draft, problem: &Problem) -> bool {
+fn take_out(draft: &mut ConfigDraft, problem: &Problem) -> bool {
     let path = problem.path.as_str();
     let why = match &problem.hint {
         Some(hint) => format!("not carried over: {path}: {}; {hint}", problem.what),
@@ -152,7 +152,7 @@ fn take_out(draft: &mut Draft, problem: &Problem) -> bool {
     draft.entries.contains_key(&sibling) && remove(draft, &sibling, why)
 }
 
-fn remove(draft: &mut Draft, key: &str, why: String) -> bool {
+fn remove(draft: &mut ConfigDraft, key: &str, why: String) -> bool {
     let Some(entry) = draft.entries.remove(key) else {
         return false;
     };
@@ -166,7 +166,7 @@ fn indexed<'a>(path: &'a str, list: &str) -> Option<(usize, &'a str)> {
     Some((at.parse().ok()?, key.trim_start_matches('.')))
 }
 
-fn text(draft: &Draft, source: Source, name: &str) -> String {
+fn text(draft: &ConfigDraft, source: Source, name: &str) -> String {
     let mut text = format!(
         "# Written by `tailroute migrate` from {} ({source}).\n\
          # Above each key stands what it comes from; the end lists what has no equivalent.\n\
@@ -206,7 +206,7 @@ fn text(draft: &Draft, source: Source, name: &str) -> String {
 }
 
 /// Returns a comment that names the routing policy, and how to try `tail` if it is another one.
-fn policy_advice(draft: &Draft) -> &'static str {
+fn policy_advice(draft: &ConfigDraft) -> &'static str {
     match draft
         .entries
         .get("routing.policy")
@@ -221,7 +221,7 @@ fn policy_advice(draft: &Draft) -> &'static str {
     }
 }
 
-fn notes(text: &mut String, title: &str, notes: &[Note]) {
+fn notes(text: &mut String, title: &str, notes: &[DraftNote]) {
     if notes.is_empty() {
         return;
     }
@@ -233,7 +233,7 @@ fn notes(text: &mut String, title: &str, notes: &[Note]) {
     }
 }
 
-fn section(text: &mut String, draft: &Draft, section: &str, title: &str) {
+fn section(text: &mut String, draft: &ConfigDraft, section: &str, title: &str) {
     let entries = draft.entries.iter();
     let mut entries = entries
         .filter(|(key, _)| key.rsplit_once('.').is_some_and(|(of, _)| of == section))
@@ -251,7 +251,7 @@ fn entry(text: &mut String, key: &str, value: &Value, from: &str) {
     text.push_str(&format!("# {from}\n{key} = {value}\n"));
 }
 
-fn worker(text: &mut String, draft: &Draft, worker: &Worker) {
+fn worker(text: &mut String, draft: &ConfigDraft, worker: &DraftWorker) {
     text.push_str(&format!("\n# {}\n[[workers]]\n", worker.from));
     text.push_str(&format!("url = {}\n", Value::from(worker.url.as_str())));
     if !worker.models.is_empty() {
@@ -266,7 +266,7 @@ fn worker(text: &mut String, draft: &Draft, worker: &Worker) {
     }
 }
 
-fn keys(text: &mut String, draft: &Draft) {
+fn keys(text: &mut String, draft: &ConfigDraft) {
     for key in &draft.keys {
         let name = Value::from(key.name.as_str());
         text.push_str(&format!(

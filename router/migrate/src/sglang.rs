@@ -1,9 +1,9 @@
 //! The table of sglang-router (`python -m sglang_router.launch_router`) and SMG (`smg launch`), its successor.
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::family::{Defaults, PAIRS};
-use crate::given::Given;
-use crate::table::{Row, rows};
+use crate::given::ParsedOption;
+use crate::table::{OptionRow, rows};
 use crate::workers;
 
 pub(crate) const DEFAULTS: Defaults = Defaults {
@@ -32,7 +32,7 @@ const RECOVERY: &str = "an unhealthy worker gets no requests and is probed until
 const CONTROL: &str = "engine control is not forwarded: call each engine itself";
 const WASM: &str = "there are no plugins within the router";
 
-pub(crate) const TABLE: &[Row] = rows! {
+pub(crate) const TABLE: &[OptionRow] = rows! {
     none One "--health-check-port" => ("/livez and /readyz are on admin.listen, which has a separate thread");
 
     none One "--encode-policy" => (PAIRS);
@@ -132,12 +132,12 @@ pub(crate) const TABLE: &[Row] = rows! {
     none Nothing "--router-disable-arg-fallback" => ("only concerns the launcher's own flags");
 };
 
-fn log_json(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn log_json(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("log.format", "json", given.shown());
     Ok(())
 }
 
-fn roots(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn roots(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let Some(first) = given.values.first() else {
         return Ok(());
     };
@@ -150,13 +150,13 @@ fn roots(draft: &mut Draft, given: &Given) -> Result<(), String> {
 }
 
 /// Adds the key that clients send, and notes that the source also sends it to the workers.
-fn api_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn api_key(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     workers::add_key(draft, "api-key", given.one()?, &given.name)?;
     workers::note_key_of_workers(draft, &given.shown());
     Ok(())
 }
 
-fn tenant_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn tenant_key(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let (tenant, key) = given.one()?.split_once(':').ok_or("expected TENANT:KEY")?;
     workers::add_key(draft, tenant, key, &given.name)
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::table::Row;
+use crate::table::OptionRow;
 use crate::{family, nginx, production_stack, sglang, vllm_router};
 
 /// A router that can be migrated from.
@@ -39,7 +39,7 @@ impl Source {
         }
     }
 
-    pub(crate) const fn tables(self) -> &'static [&'static [Row]] {
+    pub(crate) const fn tables(self) -> &'static [&'static [OptionRow]] {
         match self {
             Self::SglangRouter => &[family::TABLE, sglang::TABLE],
             Self::VllmRouter => &[family::TABLE, vllm_router::TABLE],
@@ -48,16 +48,16 @@ impl Source {
         }
     }
 
-    pub(crate) fn rows(self) -> impl Iterator<Item = &'static Row> {
+    pub(crate) fn rows(self) -> impl Iterator<Item = &'static OptionRow> {
         self.tables().iter().copied().flatten()
     }
 
-    pub(crate) fn row(self, name: &str) -> Option<&'static Row> {
+    pub(crate) fn row(self, name: &str) -> Option<&'static OptionRow> {
         self.rows().find(|row| row.name == name)
     }
 
     /// Writes the keys that depend on several options.
-    pub(crate) fn finish(self, draft: &mut Draft) -> Result<(), Error> {
+    pub(crate) fn finish(self, draft: &mut ConfigDraft) -> Result<(), Error> {
         match self {
             Self::SglangRouter => family::finish(draft, &sglang::DEFAULTS),
             Self::VllmRouter => family::finish(draft, &vllm_router::DEFAULTS),

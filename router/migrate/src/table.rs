@@ -1,9 +1,9 @@
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::given::Given;
+use crate::given::ParsedOption;
 
 /// A flag of a command line, or a directive of a configuration.
-pub(crate) struct Row {
+pub(crate) struct OptionRow {
     /// Name of the option, with its dashes if it is a flag.
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
@@ -21,7 +21,7 @@ pub(crate) enum Takes {
 }
 
 /// Function that writes an option's keys. The error is the problem with the option's value.
-pub(crate) type Write = fn(&mut Draft, &Given) -> Result<(), String>;
+pub(crate) type Write = fn(&mut ConfigDraft, &ParsedOption) -> Result<(), String>;
 
 pub(crate) enum Becomes {
     Text(&'static str),
@@ -36,12 +36,12 @@ pub(crate) enum Becomes {
     BuiltIn(&'static str),
 }
 
-impl Row {
+impl OptionRow {
     pub(crate) const fn is_carried(&self) -> bool {
         !matches!(self.becomes, Becomes::Nothing(_) | Becomes::BuiltIn(_))
     }
 
-    pub(crate) fn apply(&self, given: Given, draft: &mut Draft) -> Result<(), Error> {
+    pub(crate) fn apply(&self, given: ParsedOption, draft: &mut ConfigDraft) -> Result<(), Error> {
         let applied = match &self.becomes {
             Becomes::Text(key) => given.one().map(|text| {
                 draft.set(*key, text.to_owned(), given.shown());
@@ -82,8 +82,8 @@ macro_rules! row {
 
 pub(crate) use {row, rows};
 
-const fn plain(name: &'static str, takes: Takes, becomes: Becomes) -> Row {
-    Row {
+const fn plain(name: &'static str, takes: Takes, becomes: Becomes) -> OptionRow {
+    OptionRow {
         name,
         takes,
         becomes,
@@ -91,38 +91,43 @@ const fn plain(name: &'static str, takes: Takes, becomes: Becomes) -> Row {
     }
 }
 
-pub(crate) const fn text(name: &'static str, takes: Takes, key: &'static str) -> Row {
+pub(crate) const fn text(name: &'static str, takes: Takes, key: &'static str) -> OptionRow {
     plain(name, takes, Becomes::Text(key))
 }
 
-pub(crate) const fn number(name: &'static str, takes: Takes, key: &'static str, factor: f64) -> Row {
+pub(crate) const fn number(name: &'static str, takes: Takes, key: &'static str, factor: f64) -> OptionRow {
     plain(name, takes, Becomes::Number(key, factor))
 }
 
-pub(crate) const fn jointly(name: &'static str, takes: Takes, keys: &'static str) -> Row {
+pub(crate) const fn jointly(name: &'static str, takes: Takes, keys: &'static str) -> OptionRow {
     plain(name, takes, Becomes::Jointly(keys))
 }
 
-pub(crate) const fn by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> Row {
+pub(crate) const fn by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> OptionRow {
     plain(name, takes, Becomes::By(keys, write))
 }
 
-pub(crate) const fn none(name: &'static str, takes: Takes, why: &'static str) -> Row {
+pub(crate) const fn none(name: &'static str, takes: Takes, why: &'static str) -> OptionRow {
     plain(name, takes, Becomes::Nothing(why))
 }
 
-pub(crate) const fn built_in(name: &'static str, takes: Takes, why: &'static str) -> Row {
+pub(crate) const fn built_in(name: &'static str, takes: Takes, why: &'static str) -> OptionRow {
     plain(name, takes, Becomes::BuiltIn(why))
 }
 
-pub(crate) const fn secret(name: &'static str, takes: Takes, why: &'static str) -> Row {
+pub(crate) const fn secret(name: &'static str, takes: Takes, why: &'static str) -> OptionRow {
     hidden(none(name, takes, why))
 }
 
-pub(crate) const fn secret_by(name: &'static str, takes: Takes, keys: &'static str, write: Write) -> Row {
+pub(crate) const fn secret_by(
+    name: &'static str,
+    takes: Takes,
+    keys: &'static str,
+    write: Write,
+) -> OptionRow {
     hidden(by(name, takes, keys, write))
 }
 
-const fn hidden(row: Row) -> Row {
-    Row { secret: true, ..row }
+const fn hidden(row: OptionRow) -> OptionRow {
+    OptionRow { secret: true, ..row }
 }

@@ -1,10 +1,10 @@
 //! The table of vllm-router, the Rust router of the vLLM project (`vllm-router`, `python -m
 //! vllm_router.launch_router`).
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::family::{Defaults, PAIRS};
-use crate::given::Given;
-use crate::table::{Row, rows};
+use crate::given::ParsedOption;
+use crate::table::{OptionRow, rows};
 use crate::workers;
 
 pub(crate) const DEFAULTS: Defaults = Defaults {
@@ -16,7 +16,7 @@ const TREE: &str = "the index evicts by memory (index.max_bytes), not by a timer
 const PROGRAMS: &str = "agents are served as conversations; `tail` keeps each where its prefix is cached";
 const WASM: &str = "there are no plugins within the router";
 
-pub(crate) const TABLE: &[Row] = rows! {
+pub(crate) const TABLE: &[OptionRow] = rows! {
     number One "--intra-node-data-parallel-size" => ("workers.ranks", 1.0);
     built_in One "--eviction-interval" "--eviction-interval-secs" => (TREE);
     none One "--config-file" => ("another file, which is not read: give its keys as flags");
@@ -36,7 +36,7 @@ pub(crate) const TABLE: &[Row] = rows! {
 };
 
 /// Notes the key, which the source sends to workers only.
-fn api_key(draft: &mut Draft, given: &Given) -> Result<(), String> {
+fn api_key(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     given.one()?;
     workers::note_key_of_workers(draft, &given.shown());
     Ok(())

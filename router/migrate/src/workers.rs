@@ -2,13 +2,13 @@
 
 use aws_lc_rs::digest;
 
-use crate::draft::{Draft, Key, Worker};
-use crate::given::{Given, printable};
+use crate::draft::{ConfigDraft, DraftKey, DraftWorker};
+use crate::given::{ParsedOption, printable};
 
 const MOST_WORKERS: usize = 4_096;
 
 /// Adds a worker by its url, or its models to the worker that has this url already.
-pub(crate) fn add(draft: &mut Draft, url: &str, models: &[&str], from: &str) {
+pub(crate) fn add(draft: &mut ConfigDraft, url: &str, models: &[&str], from: &str) {
     let written = url.trim();
     let url = match written.split_once("://") {
         Some(("http" | "https", _)) => written.to_owned(),
@@ -36,14 +36,14 @@ pub(crate) fn add(draft: &mut Draft, url: &str, models: &[&str], from: &str) {
         draft.note(what, "list them in a file (discovery.file)");
         return;
     }
-    draft.workers.push(Worker {
+    draft.workers.push(DraftWorker {
         url,
         models: models.collect(),
         from: printable(from),
     });
 }
 
-pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(crate) fn add_all(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     for url in given.list() {
         add(draft, url, &[], &given.name);
     }
@@ -54,7 +54,7 @@ pub(crate) fn add_all(draft: &mut Draft, given: &Given) -> Result<(), String> {
 const SHORTEST_KEY: usize = 20;
 const LONGEST_NAME: usize = 64;
 
-pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> Result<(), String> {
+pub(crate) fn add_key(draft: &mut ConfigDraft, name: &str, key: &str, from: &str) -> Result<(), String> {
     let (name, key) = (name.trim(), key.trim());
     if key.is_empty() {
         return Err("expected a key".to_owned());
@@ -72,7 +72,7 @@ pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> R
     draft
         .keys
         .retain(|earlier| earlier.name != name && earlier.sha256 != sha256);
-    draft.keys.push(Key {
+    draft.keys.push(DraftKey {
         name: name.to_owned(),
         sha256,
         from: format!("{from} …"),
@@ -81,7 +81,7 @@ pub(crate) fn add_key(draft: &mut Draft, name: &str, key: &str, from: &str) -> R
 }
 
 /// Notes a key that workers require: it belongs in a file, which is not written here.
-pub(crate) fn note_key_of_workers(draft: &mut Draft, from: &str) {
+pub(crate) fn note_key_of_workers(draft: &mut ConfigDraft, from: &str) {
     let why = "a key that workers require goes into a separate file: name it in `api_key_file` of [[workers]] or [discovery.worker]";
     draft.note(from, why);
 }

@@ -26,7 +26,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tracing::{error, info};
 
-use self::file::Lines;
+use self::file::AuditFile;
 use self::queue::{Queue, Queued};
 use self::refusals::Refusals;
 use super::revisions::Revision;
@@ -53,7 +53,7 @@ pub struct Entry {
     /// Target of the operation: the name of a worker or key; otherwise its subject, such as `policy` or `config`.
     pub target: String,
     /// Whether the change was applied or refused.
-    pub outcome: Outcome,
+    pub outcome: ChangeOutcome,
     /// Reason given by the caller; `null` without one.
     pub why: Option<String>,
     /// State before the change; `null` if the change was refused or there was none.
@@ -98,7 +98,7 @@ impl Author {
 /// Outcome of a requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// The change is in force.
     Applied,
     /// Nothing changed.
@@ -136,7 +136,7 @@ impl AuditRecord {
 /// Audit log: the newest entries in memory and, if configured, all in files.
 #[derive(Debug)]
 pub struct Audit {
-    recent: Mutex<Recent>,
+    recent: Mutex<RecentEntries>,
     files: Option<Files>,
     failures: AtomicU64,
     changed: Notify,
@@ -151,14 +151,14 @@ struct Files {
 #[derive(Clone, Debug)]
 struct File {
     path: PathBuf,
-    lines: Arc<Mutex<Lines>>,
+    lines: Arc<Mutex<AuditFile>>,
     queue: Arc<Queue>,
 }
 
 impl File {
     fn open(path: PathBuf, max_bytes: u64) -> io::Result<Self> {
         let own = path.clone();
-        let lines = config::file::within(&path, WRITE_LIMIT, move || Lines::open(&own, max_bytes))?;
+        let lines = config::file::within(&path, WRITE_LIMIT, move || AuditFile::open(&own, max_bytes))?;
         Ok(Self {
             path,
             lines: Arc::new(Mutex::new(lines)),
@@ -186,21 +186,21 @@ impl File {
 }
 
 #[derive(Debug, Default)]
-struct Recent {
-    applied: Newest,
-    refused: Newest,
+struct RecentEntries {
+    applied: NewestEntries,
+    refused: NewestEntries,
     refusals: Refusals,
     left_out: u64,
     next: u64,
 }
 
 #[derive(Debug, Default)]
-struct Newest {
+struct NewestEntries {
     entries: VecDeque<(Arc<Entry>, usize)>,
     bytes: usize,
 }
 
-impl Newest {
+impl NewestEntries {
     fn push(&mut self, entry: Arc<Entry>, bytes: usize) {
         self.entries.push_back((entry, bytes));
         self.bytes += bytes;
@@ -213,7 +213,7 @@ impl Newest {
 }
 
 /// An entry in memory, and its queued line if there is a file.
-type Kept = (Arc<Entry>, Option<(File, Queued)>);
+type RecordedEntry = (Arc<Entry>, Option<(File, Queued)>);
 
 impl Audit {
     /// Creates a log that is kept in memory only.
@@ -261,16 +261,16 @@ impl Audit {
 
     /// Numbers an entry, keeps it in memory and queues it for its file, if there is one. Returns `None` if it exceeds
     /// the bound on refusals.
-    fn keep(&self, happened: AuditRecord) -> Option<Kept> {
+    fn keep(&self, happened: AuditRecord) -> Option<RecordedEntry> {
         let at_unix_ms = super::unix_ms();
         let (outcome, before, after, refused) = match happened.outcome {
-            Ok((before, after)) => (Outcome::Applied, before, after, None),
-            Err(why) => (Outcome::Refused, None, None, Some(why)),
+            Ok((before, after)) => (ChangeOutcome::Applied, before, after, None),
+            Err(why) => (ChangeOutcome::Refused, None, None, Some(why)),
         };
         let mut recent = self.recent.lock();
         let left_out = match outcome {
-            Outcome::Applied => Some(0),
-            Outcome::Refused => recent.refusals.admit(&happened.who.name, at_unix_ms),
+            ChangeOutcome::Applied => Some(0),
+            ChangeOutcome::Refused => recent.refusals.admit(&happened.who.name, at_unix_ms),
         };
         let Some(left_out) = left_out else {
             recent.left_out += 1;
@@ -292,11 +292,11 @@ impl Audit {
         recent.next += 1;
         let text = serde_json::to_string(&*entry).unwrap_or_default();
         let (kind, file) = match outcome {
-            Outcome::Applied => (
+            ChangeOutcome::Applied => (
                 &mut recent.applied,
                 self.files.as_ref().map(|files| &files.applied),
             ),
-            Outcome::Refused => (
+            ChangeOutcome::Refused => (
                 &mut recent.refused,
                 self.files.as_ref().map(|files| &files.refused),
             ),
@@ -304,7 +304,7 @@ impl Audit {
         kind.push(Arc::clone(&entry), text.len());
         let queued = file.map(|file| (file.clone(), file.queue.add(text + "\n")));
         drop(recent);
-        if outcome == Outcome::Applied {
+        if outcome == ChangeOutcome::Applied {
             self.changed.notify_one();
         }
         info!(
@@ -459,7 +459,7 @@ mod tests {
         let last = newest.last().unwrap();
         assert_eq!(
             (last.why.as_deref(), last.outcome),
-            (Some("the change"), Outcome::Applied)
+            (Some("the change"), ChangeOutcome::Applied)
         );
         assert_eq!(newest[0].who.name, "another");
         assert!(newest.windows(2).all(|pair| pair[0].number > pair[1].number));

@@ -21,7 +21,7 @@ pub struct Event {
     /// Time in milliseconds since 1970.
     pub at_unix_ms: u64,
     /// Kind of the change.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// Subject of the change: a worker's name, `policy`, `fleet`, `config`, the replica's name, or a kind of task.
     pub subject: String,
     /// State after the change.
@@ -31,7 +31,7 @@ pub struct Event {
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum EventKind {
     /// Another policy is in force; carries its revision.
     Policy,
     /// A worker joined or left the fleet, or its readiness, health or administrative state changed.
@@ -52,7 +52,7 @@ pub enum Kind {
     Task,
 }
 
-impl Kind {
+impl EventKind {
     /// Returns the name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -90,7 +90,7 @@ impl Default for Events {
 
 impl Events {
     /// Publishes an event to all subscribers.
-    pub fn tell(&self, kind: Kind, subject: &str, now: Value) {
+    pub fn tell(&self, kind: EventKind, subject: &str, now: Value) {
         let event = Event {
             number: self.next.fetch_add(1, Ordering::Relaxed),
             at_unix_ms: super::unix_ms(),

@@ -22,11 +22,11 @@ pub struct Running {
     /// Time at which the capture was started, in milliseconds since 1970.
     pub since_unix_ms: u64,
     is_running: bool,
-    turns: Outcomes,
+    turns: LineCounters,
 }
 
 #[derive(Clone, Debug)]
-struct Outcomes {
+struct LineCounters {
     written: Counter,
     dropped: Counter,
 }
@@ -60,7 +60,7 @@ pub struct Recent {
 impl Recent {
     /// Starts an empty capture that counts turns in `turns`, replacing an earlier one.
     pub fn start(&self, max_bytes: usize, turns: &Labelled<Counter>) {
-        let turns = Outcomes {
+        let turns = LineCounters {
             written: turns.with_label_values(&["written"]),
             dropped: turns.with_label_values(&["dropped"]),
         };

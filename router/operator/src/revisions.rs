@@ -16,7 +16,7 @@ mod tests;
 pub mod timers;
 
 pub use self::kept::KeptPolicy;
-pub use self::revision::{AppliedChange, Change, InForce, Revision, Source, Stale};
+pub use self::revision::{AppliedChange, Change, InForce, Revision, RevisionSource, Stale};
 pub use self::shared::Adopted;
 pub use self::timers::{Timer, Timers};
 
@@ -37,7 +37,7 @@ pub const HISTORY: usize = 200;
 #[derive(Debug)]
 pub struct Revisions {
     in_force: ArcSwap<InForce>,
-    state: Mutex<State>,
+    state: Mutex<RevisionsState>,
     changed: Notify,
     /// Identifies the process, or the bucket, that the revisions belong to.
     lineage: AtomicU32,
@@ -46,7 +46,7 @@ pub struct Revisions {
 }
 
 #[derive(Debug)]
-struct State {
+struct RevisionsState {
     newest: Arc<Revision>,
     /// Earlier revisions, the oldest first.
     older: VecDeque<Arc<Revision>>,
@@ -54,10 +54,10 @@ struct State {
     /// `[routing]` as last read.
     configured: Settings,
     /// Keys of `configured` that are yet to be applied to all replicas.
-    to_configure: keys::Values,
+    to_configure: keys::KeyValues,
 }
 
-impl State {
+impl RevisionsState {
     fn history(&self) -> impl Iterator<Item = &Arc<Revision>> {
         std::iter::once(&self.newest).chain(self.older.iter().rev())
     }
@@ -73,18 +73,18 @@ impl Revisions {
             since_unix_ms,
             by: "router".to_owned(),
             reason: None,
-            source: Source::Start,
+            source: RevisionSource::Start,
             replica: None,
             temporary: false,
-            temporary_keys: keys::Values::new(),
+            temporary_keys: keys::KeyValues::new(),
         };
         let seed = (since_unix_ms, std::process::id());
-        let state = State {
+        let state = RevisionsState {
             newest: Arc::new(first),
             older: VecDeque::new(),
             timers: Timers::new(),
             configured: settings.clone(),
-            to_configure: keys::Values::new(),
+            to_configure: keys::KeyValues::new(),
         };
         Self {
             in_force: ArcSwap::from_pointee(InForce {
@@ -195,7 +195,12 @@ impl Revisions {
         Some(self.push(&mut state, now, change))
     }
 
-    fn push(&self, state: &mut State, now: Millis, change: Change) -> (Arc<Revision>, Arc<Revision>) {
+    fn push(
+        &self,
+        state: &mut RevisionsState,
+        now: Millis,
+        change: Change,
+    ) -> (Arc<Revision>, Arc<Revision>) {
         let before = Arc::clone(&state.newest);
         let temporary = change.revert_after.is_some();
         state.timers = timers::after(&state.timers, now, &before, &change);
@@ -215,7 +220,7 @@ impl Revisions {
         (before, after)
     }
 
-    fn enact(&self, state: &mut State, after: Arc<Revision>) {
+    fn enact(&self, state: &mut RevisionsState, after: Arc<Revision>) {
         state.newest = Arc::clone(&after);
         while state.older.len() >= HISTORY {
             state.older.pop_front();

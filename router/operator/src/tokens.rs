@@ -17,7 +17,7 @@ pub struct Principal {
 }
 
 /// Hash and role of each token or key, by name.
-pub type Named = BTreeMap<String, ([u8; 32], Option<Role>)>;
+pub type NamedDigests = BTreeMap<String, ([u8; 32], Option<Role>)>;
 
 /// Tokens in force, and the rules for callers without one.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Tokens {
     }
 
     /// Returns the tokens by name, with hash and role, to detect changes. The audit log shows names only.
-    pub fn named(&self) -> Named {
+    pub fn named(&self) -> NamedDigests {
         let named = |(sealed, principal): (&Sealed, &Principal)| {
             (principal.name.to_string(), (sealed.0.0, Some(principal.role)))
         };

@@ -12,7 +12,8 @@ use http::{HeaderMap, HeaderValue};
 use super::head::{DESTINATION, NAMESPACE};
 use super::wire::{
     self, AnswerPart, AppendAction, BodyMutation, CommonResponse, HeaderMutation, HeaderValueOption,
-    HttpStatus, ImmediateResponse, Kind, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct,
+    HttpStatus, ImmediateResponse, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct,
+    ValueKind,
 };
 use protocol::error::ApiError;
 use protocol::family::Family;
@@ -107,9 +108,9 @@ pub(super) fn picked(
     let one = |name: &str, kind| Struct {
         fields: HashMap::from([(name.to_owned(), value(kind))]),
     };
-    let destination = one(DESTINATION, Kind::Text(listed));
+    let destination = one(DESTINATION, ValueKind::Text(listed));
     ProcessingResponse {
-        dynamic_metadata: Some(one(NAMESPACE, Kind::Struct(destination))),
+        dynamic_metadata: Some(one(NAMESPACE, ValueKind::Struct(destination))),
         ..part(of, Some(response))
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn overloaded() -> Status {
 }
 
 /// The body of a stream, with the bytes of its incomplete message counted.
-pub(super) struct Counted {
+pub(super) struct CountedBody {
     body: Incoming,
     prefix: [u8; PREFIX_BYTES],
     /// Number of bytes of the prefix received.
@@ -42,7 +42,7 @@ pub(super) struct Counted {
     room: Unread,
 }
 
-impl Counted {
+impl CountedBody {
     pub(super) fn new(body: Incoming, room: Unread) -> Self {
         Self {
             body,
@@ -79,7 +79,7 @@ impl Counted {
     }
 }
 
-impl HttpBody for Counted {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -45,7 +45,7 @@ use telemetry::traces::{Stage, Trace};
 
 /// A message to a gateway, with the memory reservation of the message that it came from.
 pub(super) type Going = (ProcessingResponse, Option<Unread>);
-pub(super) type Outgoing = mpsc::Sender<Going>;
+pub(super) type ExchangeSender = mpsc::Sender<Going>;
 
 /// The reason why no worker is named.
 enum No {
@@ -89,7 +89,7 @@ impl Modes {
 
 /// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
 /// support the request.
-pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> Result<(), Status> {
+pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSender) -> Result<(), Status> {
     let limits = proxy.state.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
         proxy.state.metrics.picked("protocol");
@@ -109,7 +109,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
             ));
         }
     };
-    let talk = Exchange {
+    let talk = PickerExchange {
         proxy: &proxy,
         modes: Modes::of(&first),
         out: &out,
@@ -122,7 +122,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     let (whose, trace) = Arrival::at_gateway(&proxy, &mut request).told();
     let (parts, ()) = request.into_parts();
     let route = admit::route(&proxy, &parts);
-    let asked = Asked {
+    let asked = PickRequest {
         caller: admit::caller(&proxy, &route, &parts.headers),
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
@@ -150,7 +150,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: Outgoing) -> 
     whose.within(talking).await
 }
 
-struct Asked {
+struct PickRequest {
     caller: Result<Caller, KeyFault>,
     family: Family,
     timer: RequestTimer,
@@ -162,7 +162,7 @@ struct Asked {
     trace: Trace,
 }
 
-impl Asked {
+impl PickRequest {
     /// Returns the rate limit headers for the client.
     fn limits(&self, proxy: &Proxy) -> HeaderMap {
         let mut marks = HeaderMap::new();
@@ -173,19 +173,19 @@ impl Asked {
     }
 }
 
-struct Exchange<'a> {
+struct PickerExchange<'a> {
     proxy: &'a Arc<Proxy>,
     modes: Modes,
-    out: &'a Outgoing,
+    out: &'a ExchangeSender,
 }
 
-impl Exchange<'_> {
+impl PickerExchange<'_> {
     async fn send(&self, told: ProcessingResponse) -> Result<(), No> {
         self.out.send((told, None)).await.map_err(|_| No::Gone)
     }
 
     /// Answers a request for which no worker is named.
-    async fn no(&self, no: No, asked: &Asked) -> Result<(), Status> {
+    async fn no(&self, no: No, asked: &PickRequest) -> Result<(), Status> {
         match no {
             No::Gone => {
                 self.proxy.state.metrics.picked("gone");
@@ -230,7 +230,7 @@ impl Exchange<'_> {
         inbox: &mut Inbox,
         mut parts: Parts,
         route: Result<Route, ApiError>,
-        asked: &Asked,
+        asked: &PickRequest,
     ) -> Result<(Served, Watchdog), No> {
         let (proxy, deadline) = (self.proxy, asked.deadline);
         let context = RequestContext {
@@ -349,7 +349,7 @@ impl Exchange<'_> {
         inbox: &mut Inbox,
         mut served: Served,
         mut watchdog: Watchdog,
-        asked: &Asked,
+        asked: &PickRequest,
     ) -> Result<(), Status> {
         loop {
             let next = if served.is_watched() {
@@ -387,7 +387,7 @@ impl Exchange<'_> {
     }
 
     /// Ends a request whose limit has passed. The gateway answers its client with the error, or cuts the response.
-    fn overran(&self, overrun: Overrun, watchdog: &Watchdog, mut served: Served, asked: &Asked) {
+    fn overran(&self, overrun: Overrun, watchdog: &Watchdog, mut served: Served, asked: &PickRequest) {
         let error = watchdog.told(overrun);
         if !served.has_head() {
             asked
@@ -408,7 +408,7 @@ impl Exchange<'_> {
         message: ProcessingRequest,
         served: &mut Served,
         watchdog: &mut Watchdog,
-        asked: &Asked,
+        asked: &PickRequest,
     ) -> Result<Option<ProcessingResponse>, Status> {
         let by = head::served(&message);
         let told = match message.request {

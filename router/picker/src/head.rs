@@ -6,7 +6,7 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 
-use super::wire::{self, Kind, Metadata, ProcessingRequest};
+use super::wire::{self, Metadata, ProcessingRequest, ValueKind};
 use protocol::error::ApiError;
 use protocol::{headers, references};
 use proxy::path::among::Among;
@@ -118,12 +118,12 @@ pub(super) fn among(said: &ProcessingRequest) -> Among {
         return Among::Anybody;
     };
     let mut addresses: Vec<SocketAddr> = match listed {
-        Kind::List(list) => list.values.iter().filter_map(address).collect(),
-        Kind::Text(text) => text
+        ValueKind::List(list) => list.values.iter().filter_map(address).collect(),
+        ValueKind::Text(text) => text
             .split(',')
             .filter_map(|one| one.trim().parse().ok())
             .collect(),
-        Kind::Struct(_) => Vec::new(),
+        ValueKind::Struct(_) => Vec::new(),
     };
     addresses.sort_unstable();
     addresses.dedup();
@@ -139,21 +139,21 @@ pub(super) fn served(said: &ProcessingRequest) -> Option<SocketAddr> {
         all.find_map(|attributes| attributes.fields.get(UPSTREAM)?.kind.as_ref())
     };
     match told.or_else(attribute)? {
-        Kind::Text(text) => text.trim().parse().ok(),
+        ValueKind::Text(text) => text.trim().parse().ok(),
         _ => None,
     }
 }
 
-fn field<'a>(metadata: &'a Metadata, namespace: &str, name: &str) -> Option<&'a Kind> {
+fn field<'a>(metadata: &'a Metadata, namespace: &str, name: &str) -> Option<&'a ValueKind> {
     let fields = &metadata.filter_metadata.get(namespace)?.fields;
     // A present but unusable value counts as an empty list, not as absent.
-    const EMPTY: &Kind = &Kind::Text(String::new());
+    const EMPTY: &ValueKind = &ValueKind::Text(String::new());
     fields.get(name).map(|value| value.kind.as_ref().unwrap_or(EMPTY))
 }
 
 fn address(value: &wire::Value) -> Option<SocketAddr> {
     match value.kind.as_ref()? {
-        Kind::Text(text) => text.trim().parse().ok(),
+        ValueKind::Text(text) => text.trim().parse().ok(),
         _ => None,
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    fn with(namespace: &str, name: &str, kind: Option<Kind>) -> ProcessingRequest {
+    fn with(namespace: &str, name: &str, kind: Option<ValueKind>) -> ProcessingRequest {
         let fields = HashMap::from([(name.to_owned(), wire::Value { kind })]);
         let noted = wire::Struct { fields };
         ProcessingRequest {
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    fn text(text: &str) -> Kind {
-        Kind::Text(text.to_owned())
+    fn text(text: &str) -> ValueKind {
+        ValueKind::Text(text.to_owned())
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
             let values = texts.iter().map(|one| wire::Value {
                 kind: Some(text(one)),
             });
-            Some(Kind::List(wire::ListValue {
+            Some(ValueKind::List(wire::ListValue {
                 values: values.collect(),
             }))
         };

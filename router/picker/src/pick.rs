@@ -9,7 +9,7 @@ use http::request::Parts;
 use policy::route::Terms;
 use tracing::warn;
 
-use super::served::{Carried, Relayed, Served};
+use super::served::{CarriedTurn, Relayed, Served};
 use fleet::Worker;
 use protocol::error::ApiError;
 use protocol::headers;
@@ -17,7 +17,7 @@ use protocol::routes::{Endpoint, Route};
 use proxy::Proxy;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
-use proxy::path::flight::{Flight, Outcome};
+use proxy::path::flight::{AttemptOutcome, Flight};
 use proxy::path::forward::{self, Wanted, pass, turn_request};
 use proxy::path::inspect::{Inspector, Search};
 use proxy::path::observe::Attempt;
@@ -71,7 +71,7 @@ async fn turn(
         Ok(request) => request,
         Err(error) => {
             warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
-            flight.end(Outcome::NotReached);
+            flight.end(AttemptOutcome::NotReached);
             return Err(ApiError::WorkerFailed);
         }
     };
@@ -80,7 +80,7 @@ async fn turn(
     flight.traced(span.note());
     permit.sent();
     let endpoints = endpoints(proxy, &choice);
-    let carried = Carried::new(proxy, turn, &choice, Attempt { flight, span }, charged, permit);
+    let carried = CarriedTurn::new(proxy, turn, &choice, Attempt { flight, span }, charged, permit);
     Ok(Pick {
         endpoints,
         headers: parts.headers,

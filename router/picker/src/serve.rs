@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tonic::{Status, Streaming};
 use tracing::{debug, error, warn};
 
-use super::bounded::{BoundedCodec, Counted, MOST_BESIDE_BODIES, SizedMessage};
+use super::bounded::{BoundedCodec, CountedBody, MOST_BESIDE_BODIES, SizedMessage};
 use super::exchange::{Going, talk};
 use super::inbox::Inbox;
 use super::wire::{PATH, ProcessingResponse};
@@ -50,18 +50,18 @@ pub async fn run(
     listener: TcpListener,
     phase: watch::Receiver<Phase>,
 ) {
-    let (of, port) = (Arc::clone(&proxy), Arc::new(Port { settings, listener }));
+    let (of, port) = (Arc::clone(&proxy), Arc::new(PickerPort { settings, listener }));
     let accepting = move || accept(Arc::clone(&of), Arc::clone(&port), phase.clone());
     until_done(Arc::clone(&proxy.state), Task::only("picker_port"), accepting).await;
 }
 
-struct Port {
+struct PickerPort {
     settings: EndpointPicker,
     listener: TcpListener,
 }
 
-async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, mut phase: watch::Receiver<Phase>) {
-    let Port { settings, listener } = &*port;
+async fn accept(proxy: Arc<Proxy>, port: Arc<PickerPort>, mut phase: watch::Receiver<Phase>) {
+    let PickerPort { settings, listener } = &*port;
     let connections = Connections::new(settings.max_connections);
     let phases = phase.clone();
     let begin = |stream: TcpStream, permit| {
@@ -190,7 +190,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
         .max_body_bytes
         .get()
         .saturating_add(2 * MOST_BESIDE_BODIES);
-    let request = request.map(|body| Counted::new(body, processor.0.state.unread()));
+    let request = request.map(|body| CountedBody::new(body, processor.0.state.unread()));
     tonic::server::Grpc::new(BoundedCodec)
         .max_decoding_message_size(most)
         .streaming(processor, request)
@@ -200,7 +200,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
 struct Processor(Arc<Proxy>, Arc<OpenRequest>);
 
 impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Processor {
-    type Response = tonic::Response<Conversation>;
+    type Response = tonic::Response<ExchangeStream>;
     type Error = Status;
     type Future = std::future::Ready<Result<Self::Response, Status>>;
 
@@ -209,13 +209,13 @@ impl tower_service::Service<tonic::Request<Streaming<SizedMessage>>> for Process
     }
 
     fn call(&mut self, request: tonic::Request<Streaming<SizedMessage>>) -> Self::Future {
-        let conversation = Conversation::new(&self.0, Arc::clone(&self.1), request.into_inner());
+        let conversation = ExchangeStream::new(&self.0, Arc::clone(&self.1), request.into_inner());
         std::future::ready(Ok(tonic::Response::new(conversation)))
     }
 }
 
 /// The response stream of one request. Dropping it ends the exchange.
-struct Conversation {
+struct ExchangeStream {
     /// Task of the exchange, until its result was read.
     talking: JoinSet<Result<(), Status>>,
     told: mpsc::Receiver<Going>,
@@ -223,7 +223,7 @@ struct Conversation {
     _under_way: Arc<OpenRequest>,
 }
 
-impl Conversation {
+impl ExchangeStream {
     fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         let mut talking = JoinSet::new();
@@ -237,7 +237,7 @@ impl Conversation {
     }
 }
 
-impl Stream for Conversation {
+impl Stream for ExchangeStream {
     type Item = Result<ProcessingResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

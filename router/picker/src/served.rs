@@ -22,7 +22,7 @@ use protocol::watch::{Step, Watch};
 use proxy::decisions;
 use proxy::path::among::Among;
 use proxy::path::context::RequestTimer;
-use proxy::path::flight::{Flight, Outcome};
+use proxy::path::flight::{AttemptOutcome, Flight};
 use proxy::path::forward::judged::report;
 use proxy::path::forward::{mark, pass};
 use proxy::path::inspect::Inspector;
@@ -34,7 +34,7 @@ use proxy::path::watchdog::{CUT_OFF, Overrun};
 use proxy::{Proxy, RequestPermit};
 
 pub(super) enum Served {
-    Turn(Box<Carried>),
+    Turn(Box<CarriedTurn>),
     Other(Box<Relayed>),
 }
 
@@ -136,7 +136,7 @@ fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>
 }
 
 /// A turn that a gateway carries.
-pub(super) struct Carried {
+pub(super) struct CarriedTurn {
     proxy: Arc<Proxy>,
     turn: Arc<Turn>,
     worker: Arc<Worker>,
@@ -150,7 +150,7 @@ pub(super) struct Carried {
     permit: Option<RequestPermit>,
 }
 
-impl Carried {
+impl CarriedTurn {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         turn: Arc<Turn>,
@@ -219,8 +219,8 @@ impl Carried {
     fn moved(&mut self, attempt: Attempt, by: SocketAddr) -> Option<Attempt> {
         let Attempt { flight, span } = attempt;
         let trace = span.trace().clone();
-        span.end(Outcome::NotReached.as_str(), None);
-        flight.end(Outcome::NotReached);
+        span.end(AttemptOutcome::NotReached.as_str(), None);
+        flight.end(AttemptOutcome::NotReached);
         let Some(worker) = at(&self.proxy, &self.worker, by) else {
             debug!(endpoint = %by, "the response came from an endpoint that is not a worker");
             return None;
@@ -240,7 +240,7 @@ impl Carried {
     }
 }
 
-impl Carried {
+impl CarriedTurn {
     fn overran(&mut self, overrun: Overrun) {
         if let Some(observer) = &mut self.observer {
             observer.overran(overrun, |flight| flight.log_failure(&overrun.cause(), CUT_OFF));
@@ -251,10 +251,14 @@ impl Carried {
         flight.log_failure(&overrun.cause(), CUT_OFF);
         flight.spare_if_busy(overrun);
         let outcome = match overrun.outcome() {
-            Outcome::Broken => Outcome::WorkerError,
+            AttemptOutcome::Broken => AttemptOutcome::WorkerError,
             other => other,
         };
-        if let Some(permit) = self.permit.as_mut().filter(|_| outcome == Outcome::WorkerError) {
+        if let Some(permit) = self
+            .permit
+            .as_mut()
+            .filter(|_| outcome == AttemptOutcome::WorkerError)
+        {
             // No worker answered, so the key is not charged.
             permit.charge.give_back();
         }
@@ -263,12 +267,12 @@ impl Carried {
     }
 }
 
-impl Drop for Carried {
+impl Drop for CarriedTurn {
     fn drop(&mut self) {
         // Dropped before the permit: the next request must see the worker without this turn.
         self.observer = None;
         if let Some(Attempt { flight, span }) = self.attempt.take() {
-            span.end(Outcome::Aborted.as_str(), None);
+            span.end(AttemptOutcome::Aborted.as_str(), None);
             drop(flight);
         }
     }

@@ -163,13 +163,13 @@ pub struct Struct {
 #[derive(Clone, PartialEq, Message)]
 pub struct Value {
     /// Value, if it is of a supported kind.
-    #[prost(oneof = "Kind", tags = "3, 5, 6")]
-    pub kind: Option<Kind>,
+    #[prost(oneof = "ValueKind", tags = "3, 5, 6")]
+    pub kind: Option<ValueKind>,
 }
 
 /// The supported kinds of values.
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Kind {
+pub enum ValueKind {
     #[prost(string, tag = "3")]
     Text(String),
     /// An object.

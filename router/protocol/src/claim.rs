@@ -3,7 +3,7 @@
 
 use policy::units::Millis;
 
-use super::watch::{Seen, Usage};
+use super::watch::{ResponseReport, Usage};
 
 /// Number of tokens that a chat template may add: a default system prompt, markers, the date.
 const TEMPLATE: u64 = 1024;
@@ -61,11 +61,11 @@ impl Allowed {
     /// model in tokens, and is called only when needed.
     pub fn believed(
         &self,
-        mut seen: Seen,
+        mut seen: ResponseReport,
         answered: u64,
         took: Millis,
         context: impl Fn() -> u64,
-    ) -> (Seen, Clamped) {
+    ) -> (ResponseReport, Clamped) {
         let mut clamped = Clamped::default();
         if let Some(usage) = &mut seen.usage {
             self.usage(usage, answered, context, &mut clamped);
@@ -124,9 +124,9 @@ mod tests {
             completion: claim[1],
             cached: None,
         };
-        let seen = Seen {
+        let seen = ResponseReport {
             usage: Some(usage),
-            ..Seen::default()
+            ..ResponseReport::default()
         };
         let (seen, clamped) = allowed.believed(seen, answered, Millis(1e3), || context(told));
         let usage = seen.usage.unwrap();
@@ -202,10 +202,10 @@ mod tests {
 
     #[test]
     fn times_that_are_longer_than_the_request_took_are_shortened_alike() {
-        let seen = |queue, prefill| Seen {
+        let seen = |queue, prefill| ResponseReport {
             queue: Some(Millis(queue)),
             prefill: Some(Millis(prefill)),
-            ..Seen::default()
+            ..ResponseReport::default()
         };
         let believed = |queue, prefill| {
             let (seen, clamped) = Allowed::default().believed(seen(queue, prefill), 0, Millis(1e3), || 0);
@@ -226,7 +226,7 @@ mod tests {
         ) {
             let allowed = Allowed { bytes, refers, max_tokens, choices };
             let claim = Usage { prompt, completion, cached };
-            let seen = Seen { usage: Some(claim), ..Seen::default() };
+            let seen = ResponseReport { usage: Some(claim), ..ResponseReport::default() };
             let (seen, clamped) = allowed.believed(seen, answered, Millis::ZERO, || context(told));
             let usage = seen.usage.unwrap();
             prop_assert!(usage.prompt <= (bytes + TEMPLATE).max(LONGEST_CONTEXT));

@@ -8,11 +8,11 @@ use crate::watch::Step;
 /// Reader of a response up to the first line with data. Comments, names of events and empty lines do not count.
 #[derive(Debug)]
 pub struct FirstEvent {
-    place: Place,
+    place: FirstEventState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FirstEventState {
     /// The start of a line, of which this number of bytes equals the beginning of `data`.
     Field(usize),
     /// Within a line that has no data.
@@ -34,9 +34,9 @@ impl FirstEvent {
     pub fn new(content_type: Option<&str>, encoded: bool) -> Self {
         let is_stream = content_type.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let place = if is_stream && !encoded {
-            Place::Field(0)
+            FirstEventState::Field(0)
         } else {
-            Place::Begun
+            FirstEventState::Begun
         };
         Self { place }
     }
@@ -46,17 +46,17 @@ impl FirstEvent {
     pub fn push(&mut self, bytes: &[u8]) -> Step {
         for &byte in bytes {
             self.place = match self.place {
-                Place::Begun => return Step::Token,
-                _ if matches!(byte, b'\n' | b'\r') => Place::Field(0),
-                Place::Field(known) if DATA[known] == byte => match known + 1 {
-                    known if known == DATA.len() => Place::Begun,
-                    known => Place::Field(known),
+                FirstEventState::Begun => return Step::Token,
+                _ if matches!(byte, b'\n' | b'\r') => FirstEventState::Field(0),
+                FirstEventState::Field(known) if DATA[known] == byte => match known + 1 {
+                    known if known == DATA.len() => FirstEventState::Begun,
+                    known => FirstEventState::Field(known),
                 },
-                Place::Field(_) | Place::OtherLine => Place::OtherLine,
+                FirstEventState::Field(_) | FirstEventState::OtherLine => FirstEventState::OtherLine,
             };
         }
         match self.place {
-            Place::Begun if !bytes.is_empty() => Step::Token,
+            FirstEventState::Begun if !bytes.is_empty() => Step::Token,
             _ => Step::Nothing,
         }
     }

@@ -38,7 +38,7 @@ pub enum Piece<'a> {
 }
 
 #[derive(Debug)]
-struct Call {
+struct ReplyCall {
     index: Option<u64>,
     id: String,
     name: String,
@@ -54,18 +54,18 @@ enum At {
 
 /// A reply as received so far.
 #[derive(Debug)]
-pub struct Reply {
+pub struct ReplyBuilder {
     hash: ChainBuilder,
     at: At,
     /// Calls so far, ordered by index.
-    calls: Vec<Call>,
+    calls: Vec<ReplyCall>,
     held: usize,
     lost: bool,
     /// Whether the next turn sends a call's arguments as an object instead of text.
     objects: bool,
 }
 
-impl Reply {
+impl ReplyBuilder {
     /// Creates a reply that continues this hash of the prompt.
     pub fn new(hash: ChainBuilder) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Reply {
             Ok(at) => at,
             Err(_) if self.calls.len() == MAX_CALLS => return false,
             Err(at) => {
-                let call = Call {
+                let call = ReplyCall {
                     index,
                     id: String::new(),
                     name: String::new(),

@@ -7,7 +7,7 @@ use super::json::Scanner;
 /// Appends a field to `body`; `None` if the field exists or the body is not a JSON object.
 pub fn field(body: &[u8], key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, key)? {
-        Place::Missing => at_end(body, &format!("\"{key}\":{value}")),
+        FieldPosition::Missing => at_end(body, &format!("\"{key}\":{value}")),
         _ => None,
     }
 }
@@ -78,25 +78,25 @@ pub fn without(body: &[u8], key: &str) -> Option<Vec<u8>> {
 /// precedence over one of the same name. `None` if `object` is another value.
 pub fn member(body: &[u8], object: &str, key: &str, value: &str) -> Option<Vec<u8>> {
     match find(body, object)? {
-        Place::Missing => at_end(body, &format!("\"{object}\":{{\"{key}\":{value}}}")),
-        Place::Null { start, end } => {
+        FieldPosition::Missing => at_end(body, &format!("\"{object}\":{{\"{key}\":{value}}}")),
+        FieldPosition::Null { start, end } => {
             let mut spliced = body[..start].to_vec();
             spliced.extend_from_slice(format!("{{\"{key}\":{value}}}").as_bytes());
             spliced.extend_from_slice(&body[end..]);
             Some(spliced)
         }
-        Place::Object { start, end } => {
+        FieldPosition::Object { start, end } => {
             let inner = at_end(&body[start..end], &format!("\"{key}\":{value}"))?;
             let mut spliced = body[..start].to_vec();
             spliced.extend_from_slice(&inner);
             spliced.extend_from_slice(&body[end..]);
             Some(spliced)
         }
-        Place::Other => None,
+        FieldPosition::Other => None,
     }
 }
 
-enum Place {
+enum FieldPosition {
     Missing,
     Null { start: usize, end: usize },
     Object { start: usize, end: usize },
@@ -104,8 +104,8 @@ enum Place {
 }
 
 /// Locates a field, if its name occurs in the body. An escaped spelling is missed; the appended field takes precedence.
-fn find(body: &[u8], key: &str) -> Option<Place> {
-    let mut place = Place::Missing;
+fn find(body: &[u8], key: &str) -> Option<FieldPosition> {
+    let mut place = FieldPosition::Missing;
     if memmem::find(body, format!("\"{key}\"").as_bytes()).is_none() {
         return Some(place);
     }
@@ -117,9 +117,9 @@ fn find(body: &[u8], key: &str) -> Option<Place> {
                 let end = scanner.position();
                 let start = end - value.len();
                 place = match value {
-                    b"null" => Place::Null { start, end },
-                    [b'{', ..] => Place::Object { start, end },
-                    _ => Place::Other,
+                    b"null" => FieldPosition::Null { start, end },
+                    [b'{', ..] => FieldPosition::Object { start, end },
+                    _ => FieldPosition::Other,
                 };
             }
             Ok(())

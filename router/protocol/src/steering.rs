@@ -119,7 +119,7 @@ pub fn permit_body(allowed: bool, field: Option<&'static str>) -> Result<(), Api
 #[derive(Debug)]
 pub struct Keys {
     wanted: fn(&[u8]) -> Option<&'static str>,
-    state: State,
+    state: KeyScanState,
     /// Decoded prefix of the current string, while it may be a field.
     name: Vec<u8>,
     /// Whether the current string is not a field.
@@ -127,7 +127,7 @@ pub struct Keys {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum KeyScanState {
     Between,
     Within,
     Escape,
@@ -149,7 +149,7 @@ impl Keys {
     pub fn of(wanted: fn(&[u8]) -> Option<&'static str>) -> Self {
         Self {
             wanted,
-            state: State::Between,
+            state: KeyScanState::Between,
             name: Vec::new(),
             is_other: false,
         }
@@ -160,8 +160,8 @@ impl Keys {
         let mut at = 0;
         while let Some(rest) = piece.get(at..).filter(|rest| !rest.is_empty()) {
             let skipped = match self.state {
-                State::Between => memchr::memchr(b'"', rest),
-                State::Within if self.is_other => memchr::memchr3(b'"', b'\\', b'\n', rest),
+                KeyScanState::Between => memchr::memchr(b'"', rest),
+                KeyScanState::Within if self.is_other => memchr::memchr3(b'"', b'\\', b'\n', rest),
                 _ => Some(0),
             };
             let skipped = skipped?;
@@ -176,42 +176,44 @@ impl Keys {
     fn byte(&mut self, byte: u8) -> Option<&'static str> {
         let is_space = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         self.state = match (self.state, byte) {
-            (State::Within | State::Escape | State::Digits(..), b'\n' | b'\r') => State::Between,
-            (State::Within, b'"') => match (self.wanted)(&self.name).filter(|_| !self.is_other) {
-                Some(field) => State::Named(field),
-                None => State::Between,
+            (KeyScanState::Within | KeyScanState::Escape | KeyScanState::Digits(..), b'\n' | b'\r') => {
+                KeyScanState::Between
+            }
+            (KeyScanState::Within, b'"') => match (self.wanted)(&self.name).filter(|_| !self.is_other) {
+                Some(field) => KeyScanState::Named(field),
+                None => KeyScanState::Between,
             },
-            (State::Within, b'\\') => State::Escape,
-            (State::Within, byte) => self.take(byte.into()),
-            (State::Escape, b'u') => State::Digits(4, 0),
+            (KeyScanState::Within, b'\\') => KeyScanState::Escape,
+            (KeyScanState::Within, byte) => self.take(byte.into()),
+            (KeyScanState::Escape, b'u') => KeyScanState::Digits(4, 0),
             // No field contains the characters of the other escapes.
-            (State::Escape, _) => self.take(u32::MAX),
-            (State::Digits(left, so_far), byte) => match char::from(byte).to_digit(16) {
-                None => State::Between,
+            (KeyScanState::Escape, _) => self.take(u32::MAX),
+            (KeyScanState::Digits(left, so_far), byte) => match char::from(byte).to_digit(16) {
+                None => KeyScanState::Between,
                 Some(digit) if left == 1 => self.take(so_far << 4 | digit),
-                Some(digit) => State::Digits(left - 1, so_far << 4 | digit),
+                Some(digit) => KeyScanState::Digits(left - 1, so_far << 4 | digit),
             },
-            (State::Named(field), b':') => State::Value(field),
-            (state @ (State::Named(_) | State::Value(_)), _) if is_space => state,
+            (KeyScanState::Named(field), b':') => KeyScanState::Value(field),
+            (state @ (KeyScanState::Named(_) | KeyScanState::Value(_)), _) if is_space => state,
             // `null` counts as absent.
-            (State::Value(_), b'n') => State::Between,
-            (State::Value(field), _) => return Some(field),
-            (State::Between | State::Named(_), b'"') => {
+            (KeyScanState::Value(_), b'n') => KeyScanState::Between,
+            (KeyScanState::Value(field), _) => return Some(field),
+            (KeyScanState::Between | KeyScanState::Named(_), b'"') => {
                 self.name.clear();
                 self.is_other = false;
-                State::Within
+                KeyScanState::Within
             }
-            (State::Between | State::Named(_), _) => State::Between,
+            (KeyScanState::Between | KeyScanState::Named(_), _) => KeyScanState::Between,
         };
         None
     }
 
-    fn take(&mut self, code: u32) -> State {
+    fn take(&mut self, code: u32) -> KeyScanState {
         match u8::try_from(code) {
             Ok(byte) if byte.is_ascii() && self.name.len() < LONGEST => self.name.push(byte),
             _ => self.is_other = true,
         }
-        State::Within
+        KeyScanState::Within
     }
 }
 

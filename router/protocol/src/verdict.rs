@@ -123,8 +123,8 @@ impl Verdict {
         }
         let error = match form_of(headers) {
             _ if body.len() > MAX_BODY_BYTES => None,
-            Some(Form::Whole) => error_in(body),
-            Some(Form::Events) => first_event(body).and_then(error_in),
+            Some(VerdictForm::Whole) => error_in(body),
+            Some(VerdictForm::Events) => first_event(body).and_then(error_in),
             None => None,
         };
         match error {
@@ -162,7 +162,7 @@ impl PushBack {
 /// An event or a whole body, as far as it can be an error.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Answer {
+struct VerdictBody {
     error: Value,
     error_type: Value,
     #[serde(rename = "type")]
@@ -173,7 +173,7 @@ struct Answer {
     message: Value,
     response: Option<Response>,
     meta_info: Option<MetaInfo>,
-    choices: Option<Vec<Choice>>,
+    choices: Option<Vec<VerdictChoice>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -191,11 +191,11 @@ struct MetaInfo {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Choice {
+struct VerdictChoice {
     finish_reason: Value,
 }
 
-impl Answer {
+impl VerdictBody {
     /// Returns the error that the answer holds, if any.
     fn error(&self) -> Option<Error<'_>> {
         let is_set = |error: &Value| !matches!(error, Value::Null | Value::Bool(false)) && error != "";
@@ -296,18 +296,18 @@ impl<'a> Error<'a> {
 
 /// Form of a body that can hold an error.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum VerdictForm {
     Whole,
     Events,
 }
 
 /// Returns the form of an answer's body; `None` if it cannot be read.
-fn form_of(headers: &HeaderMap) -> Option<Form> {
+fn form_of(headers: &HeaderMap) -> Option<VerdictForm> {
     let kind = headers.get(CONTENT_TYPE)?.as_bytes();
     let form = if kind.starts_with(b"application/json") {
-        Form::Whole
+        VerdictForm::Whole
     } else if kind.starts_with(b"text/event-stream") {
-        Form::Events
+        VerdictForm::Events
     } else {
         return None;
     };
@@ -356,7 +356,7 @@ pub fn error_in(json: &[u8]) -> Option<Verdict> {
     }
     let answer = if json.trim_ascii_start().first() == Some(&b'[') {
         // One answer per prompt of a batch.
-        serde_json::from_slice::<Vec<Answer>>(json)
+        serde_json::from_slice::<Vec<VerdictBody>>(json)
             .ok()?
             .into_iter()
             .next()?

@@ -20,7 +20,7 @@ mod messages;
 mod responses;
 mod stencil;
 
-use event::{Choice, Event};
+use event::{CompletionChoice, CompletionEvent};
 use stencil::Stencil;
 
 /// Maximum size in bytes of a whole response that is read for its usage; a longer one passes unread.
@@ -78,7 +78,7 @@ impl Passed {
 
 /// Facts that a response reports about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct ResponseReport {
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
     /// Reason for which the response ended, as reported.
@@ -91,7 +91,7 @@ pub struct Seen {
     pub several: bool,
 }
 
-impl Seen {
+impl ResponseReport {
     /// Returns the engine's own times, if it reported all of them.
     pub fn engine(&self) -> Option<EngineTimes> {
         let (queue, prefill) = self.queue.zip(self.prefill)?;
@@ -113,7 +113,7 @@ pub enum Step {
 /// Observer of one response.
 #[derive(Debug)]
 pub struct Watch {
-    form: Form,
+    form: ResponseForm,
     /// Reader of the first event, for a response that is no parsed event stream.
     first_event: FirstEvent,
     /// Reservation within the memory for buffers of all responses, if limited.
@@ -147,7 +147,7 @@ pub struct Watch {
 }
 
 #[derive(Debug)]
-enum Form {
+enum ResponseForm {
     Stream(sse::Lines),
     Whole(Vec<u8>),
     Unread,
@@ -157,10 +157,12 @@ impl Watch {
     /// Creates a watch for a response of this endpoint and content type.
     pub fn new(endpoint: Endpoint, content_type: Option<&str>, encoded: bool) -> Self {
         let form = match content_type {
-            _ if encoded || !endpoint.generates() => Form::Unread,
-            Some(kind) if kind.starts_with("text/event-stream") => Form::Stream(sse::Lines::default()),
-            Some(kind) if kind.starts_with("application/json") => Form::Whole(Vec::new()),
-            _ => Form::Unread,
+            _ if encoded || !endpoint.generates() => ResponseForm::Unread,
+            Some(kind) if kind.starts_with("text/event-stream") => {
+                ResponseForm::Stream(sse::Lines::default())
+            }
+            Some(kind) if kind.starts_with("application/json") => ResponseForm::Whole(Vec::new()),
+            _ => ResponseForm::Unread,
         };
         Self {
             form,
@@ -194,17 +196,17 @@ impl Watch {
 
     fn has_room(&mut self) -> bool {
         let held = match &self.form {
-            Form::Stream(lines) => lines.held(),
-            Form::Whole(copy) => copy.len(),
-            Form::Unread => 0,
+            ResponseForm::Stream(lines) => lines.held(),
+            ResponseForm::Whole(copy) => copy.len(),
+            ResponseForm::Unread => 0,
         };
         let counted = (held + self.text.len()).saturating_sub(UNCOUNTED_BYTES);
         self.room.as_mut().is_none_or(|room| room.resize(counted))
     }
 
     /// Returns the facts seen so far.
-    pub fn seen(&self) -> Seen {
-        Seen {
+    pub fn seen(&self) -> ResponseReport {
+        ResponseReport {
             usage: self.usage,
             finish: self.finish,
             prefill: self.prefill,
@@ -215,12 +217,12 @@ impl Watch {
 
     /// Returns whether the response is a parsed event stream.
     pub fn is_stream(&self) -> bool {
-        matches!(self.form, Form::Stream(_))
+        matches!(self.form, ResponseForm::Stream(_))
     }
 
     /// Returns whether the response is a whole body that begins like an error.
     pub fn is_in_doubt(&self) -> bool {
-        matches!(&self.form, Form::Whole(copy) if begins_an_error(copy))
+        matches!(&self.form, ResponseForm::Whole(copy) if begins_an_error(copy))
     }
 
     /// Returns the API family of the response.
@@ -231,7 +233,7 @@ impl Watch {
     /// Returns the position in the event stream; `None` for other responses and unread ones.
     pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
-            Form::Stream(lines) => Some(lines.standing()),
+            ResponseForm::Stream(lines) => Some(lines.standing()),
             _ => None,
         }
     }
@@ -241,9 +243,9 @@ impl Watch {
         let early_events = self.early_events;
         self.passed.all += chunk.len() as u64;
         // Some servers send white space while a whole response is computed.
-        let is_blank = matches!(self.form, Form::Whole(_)) && chunk.trim_ascii_start().is_empty();
+        let is_blank = matches!(self.form, ResponseForm::Whole(_)) && chunk.trim_ascii_start().is_empty();
         match &mut self.form {
-            Form::Stream(lines) => {
+            ResponseForm::Stream(lines) => {
                 let (mut lines, mut said) = (std::mem::take(lines), Passed::default());
                 let mut counted = |piece: Piece<'_>| {
                     said.say(&piece);
@@ -254,18 +256,20 @@ impl Watch {
                 if lines.skipped() > 0 {
                     reply(Piece::Unrepeated);
                 }
-                self.form = Form::Stream(lines);
+                self.form = ResponseForm::Stream(lines);
             }
-            Form::Whole(copy) if copy.len() + chunk.len() <= MAX_WHOLE_BYTES => copy.extend_from_slice(chunk),
-            Form::Whole(_) | Form::Unread => {
-                self.form = Form::Unread;
+            ResponseForm::Whole(copy) if copy.len() + chunk.len() <= MAX_WHOLE_BYTES => {
+                copy.extend_from_slice(chunk)
+            }
+            ResponseForm::Whole(_) | ResponseForm::Unread => {
+                self.form = ResponseForm::Unread;
                 reply(Piece::Unrepeated);
             }
         }
         if !self.has_room() {
             match &mut self.form {
-                Form::Stream(lines) => lines.skip(),
-                form => *form = Form::Unread,
+                ResponseForm::Stream(lines) => lines.skip(),
+                form => *form = ResponseForm::Unread,
             }
             reply(Piece::Unrepeated);
         }
@@ -287,8 +291,8 @@ impl Watch {
 
     /// Handles a clean end of the response.
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
-        match std::mem::replace(&mut self.form, Form::Unread) {
-            Form::Whole(copy) => {
+        match std::mem::replace(&mut self.form, ResponseForm::Unread) {
+            ResponseForm::Whole(copy) => {
                 self.error = error_in(&copy);
                 let mut said = Passed::default();
                 let mut counted = |piece: Piece<'_>| {
@@ -303,9 +307,9 @@ impl Watch {
                 self.passed.said += said.said;
                 self.complete = true;
             }
-            Form::Unread => self.complete = true,
+            ResponseForm::Unread => self.complete = true,
             // A stream is complete when it declares so, not when it stops.
-            Form::Stream(lines) => self.form = Form::Stream(lines),
+            ResponseForm::Stream(lines) => self.form = ResponseForm::Stream(lines),
         }
     }
 
@@ -344,7 +348,7 @@ impl Watch {
             reply(piece);
             return false;
         }
-        let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+        let Ok(event) = serde_json::from_slice::<CompletionEvent<'_>>(json) else {
             reply(Piece::Unrepeated);
             return false;
         };
@@ -380,7 +384,7 @@ impl Watch {
         self.passed.events += 1;
     }
 
-    fn first_choice(&mut self, choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
+    fn first_choice(&mut self, choice: &CompletionChoice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
         self.finish = match choice.finish_reason.as_deref() {
             None => self.finish,
             Some("stop") => Finish::Stop,
@@ -399,7 +403,7 @@ fn is_ping(payload: &[u8]) -> bool {
 }
 
 /// Emits the pieces of a choice. Returns whether it has tokens.
-fn says(choice: &Choice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
+fn says(choice: &CompletionChoice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
     let mut token = false;
     let mut hand_on = |piece: Piece<'_>| {
         token = true;

@@ -12,7 +12,7 @@ use tracing::warn;
 use crate::Proxy;
 use crate::path::{self, arrival};
 use server::connections::{ConnectionPermit, Connections};
-use server::{Connector, Phase};
+use server::{ConnectionServer, Phase};
 use state::supervise::{Task, until_done};
 
 /// Pause after a failed accept, usually for lack of file descriptors.
@@ -20,11 +20,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the router drains. Each connection holds a receiver of the phase while it is served.
 pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receiver<Phase>) {
-    let port = Arc::new(Port {
+    let port = Arc::new(DataPort {
         listener,
         connections: Connections::new(proxy.state.config.limits.max_connections.get()),
     });
-    let connector = Connector::new(&proxy.state);
+    let connector = ConnectionServer::new(&proxy.state);
     let accepting = {
         let proxy = Arc::clone(&proxy);
         move || {
@@ -39,13 +39,18 @@ pub async fn run(proxy: Arc<Proxy>, listener: TcpListener, phase: watch::Receive
     until_done(Arc::clone(&proxy.state), Task::only("data_port"), accepting).await;
 }
 
-struct Port {
+struct DataPort {
     listener: TcpListener,
     connections: Arc<Connections>,
 }
 
-async fn accept(proxy: Arc<Proxy>, port: Arc<Port>, connector: Connector, mut phase: watch::Receiver<Phase>) {
-    let Port {
+async fn accept(
+    proxy: Arc<Proxy>,
+    port: Arc<DataPort>,
+    connector: ConnectionServer,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let DataPort {
         listener,
         connections,
     } = &*port;

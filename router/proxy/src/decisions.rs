@@ -146,7 +146,7 @@ impl Decisions {
 
 /// Turns that have not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningTurns {
     /// Number of turns.
     pub turns: usize,
     /// Number of turns that are late, or predicted to be late.
@@ -156,8 +156,8 @@ pub struct Running {
 impl Decisions {
     /// Counts the kept turns that have not ended.
     #[must_use]
-    pub fn running(&self) -> Running {
-        let mut running = Running::default();
+    pub fn running(&self) -> RunningTurns {
+        let mut running = RunningTurns::default();
         for slot in &self.slots {
             let slot = slot.lock();
             if slot.position().is_none() || slot.came.outcome.is_some() {

@@ -15,7 +15,7 @@ use http::Request;
 use parking_lot::Mutex;
 use state::State;
 use state::turn_reports::TurnReports;
-use tailroute_http::upstream::Reply;
+use tailroute_http::upstream::PendingResponse;
 use telemetry::capture::{Capture, CaptureError};
 use telemetry::context::Ids;
 use telemetry::traces::{ExporterError, Traces};
@@ -131,7 +131,7 @@ impl Proxy {
 
     /// Sends a turn to a worker. Dropping the reply closes the connection.
     #[must_use]
-    pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> Reply {
+    pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> PendingResponse {
         match &worker.origin {
             Some(origin) => origin.send(request),
             None => self.state.client.reply(request),

@@ -6,7 +6,7 @@ use simulator::side_by_side::{header, rows};
 use simulator::stats::Sorted;
 use simulator::trace_source::Trace;
 
-use super::fleet::Fleet;
+use super::fleet::ReplayFleet;
 use super::played::Played;
 
 /// Largest ratio of a simulated percentile to the measured one, either way.
@@ -20,12 +20,12 @@ const FEWEST: usize = 20;
 pub(super) struct Check {
     /// Number of turns compared: after the warm-up, with a measured TTFT, under the policy in force.
     pub(super) turns: usize,
-    pub(super) measured: Summary,
-    pub(super) simulated: Summary,
+    pub(super) measured: TtftSummary,
+    pub(super) simulated: TtftSummary,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct TtftSummary {
     pub(super) p50_ms: f64,
     pub(super) p95_ms: f64,
     pub(super) slo_share: f64,
@@ -53,10 +53,10 @@ impl Side {
         self.prompt += prompt;
     }
 
-    fn summary(self) -> Summary {
+    fn summary(self) -> TtftSummary {
         let turns = self.ttft_ms.len().max(1) as f64;
         let sorted = Sorted::new(self.ttft_ms);
-        Summary {
+        TtftSummary {
             p50_ms: sorted.percentile(50.0),
             p95_ms: sorted.percentile(95.0),
             slo_share: 1.0 - self.late as f64 / turns,
@@ -67,7 +67,7 @@ impl Side {
 
 impl Check {
     /// Compares a play under the policy in force with the measurements. Fails with their number if they are too few.
-    pub(super) fn of(trace: &Trace, fleet: &Fleet, played: &Played) -> Result<Self, usize> {
+    pub(super) fn of(trace: &Trace, fleet: &ReplayFleet, played: &Played) -> Result<Self, usize> {
         let (mut measured, mut simulated) = (Side::default(), Side::default());
         for record in played.counted() {
             let Some(turn) = trace.turns.get(record.turn as usize) else {

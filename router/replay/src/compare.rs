@@ -12,16 +12,16 @@ use simulator::stats::Sorted;
 use super::check::Check;
 use super::costs::{SimWorker, summary};
 use super::figures::Figures;
-use super::fleet::Fleet;
-use super::played::{Kept, Played};
-use super::verdict::{Scored, Verdict, scored, verdict};
+use super::fleet::ReplayFleet;
+use super::played::{Played, RetainedDecisions};
+use super::verdict::{DecidingTerm, Scored, scored, verdict};
 use simulator::trace_source::Trace;
 
 /// Number of turns in the list of those that change most.
 const CHANGES: usize = 10;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct ReplayReport {
     /// Number of counted turns: served in both plays, after the warm-up.
     pub(super) turns: usize,
     /// Number of turns that were not served in both plays.
@@ -32,19 +32,19 @@ pub(super) struct Report {
     /// The simulation beside the measurements, under the policy in force; absent without enough measured turns.
     pub(super) check: Option<Check>,
     pub(super) objective_ms: f64,
-    pub(super) baseline: Side,
-    pub(super) proposed: Side,
+    pub(super) baseline: PlaySummary,
+    pub(super) proposed: PlaySummary,
     /// Number of counted turns that went to another worker.
     pub(super) moved: usize,
     /// Number of counted turns whose TTFT became shorter.
     pub(super) better: usize,
     pub(super) worse: usize,
     pub(super) classes: Vec<ClassReport>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<ChangedTurn>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Side {
+pub(super) struct PlaySummary {
     pub(super) settings: Settings,
     pub(super) utilisation_window_s: f64,
     pub(super) cache: String,
@@ -67,7 +67,7 @@ pub(super) struct ClassReport {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Change {
+pub(super) struct ChangedTurn {
     /// Index in the capture, from 0.
     pub(super) turn: u32,
     pub(super) conversation: u64,
@@ -75,13 +75,13 @@ pub(super) struct Change {
     pub(super) class: String,
     pub(super) change_ms: f64,
     /// Reason why the proposed settings chose their worker over the baseline's; for the same worker, the change there.
-    pub(super) decided_by: Verdict,
-    pub(super) baseline: Seen,
-    pub(super) proposed: Seen,
+    pub(super) decided_by: DecidingTerm,
+    pub(super) baseline: TurnResult,
+    pub(super) proposed: TurnResult,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Seen {
+pub(super) struct TurnResult {
     pub(super) worker: String,
     pub(super) ttft_ms: f64,
     pub(super) predicted_ms: f64,
@@ -109,8 +109,8 @@ pub(super) fn largest(played: &[Played; 2]) -> Vec<[TurnRecord; 2]> {
     changes
 }
 
-fn side(played: &Played, figures: Figures) -> Side {
-    Side {
+fn side(played: &Played, figures: Figures) -> PlaySummary {
+    PlaySummary {
         settings: played.config.settings.clone(),
         utilisation_window_s: played.config.utilisation_window.0 / 1e3,
         cache: played.report.cache.clone(),
@@ -122,12 +122,12 @@ fn side(played: &Played, figures: Figures) -> Side {
 
 pub(super) fn report(
     trace: &Trace,
-    fleet: &Fleet,
+    fleet: &ReplayFleet,
     played: &[Played; 2],
     changes: &[[TurnRecord; 2]],
-    kept: &[Kept; 2],
+    kept: &[RetainedDecisions; 2],
     check: Option<Check>,
-) -> Report {
+) -> ReplayReport {
     let mut all: [Vec<(TurnRecord, f64)>; 2] = Default::default();
     let mut by_class: BTreeMap<u16, [Vec<(TurnRecord, f64)>; 2]> = BTreeMap::new();
     let (mut moved, mut better, mut worse) = (0, 0, 0);
@@ -159,7 +159,7 @@ pub(super) fn report(
         }
     };
     let change = |pair: &[TurnRecord; 2]| change(pair, trace, fleet, played, kept);
-    Report {
+    ReplayReport {
         turns: all[0].len(),
         unserved: played[0].report.unserved.max(played[1].report.unserved),
         workers: fleet.workers.iter().map(|worker| worker.name.clone()).collect(),
@@ -180,10 +180,10 @@ pub(super) fn report(
 fn change(
     pair: &[TurnRecord; 2],
     trace: &Trace,
-    fleet: &Fleet,
+    fleet: &ReplayFleet,
     played: &[Played; 2],
-    kept: &[Kept; 2],
-) -> Change {
+    kept: &[RetainedDecisions; 2],
+) -> ChangedTurn {
     let turn = pair[0].turn;
     let asked = trace.turns.get(turn as usize);
     let class = trace.class_name(asked.map_or(0, |turn| turn.class.0));
@@ -193,7 +193,7 @@ fn change(
         let scores = kept[at]
             .decision(turn)
             .map(|d| scored(d, &settings, |at| fleet.name(at)));
-        Seen {
+        TurnResult {
             worker: fleet.name(record.worker as usize),
             ttft_ms: record.ttft_ms,
             predicted_ms: record.predicted_ms,
@@ -202,7 +202,7 @@ fn change(
             scores: scores.unwrap_or_default(),
         }
     };
-    Change {
+    ChangedTurn {
         turn,
         conversation: asked.map_or(0, |turn| turn.conversation.0),
         number: asked.map_or(0, |turn| turn.turn),
@@ -214,7 +214,12 @@ fn change(
     }
 }
 
-fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &[Kept; 2]) -> Verdict {
+fn decided_by(
+    pair: &[TurnRecord; 2],
+    class: &str,
+    played: &[Played; 2],
+    kept: &[RetainedDecisions; 2],
+) -> DecidingTerm {
     let [before, after] = pair;
     if before.worker == after.worker {
         return stayed(pair, &played[0].config);
@@ -222,12 +227,12 @@ fn decided_by(pair: &[TurnRecord; 2], class: &str, played: &[Played; 2], kept: &
     let other = WorkerId(before.worker).index();
     match kept[1].decision(before.turn) {
         Some(decision) => verdict(decision, other, &played[1].settings_of(class)),
-        None => Verdict::UNKNOWN,
+        None => DecidingTerm::UNKNOWN,
     }
 }
 
 /// Returns the change for a turn on the same worker: of its queue or of its cache.
-fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> Verdict {
+fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> DecidingTerm {
     let prefill = |record: &TurnRecord| {
         let spec = config.workers.get(record.worker as usize);
         spec.map_or(0.0, |spec| spec.cost.prefill(record.uncached, record.cached).0)
@@ -235,8 +240,8 @@ fn stayed(pair: &[TurnRecord; 2], config: &FleetConfig) -> Verdict {
     let in_cache = prefill(&pair[1]) - prefill(&pair[0]);
     let in_queue = change_ms(pair) - in_cache;
     if in_cache.abs() > in_queue.abs() {
-        Verdict::new("same_worker_cache", in_cache)
+        DecidingTerm::new("same_worker_cache", in_cache)
     } else {
-        Verdict::new("same_worker_queue", in_queue)
+        DecidingTerm::new("same_worker_queue", in_queue)
     }
 }

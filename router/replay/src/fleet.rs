@@ -53,7 +53,7 @@ pub(super) struct FleetArgs {
 
 /// Simulated workers, their objective, and the policy to compare with.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct ReplayFleet {
     pub(super) workers: Vec<SimWorker>,
     pub(super) settings: Settings,
     pub(super) utilisation_window: Millis,
@@ -88,12 +88,12 @@ impl FleetArgs {
     }
 
     /// Returns the workers to simulate for a trace.
-    pub(super) fn fleet(&self, config: Option<Config>, trace: &Trace) -> Fleet {
+    pub(super) fn fleet(&self, config: Option<Config>, trace: &Trace) -> ReplayFleet {
         let mut fleet = match (config, &trace.fleet) {
-            (Some(config), captured) => Fleet::configured(config, captured.as_ref()),
-            (None, Some(captured)) if !self.are_alike() => Fleet {
+            (Some(config), captured) => ReplayFleet::configured(config, captured.as_ref()),
+            (None, Some(captured)) if !self.are_alike() => ReplayFleet {
                 own_objectives: OwnObjectives::All,
-                ..Fleet::recorded(captured, CostsFrom::Capture)
+                ..ReplayFleet::recorded(captured, CostsFrom::Capture)
             },
             (None, captured) => self.alike(trace.block_tokens, captured.as_ref()),
         };
@@ -112,7 +112,7 @@ impl FleetArgs {
         self.workers.is_some() || self.capacity_blocks.is_some() || numbers.iter().any(Option::is_some)
     }
 
-    fn alike(&self, named: Option<u32>, captured: Option<&FleetRecord>) -> Fleet {
+    fn alike(&self, named: Option<u32>, captured: Option<&FleetRecord>) -> ReplayFleet {
         let block_tokens = self.block_tokens.or(named).unwrap_or(BLOCK_TOKENS);
         let blocks = self.capacity_blocks.unwrap_or(CAPACITY_BLOCKS);
         let worker = |at: u32| SimWorker {
@@ -131,7 +131,7 @@ impl FleetArgs {
             cost_source: None,
         };
         let routing = Routing::default();
-        let fleet = Fleet {
+        let fleet = ReplayFleet {
             workers: Vec::new(),
             settings: routing.settings(),
             utilisation_window: routing.utilisation_window,
@@ -147,14 +147,16 @@ impl FleetArgs {
             own_objectives: OwnObjectives::OfHeader,
             trims: true,
         };
-        Fleet {
+        ReplayFleet {
             workers: (0..self.workers.unwrap_or(WORKERS)).map(worker).collect(),
-            ..captured.map_or(fleet, |captured| Fleet::recorded(captured, CostsFrom::Capture))
+            ..captured.map_or(fleet, |captured| {
+                ReplayFleet::recorded(captured, CostsFrom::Capture)
+            })
         }
     }
 }
 
-impl Fleet {
+impl ReplayFleet {
     /// Returns the ready workers with their costs in force; `None` if no worker is ready.
     #[must_use]
     pub fn live(state: &State) -> Option<Self> {

@@ -33,9 +33,9 @@ use simulator::fleet::{CacheRule, FleetConfig, Pace};
 use simulator::progress::Progress;
 use simulator::trace_source::TraceSource;
 
-use self::compare::Report;
-pub use self::fleet::Fleet;
+use self::compare::ReplayReport;
 use self::fleet::FleetArgs;
+pub use self::fleet::ReplayFleet;
 use self::plays::{Plays, Stopped, workload};
 pub use self::preview::{PreviewError, preview};
 
@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn evaluate(args: &Args) -> anyhow::Result<Report> {
+fn evaluate(args: &Args) -> anyhow::Result<ReplayReport> {
     let routing = |path: &Option<PathBuf>| -> anyhow::Result<Option<(Settings, Millis)>> {
         let routing = path.as_ref().map(|path| config::load_routing(path)).transpose()?;
         Ok(routing.map(|routing| (routing.settings(), routing.utilisation_window)))
@@ -144,7 +144,7 @@ fn evaluate(args: &Args) -> anyhow::Result<Report> {
 }
 
 impl Args {
-    fn base(&self, fleet: &Fleet) -> FleetConfig {
+    fn base(&self, fleet: &ReplayFleet) -> FleetConfig {
         FleetConfig {
             cache: self.cache.unwrap_or_else(|| fleet.cache()),
             pace: match (self.pace.load, self.pace.speed) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use policy::route::{Decision, Settings};
 use simulator::fleet::{Choice, FleetConfig, FleetReport, TurnRecord};
 
-use super::fleet::Fleet;
+use super::fleet::ReplayFleet;
 
 #[derive(Clone, Debug)]
 pub(super) struct Played {
@@ -16,7 +16,12 @@ pub(super) struct Played {
 }
 
 impl Played {
-    pub(super) fn new(mut report: FleetReport, config: &FleetConfig, turns: usize, fleet: &Fleet) -> Self {
+    pub(super) fn new(
+        mut report: FleetReport,
+        config: &FleetConfig,
+        turns: usize,
+        fleet: &ReplayFleet,
+    ) -> Self {
         let mut records = vec![None; turns];
         for mut record in report.per_turn.take().unwrap_or_default() {
             let worker = fleet.workers.get(record.worker as usize);
@@ -52,9 +57,9 @@ impl Played {
 }
 
 #[derive(Debug)]
-pub(super) struct Kept(BTreeMap<u32, Option<Decision>>);
+pub(super) struct RetainedDecisions(BTreeMap<u32, Option<Decision>>);
 
-impl Kept {
+impl RetainedDecisions {
     pub(super) fn none() -> Self {
         Self(BTreeMap::new())
     }

@@ -12,9 +12,9 @@ use simulator::trace::Turn;
 use simulator::trace_source::Trace;
 
 use super::check::Check;
-use super::compare::{self, Report};
-use super::fleet::Fleet;
-use super::played::{Kept, Played};
+use super::compare::{self, ReplayReport};
+use super::fleet::ReplayFleet;
+use super::played::{Played, RetainedDecisions};
 
 /// Policy and weights, and the window over which utilisation is measured.
 pub(super) type Tried = (Settings, Millis);
@@ -29,13 +29,18 @@ pub(super) enum Stopped {
 
 pub(super) struct Plays<'a> {
     trace: &'a Trace,
-    fleet: &'a Fleet,
+    fleet: &'a ReplayFleet,
     workload: &'a Workload,
     base: FleetConfig,
 }
 
 impl<'a> Plays<'a> {
-    pub(super) fn new(trace: &'a Trace, fleet: &'a Fleet, workload: &'a Workload, base: FleetConfig) -> Self {
+    pub(super) fn new(
+        trace: &'a Trace,
+        fleet: &'a ReplayFleet,
+        workload: &'a Workload,
+        base: FleetConfig,
+    ) -> Self {
         let base = FleetConfig {
             decode: decode(trace),
             ..base
@@ -55,7 +60,7 @@ impl<'a> Plays<'a> {
         [in_force, baseline, proposed]: [Tried; 3],
         must_agree: bool,
         step: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Report, Stopped> {
+    ) -> Result<ReplayReport, Stopped> {
         // Turns were measured at the capture's own pace.
         let in_force = FleetConfig {
             pace: Pace::Speed(1.0),
@@ -83,7 +88,7 @@ impl<'a> Plays<'a> {
         };
         let played = [before, after];
         let changes = compare::largest(&played);
-        let mut kept = [Kept::of(&changes), Kept::of(&changes)];
+        let mut kept = [RetainedDecisions::of(&changes), RetainedDecisions::of(&changes)];
         if !changes.is_empty() {
             for (config, kept) in [&baseline, &proposed].into_iter().zip(&mut kept) {
                 self.play_keeping(config, kept, step)?;
@@ -107,13 +112,13 @@ impl<'a> Plays<'a> {
         config: &FleetConfig,
         step: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Played, Stopped> {
-        self.play_keeping(config, &mut Kept::none(), step)
+        self.play_keeping(config, &mut RetainedDecisions::none(), step)
     }
 
     fn play_keeping(
         &self,
         config: &FleetConfig,
-        kept: &mut Kept,
+        kept: &mut RetainedDecisions,
         step: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Played, Stopped> {
         let report = run_while(self.workload, config, &mut |choice| {
@@ -125,7 +130,7 @@ impl<'a> Plays<'a> {
     }
 }
 
-pub(super) fn base(fleet: &Fleet) -> FleetConfig {
+pub(super) fn base(fleet: &ReplayFleet) -> FleetConfig {
     FleetConfig {
         workers: fleet.specs(),
         cache: fleet.cache(),
@@ -139,7 +144,7 @@ pub(super) fn base(fleet: &Fleet) -> FleetConfig {
 }
 
 /// Converts the trace to a workload with the class and objective of each turn.
-pub(super) fn workload(trace: &Trace, fleet: &Fleet) -> Result<Workload, WorkloadError> {
+pub(super) fn workload(trace: &Trace, fleet: &ReplayFleet) -> Result<Workload, WorkloadError> {
     let workload = Workload::new(&trace.turns, fleet.block_tokens(trace.block_tokens))?;
     let classes: Vec<Arc<str>> = trace
         .classes

@@ -8,7 +8,7 @@ use simulator::fleet::{FleetConfig, WorkloadError};
 use simulator::trace_file::TraceFileError;
 use simulator::trace_source::Trace;
 
-use super::fleet::Fleet;
+use super::fleet::ReplayFleet;
 use super::plays::{Plays, Stopped, base, workload};
 use super::table::remedy;
 
@@ -40,7 +40,7 @@ pub enum PreviewError {
 /// are no valid trace, cannot be played or reproduced, or take longer than `limit`.
 pub fn preview(
     capture: &[u8],
-    fleet: &Fleet,
+    fleet: &ReplayFleet,
     proposed: Settings,
     anyway: bool,
     limit: Duration,

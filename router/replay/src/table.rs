@@ -3,11 +3,11 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use simulator::side_by_side::{header, rows};
 
-use super::compare::{Change, Report, Side};
+use super::compare::{ChangedTurn, PlaySummary, ReplayReport};
 use super::costs::{SimWorker, any_assumed};
 
 /// Formats the report in lines of about a hundred characters.
-pub(super) fn text(report: &Report) -> String {
+pub(super) fn text(report: &ReplayReport) -> String {
     let (before, after) = (&report.baseline, &report.proposed);
     let mut out = format!(
         "{} turns on {} workers, objective {} ms\ncosts: {}\n\n{}\n\nproposed: {}\n{} turns go elsewhere; {} become faster, {} slower",
@@ -55,7 +55,7 @@ pub(super) fn text(report: &Report) -> String {
     out
 }
 
-fn checked(report: &Report) -> String {
+fn checked(report: &ReplayReport) -> String {
     let Some(check) = &report.check else {
         return "not compared with measured times: too few turns were measured under the policy in force"
             .to_owned();
@@ -84,8 +84,8 @@ pub(super) fn remedy(workers: &[SimWorker]) -> &'static str {
 }
 
 /// Lists the changed settings: `kappa_max 10 → 20, weights.locality 0.6 → 0.8`.
-fn proposal(before: &Side, after: &Side) -> String {
-    let settings = |side: &Side| serde_json::to_value(&side.settings).unwrap_or_default();
+fn proposal(before: &PlaySummary, after: &PlaySummary) -> String {
+    let settings = |side: &PlaySummary| serde_json::to_value(&side.settings).unwrap_or_default();
     let mut changes = Vec::new();
     differences("", &settings(before), &settings(after), &mut changes);
     let windows = [before, after].map(|side| side.utilisation_window_s);
@@ -113,7 +113,7 @@ fn differences(path: &str, before: &Value, after: &Value, changes: &mut Vec<Stri
     }
 }
 
-fn one(out: &mut String, change: &Change) {
+fn one(out: &mut String, change: &ChangedTurn) {
     let (before, after) = (&change.baseline, &change.proposed);
     let workers = if before.worker == after.worker {
         before.worker.clone()

@@ -34,7 +34,7 @@ const META: &str = "{\"meta\":{\"bs\":64,\"capture\":true,\"version\":2}}\n";
 const OLD_META: &str = "{\"meta\":{\"bs\":64,\"capture\":true}}\n";
 const ONE: &str = "[[workers]]\nname = \"a\"\nurl = \"http://10.0.0.1:1\"\n";
 
-fn play(folder: &Path, capture: &str, config: Option<&str>, more: &[&str]) -> anyhow::Result<Report> {
+fn play(folder: &Path, capture: &str, config: Option<&str>, more: &[&str]) -> anyhow::Result<ReplayReport> {
     let path = |name: &str| folder.join(name).display().to_string();
     std::fs::write(path("capture.jsonl"), capture).unwrap();
     let mut arguments = vec!["replay".to_owned(), "--capture".to_owned(), path("capture.jsonl")];

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// The reason why one worker was chosen over another.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Verdict {
+pub(super) struct DecidingTerm {
     /// Name of the term; the policy's reason; `tie`; or, for the same worker, `same_worker_queue` or
     /// `same_worker_cache`.
     pub(super) term: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Verdict {
     pub(super) ms: Option<f64>,
 }
 
-impl Verdict {
+impl DecidingTerm {
     pub(super) const UNKNOWN: Self = Self::named("unknown");
 
     const fn named(term: &'static str) -> Self {
@@ -44,12 +44,12 @@ pub(super) struct Scored {
 }
 
 /// Returns why the chosen worker was preferred to `other`.
-pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) -> Verdict {
+pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) -> DecidingTerm {
     if !matches!(settings.policy, PolicyName::Tail | PolicyName::LeastTtft) {
-        return Verdict::named(decision.reason.as_str());
+        return DecidingTerm::named(decision.reason.as_str());
     }
     let Some(other) = decision.terms.get(other).filter(|terms| terms.ready) else {
-        return Verdict::named("not_ready");
+        return DecidingTerm::named("not_ready");
     };
     let ours = parts(decision.chosen(), settings);
     let differences = ours.iter().zip(parts(other, settings));
@@ -57,8 +57,8 @@ pub(super) fn verdict(decision: &Decision, other: usize, settings: &Settings) ->
         .map(|(ours, theirs)| (ours.name, ours.ms - theirs.ms))
         .filter(|(_, difference)| *difference < 0.0)
         .min_by(|a, b| a.1.total_cmp(&b.1))
-        .map_or(Verdict::named("tie"), |(term, difference)| {
-            Verdict::new(term, difference)
+        .map_or(DecidingTerm::named("tie"), |(term, difference)| {
+            DecidingTerm::new(term, difference)
         })
 }
 

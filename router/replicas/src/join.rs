@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info, warn};
 
 pub(super) use self::give::give;
-use self::wire::{Ask, Chunk, Offer, Want};
+use self::wire::{Chunk, Offer, OfferRequest, Want};
 use super::Bus;
 use state::State;
 use state::snapshot::{self, SnapshotError};
@@ -62,7 +62,7 @@ pub struct Joined {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum JoinError {
+enum ReplicaJoinError {
     #[error("timed out waiting for a response")]
     Late,
     #[error("invalid answer")]
@@ -103,7 +103,7 @@ pub(super) async fn join(state: Arc<State>, bus: Arc<Bus>, client: Client) {
         tokio::time::sleep(LOOK).await;
     }
     let joined = timeout(LIMIT, take(&state, &bus, &client)).await;
-    match joined.unwrap_or(Err(JoinError::Late)) {
+    match joined.unwrap_or(Err(ReplicaJoinError::Late)) {
         Ok(Some(joined)) => {
             info!(
                 replica = joined.from,
@@ -118,7 +118,7 @@ pub(super) async fn join(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     bus.has_joined.store(true, Ordering::Release);
 }
 
-async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<Joined>, JoinError> {
+async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<Joined>, ReplicaJoinError> {
     let offers = offers(bus, client).await?;
     // Caches can be restored only for workers that are known.
     state.discovery.settled().await;
@@ -144,16 +144,16 @@ async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<J
     Ok(None)
 }
 
-async fn restore(state: Arc<State>, bytes: Bytes) -> Result<usize, JoinError> {
+async fn restore(state: Arc<State>, bytes: Bytes) -> Result<usize, ReplicaJoinError> {
     let restored = tokio::task::spawn_blocking(move || snapshot::restore(&state, &bytes)).await?;
     Ok(restored?)
 }
 
 /// Returns the offers of replicas with an index, the longest uptime first.
-async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, JoinError> {
+async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, ReplicaJoinError> {
     let inbox = client.new_inbox();
     let mut answers = client.subscribe(inbox.clone()).await?;
-    let ask = Ask { id: bus.id }.bytes();
+    let ask = OfferRequest { id: bus.id }.bytes();
     client
         .publish_with_reply(bus.subject_of_joins(), inbox, ask)
         .await?;
@@ -175,7 +175,7 @@ async fn offers(bus: &Bus, client: &Client) -> Result<Vec<Offer>, JoinError> {
     Ok(offers)
 }
 
-async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, JoinError> {
+async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, ReplicaJoinError> {
     let subject = format!("{}.{from:016x}", bus.subject_of_joins());
     let mut all = BytesMut::new();
     let mut want = Want::default();
@@ -183,13 +183,13 @@ async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, JoinError
         let request = client.request(subject.clone(), want.bytes());
         let answer = timeout(CHUNK_LIMIT, request)
             .await
-            .map_err(|_| JoinError::Late)??;
-        let chunk = Chunk::read(answer.payload).ok_or(JoinError::Malformed)?;
+            .map_err(|_| ReplicaJoinError::Late)??;
+        let chunk = Chunk::read(answer.payload).ok_or(ReplicaJoinError::Malformed)?;
         if chunk.number != want.number || (want.number > 0 && chunk.snapshot != want.snapshot) {
-            return Err(JoinError::Malformed);
+            return Err(ReplicaJoinError::Malformed);
         }
         if all.len() + chunk.bytes.len() > MOST_BYTES {
-            return Err(JoinError::Long(all.len() + chunk.bytes.len()));
+            return Err(ReplicaJoinError::Long(all.len() + chunk.bytes.len()));
         }
         all.extend_from_slice(&chunk.bytes);
         want = Want {
@@ -200,7 +200,7 @@ async fn fetch(bus: &Bus, client: &Client, from: u64) -> Result<Bytes, JoinError
             return Ok(all.freeze());
         }
         if chunk.bytes.is_empty() {
-            return Err(JoinError::Malformed);
+            return Err(ReplicaJoinError::Malformed);
         }
     }
 }

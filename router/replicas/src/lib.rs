@@ -65,11 +65,11 @@ pub struct Bus {
     has_joined: AtomicBool,
     joined: Mutex<Option<Joined>>,
     is_up: AtomicBool,
-    link: Mutex<Link>,
+    link: Mutex<BusLink>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Link {
+struct BusLink {
     /// Time at which the connection was established or lost.
     since: Option<Millis>,
     error: Option<String>,
@@ -122,7 +122,7 @@ impl Bus {
             has_joined: AtomicBool::new(false),
             joined: Mutex::new(None),
             is_up: AtomicBool::new(false),
-            link: Mutex::new(Link::default()),
+            link: Mutex::new(BusLink::default()),
         }
     }
 

@@ -22,9 +22,9 @@ use tracing::{debug, info, warn};
 
 use super::Bus;
 use super::bucket::Bucket;
-use super::speak::{Out, speak};
+use super::speak::{BusPublisher, speak};
 use super::{calibrations, join, leader, live_policy, wire};
-use operator::events::Kind;
+use operator::events::EventKind;
 use serde_json::json;
 use state::State;
 use state::supervise::{Task, forever, until_done};
@@ -65,7 +65,7 @@ struct ToNats {
     subject: String,
 }
 
-impl Out for ToNats {
+impl BusPublisher for ToNats {
     async fn publish(&mut self, message: Vec<u8>) {
         let bytes = message.len();
         if self.bus.is_up()
@@ -99,7 +99,7 @@ impl Connected {
     }
 }
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BusTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Connects and runs all tasks of the bus forever, with a new client whenever the last one has ended.
 pub async fn run(state: Arc<State>, bus: Arc<Bus>) {
@@ -143,7 +143,7 @@ async fn serve(state: &Arc<State>, bus: &Arc<Bus>, client: Client, mut events: m
 }
 
 fn spawn_all(tasks: &mut JoinSet<()>, connected: &Connected) {
-    let mut spawn = |kind, start: fn(&Connected) -> Running| {
+    let mut spawn = |kind, start: fn(&Connected) -> BusTask| {
         let connected = connected.clone();
         tasks.spawn(forever(connected.state(), Task::only(kind), move || {
             start(&connected)
@@ -232,7 +232,7 @@ async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, Lin
 
 fn announce(state: &State, bus: &Bus) {
     let now = json!({ "connected": bus.is_up() });
-    state.operator.events.tell(Kind::Replicas, &bus.name, now);
+    state.operator.events.tell(EventKind::Replicas, &bus.name, now);
 }
 
 /// Records the events of the connection, until the client's own task has ended.
@@ -276,12 +276,12 @@ fn trouble(state: &State, bus: &Bus, error: &str) {
 
 /// Received messages waiting to be processed, bounded in bytes.
 #[derive(Debug, Default)]
-struct Inbox {
+struct BusInbox {
     waiting: VecDeque<Bytes>,
     bytes: usize,
 }
 
-impl Inbox {
+impl BusInbox {
     /// Adds a message, unless the message is too long or the inbox is full.
     fn put(&mut self, bus: &Bus, payload: Bytes) {
         if payload.len() > wire::LONGEST_BYTES {
@@ -307,7 +307,7 @@ async fn hear(state: Arc<State>, bus: Arc<Bus>, client: Client) {
     loop {
         match client.subscribe(subject(&bus)).await.map_err(LinkError::from) {
             Ok(mut messages) => {
-                let mut inbox = Inbox::default();
+                let mut inbox = BusInbox::default();
                 while let Some(message) = messages.next().await {
                     inbox.put(&bus, message.payload);
                     while let Some(payload) = inbox.take() {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use super::Bus;
-use super::wire::{self, Body, Left, News, Roll, Sent, Trimmed, UnderWay, WireError};
+use super::wire::{self, CachedTurn, MessageBody, News, Roll, Sent, TrimNotice, UnderWay, WireError};
 use super::worker_key;
 use fleet::{Worker, overrides};
 use metrics::BusCounters;
@@ -38,30 +38,30 @@ pub const SILENT: Millis = Millis(3_000.0);
 
 /// The other replicas, and their turns in progress.
 #[derive(Debug, Default)]
-pub struct Peers(Mutex<All>);
+pub struct Peers(Mutex<PeerTable>);
 
 #[derive(Debug, Default)]
-struct All {
-    peers: BTreeMap<u64, Peer>,
-    workers: Workers,
+struct PeerTable {
+    peers: BTreeMap<u64, PeerRecord>,
+    workers: WorkersByKey,
     /// Number of bytes of all tracked turns.
     held: Arc<AtomicUsize>,
     is_foreign_known: bool,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerRecord {
     name: String,
     heard: Millis,
     draining: bool,
     /// Expected number of the replica's next message.
     next: u64,
     lost: u64,
-    turns: BTreeMap<u64, Turn>,
+    turns: BTreeMap<u64, PeerTurn>,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct PeerTurn {
     worker: Arc<Worker>,
     ticket: Option<Ticket>,
     hold: Option<Reservation>,
@@ -86,12 +86,12 @@ pub struct PeerState {
 
 /// Workers by their keys on the bus.
 #[derive(Debug, Default)]
-struct Workers {
+struct WorkersByKey {
     of: Option<Arc<Vec<Arc<Worker>>>>,
     by_key: HashMap<u64, Arc<Worker>>,
 }
 
-impl Workers {
+impl WorkersByKey {
     fn refresh(&mut self, state: &State) {
         let now = state.fleet.workers();
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &now)) {
@@ -142,7 +142,7 @@ impl Peers {
         let peer = all.peers.entry(head.sender).or_insert_with(|| {
             // The new replica needs this one's turns in progress.
             bus.roll_wanted.notify_one();
-            Peer::new(head.number)
+            PeerRecord::new(head.number)
         });
         let missing = head.number.saturating_sub(peer.next).min(MOST_MISSING);
         peer.lost = peer.lost.saturating_add(missing);
@@ -158,13 +158,13 @@ impl Peers {
             now,
         };
         match body {
-            Body::Turns(news) => {
+            MessageBody::Turns(news) => {
                 counters.events("received", news.len() as u64);
                 for news in news {
                     books.take_in(peer, news);
                 }
             }
-            Body::Roll(roll) => books.roll(peer, roll),
+            MessageBody::Roll(roll) => books.roll(peer, roll),
         }
     }
 
@@ -204,7 +204,7 @@ impl Peers {
     #[must_use]
     pub fn state(&self, now: Millis) -> Vec<PeerState> {
         let all = self.0.lock();
-        let state = |peer: &Peer| PeerState {
+        let state = |peer: &PeerRecord| PeerState {
             replica: peer.name.clone(),
             heard_s: (now - peer.heard).0.max(0.0) / 1e3,
             draining: peer.draining,
@@ -215,7 +215,7 @@ impl Peers {
     }
 }
 
-impl Peer {
+impl PeerRecord {
     fn new(number: u64) -> Self {
         Self {
             name: String::new(),
@@ -232,13 +232,13 @@ impl Peer {
 struct Books<'a> {
     state: &'a State,
     counters: &'a BusCounters,
-    workers: &'a Workers,
+    workers: &'a WorkersByKey,
     held: &'a Arc<AtomicUsize>,
     now: Millis,
 }
 
 impl Books<'_> {
-    fn take_in(&mut self, peer: &mut Peer, news: News) {
+    fn take_in(&mut self, peer: &mut PeerRecord, news: News) {
         match news {
             News::Sent(sent) => self.sent(peer, &sent),
             News::Begun { turn, age } => {
@@ -264,7 +264,7 @@ impl Books<'_> {
                     worker.hints.observe_epoch(epoch);
                 }
             }
-            News::Trimmed(Trimmed { worker, keep, keys }) => {
+            News::Trimmed(TrimNotice { worker, keep, keys }) => {
                 if let Some(worker) = self.worker(worker) {
                     self.state.knowledge.update(worker.id, |residency| {
                         let _ = residency.trimmed(worker.id, keys, Tokens(keep));
@@ -283,7 +283,7 @@ impl Books<'_> {
     }
 
     /// Reserves room for a turn with this number of keys.
-    fn room(&self, peer: &Peer, keys: usize) -> Option<Unread> {
+    fn room(&self, peer: &PeerRecord, keys: usize) -> Option<Unread> {
         let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
         let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
         if !has_room {
@@ -292,7 +292,7 @@ impl Books<'_> {
         has_room.then_some(room)
     }
 
-    fn sent(&mut self, peer: &mut Peer, sent: &Sent) {
+    fn sent(&mut self, peer: &mut PeerRecord, sent: &Sent) {
         let at = self.now.saturating_sub(sent.age);
         // A roll call may have reported it earlier.
         if let Some(known) = peer.turns.remove(&sent.turn) {
@@ -306,7 +306,7 @@ impl Books<'_> {
         };
         let ticket = worker.others_sent(at, Some(sent.prefill.min(MOST_PREFILL)));
         let hold = self.hold(&worker, &sent.keys);
-        let turn = Turn {
+        let turn = PeerTurn {
             worker,
             ticket,
             hold,
@@ -324,7 +324,7 @@ impl Books<'_> {
         self.state.knowledge.update(worker.id, sent)
     }
 
-    fn begun(&self, turn: &mut Turn, at: Millis) {
+    fn begun(&self, turn: &mut PeerTurn, at: Millis) {
         if let Some(ticket) = turn.ticket.take() {
             turn.worker.prefilled(at, ticket);
             if let Some(session) = turn.session {
@@ -336,7 +336,7 @@ impl Books<'_> {
     }
 
     /// Records that the worker computed the turn's prompt, and what is known of its reply.
-    fn settle(&self, turn: Turn, left: Option<&Left>) {
+    fn settle(&self, turn: PeerTurn, left: Option<&CachedTurn>) {
         let Some(hold) = turn.hold else { return };
         let reply = left.filter(|left| !left.reply.is_empty()).map(|left| Reply {
             parent: left.parent,
@@ -351,7 +351,7 @@ impl Books<'_> {
     }
 
     /// Removes a turn from its worker. A turn that had begun was computed.
-    fn gone(&self, mut turn: Turn, at: Millis) {
+    fn gone(&self, mut turn: PeerTurn, at: Millis) {
         let has_begun = turn.ticket.is_none();
         turn.worker.others_ended(at, turn.ticket.take());
         if has_begun {
@@ -363,7 +363,7 @@ impl Books<'_> {
         }
     }
 
-    fn roll(&mut self, peer: &mut Peer, roll: Roll) {
+    fn roll(&mut self, peer: &mut PeerRecord, roll: Roll) {
         // A process keeps its name; logging only the first prevents log spam by a faulty peer.
         if peer.name.is_empty() && !roll.name.is_empty() {
             info!(replica = roll.name, "discovered another replica");
@@ -387,7 +387,7 @@ impl Books<'_> {
     }
 
     /// Records a turn in progress from a roll call, which does not repeat prompts.
-    fn under_way(&mut self, peer: &mut Peer, turn: &UnderWay) {
+    fn under_way(&mut self, peer: &mut PeerRecord, turn: &UnderWay) {
         if let Some(known) = peer.turns.get_mut(&turn.turn) {
             if turn.begun {
                 self.begun(known, self.now);
@@ -402,7 +402,7 @@ impl Books<'_> {
         };
         let prefill = (!turn.begun).then_some(turn.prefill.min(MOST_PREFILL));
         let ticket = worker.others_sent(self.now.saturating_sub(turn.age), prefill);
-        let known = Turn {
+        let known = PeerTurn {
             worker,
             ticket,
             hold: None,
@@ -412,7 +412,7 @@ impl Books<'_> {
         peer.turns.insert(turn.turn, known);
     }
 
-    fn forget(&mut self, peer: &mut Peer) {
+    fn forget(&mut self, peer: &mut PeerRecord) {
         if peer.draining && peer.turns.is_empty() {
             info!(replica = peer.name, "another replica has left");
         } else {
@@ -428,7 +428,7 @@ impl Books<'_> {
     }
 
     /// Removes turns on removed workers, whose slots may be reused.
-    fn leave_workers(&mut self, peer: &mut Peer) {
+    fn leave_workers(&mut self, peer: &mut PeerRecord) {
         let left: Vec<u64> = (peer.turns.iter())
             .filter(|(_, turn)| turn.worker.admin_state() == overrides::AdminState::Gone)
             .map(|(number, _)| *number)

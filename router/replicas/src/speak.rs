@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Bus;
-use super::turns::{Turn, TurnReport};
-use super::wire::{Head, Kind, Roll, Sent, UnderWay, Writer};
+use super::turns::{TrackedTurn, TurnReport};
+use super::wire::{MessageHead, MessageKind, MessageWriter, Roll, Sent, UnderWay};
 use state::State;
 
 /// Interval between messages. With 5 ms, three routers lose 1 to 3 % of p95 to one; with 20 ms, 3 to 9 %.
@@ -23,7 +23,7 @@ const PER_MESSAGE: usize = 4_096;
 /// Largest number of reports taken from the queue at once.
 const AT_ONCE: usize = 256;
 
-pub(super) trait Out {
+pub(super) trait BusPublisher {
     /// Sends a message to all replicas. A message that cannot be sent now is lost.
     fn publish(&mut self, message: Vec<u8>) -> impl Future<Output = ()> + Send;
 }
@@ -31,12 +31,12 @@ pub(super) trait Out {
 #[derive(Debug)]
 pub(super) struct Speaker {
     bus: Arc<Bus>,
-    writer: Writer,
-    turns: BTreeMap<u64, Arc<Turn>>,
+    writer: MessageWriter,
+    turns: BTreeMap<u64, Arc<TrackedTurn>>,
     number: u64,
 }
 
-pub(super) async fn speak(state: &State, bus: &Arc<Bus>, out: &mut impl Out) {
+pub(super) async fn speak(state: &State, bus: &Arc<Bus>, out: &mut impl BusPublisher) {
     let mut queue = bus.waiting.lock().await;
     let mut speaker = Speaker::new(bus);
     let mut said = Vec::with_capacity(AT_ONCE);
@@ -66,7 +66,7 @@ impl Speaker {
     pub(super) fn new(bus: &Arc<Bus>) -> Self {
         Self {
             bus: Arc::clone(bus),
-            writer: Writer::default(),
+            writer: MessageWriter::default(),
             turns: BTreeMap::new(),
             number: 0,
         }
@@ -111,15 +111,15 @@ impl Speaker {
         }
     }
 
-    pub(super) async fn flush(&mut self, out: &mut impl Out) {
+    pub(super) async fn flush(&mut self, out: &mut impl BusPublisher) {
         if self.waits() {
-            let message = self.message(Kind::Turns);
+            let message = self.message(MessageKind::Turns);
             out.publish(message).await;
         }
     }
 
-    fn message(&mut self, kind: Kind) -> Vec<u8> {
-        let head = Head {
+    fn message(&mut self, kind: MessageKind) -> Vec<u8> {
+        let head = MessageHead {
             kind,
             sender: self.bus.id,
             number: self.number,
@@ -133,7 +133,7 @@ impl Speaker {
         &mut self,
         state: &State,
         queue: &mut mpsc::Receiver<TurnReport>,
-        out: &mut impl Out,
+        out: &mut impl BusPublisher,
     ) {
         // Turns that are not referenced elsewhere have ended; that report is in the queue, or was lost.
         let over: Vec<u64> = (self.turns.iter())
@@ -155,14 +155,14 @@ impl Speaker {
         let rolls = self.rolls(state.clock.now(), state.is_draining());
         for roll in rolls {
             self.writer.roll(&roll);
-            let message = self.message(Kind::Roll);
+            let message = self.message(MessageKind::Roll);
             out.publish(message).await;
         }
     }
 
     /// Splits the roll call into messages that together cover all numbers.
     fn rolls(&self, now: Millis, draining: bool) -> Vec<Roll> {
-        let under_way = |turn: &Arc<Turn>| UnderWay {
+        let under_way = |turn: &Arc<TrackedTurn>| UnderWay {
             turn: turn.number,
             worker: turn.worker,
             begun: turn.begun.load(Ordering::Relaxed),

@@ -9,7 +9,7 @@ use policy::fingerprint::{Chain, ChainBuilder};
 use policy::index::Reach;
 use policy::units::{Millis, Tokens};
 
-use super::speak::{Out, Speaker};
+use super::speak::{BusPublisher, Speaker};
 use super::*;
 use fleet::Worker;
 use state::State;
@@ -25,7 +25,7 @@ struct Replica {
 #[derive(Default)]
 struct Sack(Vec<Vec<u8>>);
 
-impl Out for Sack {
+impl BusPublisher for Sack {
     async fn publish(&mut self, message: Vec<u8>) {
         self.0.push(message);
     }
@@ -277,7 +277,7 @@ async fn hint_epochs_continue_after_those_of_other_replicas() {
         other.hears(&one.says().await);
     }
     let hints = &other.worker(0).hints;
-    hints.push("a".into(), fleet::hints::Kind::Ended { keep: Tokens::ZERO });
+    hints.push("a".into(), fleet::hints::HintKind::Ended { keep: Tokens::ZERO });
     assert_eq!(hints.take()[0].epoch, ahead + 1);
 }
 
@@ -346,12 +346,12 @@ async fn a_long_roll_call_is_split_without_gaps() {
 
 /// Returns a message that no correct replica sends.
 fn lie(sender: u64, number: u64, sent: &[wire::Sent]) -> Vec<u8> {
-    let mut writer = wire::Writer::default();
+    let mut writer = wire::MessageWriter::default();
     for sent in sent {
-        writer.sent(sent, &wire::Keys::of(&sent.keys, 0, |end| end));
+        writer.sent(sent, &wire::EncodedKeys::of(&sent.keys, 0, |end| end));
     }
-    writer.take(wire::Head {
-        kind: wire::Kind::Turns,
+    writer.take(wire::MessageHead {
+        kind: wire::MessageKind::Turns,
         sender,
         number,
     })

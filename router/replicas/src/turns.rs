@@ -9,14 +9,14 @@ use policy::ids::PrefixHash;
 use policy::residency::Reply;
 use policy::units::{Millis, Tokens};
 
-use super::wire::{self, Keys, Left, LeftBytes};
+use super::wire::{self, CachedTurn, CachedTurnBytes, EncodedKeys};
 use super::{Bus, worker_key};
 use fleet::Worker;
 use fleet::clock::Clock;
 use state::turn_reports::{ReportedTurn, SentTurn, TokensAt, TurnReports};
 
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct TrackedTurn {
     pub(super) number: u64,
     pub(super) worker: u64,
     pub(super) sent: Millis,
@@ -27,19 +27,19 @@ pub(super) struct Turn {
 
 #[derive(Debug)]
 pub(super) enum TurnReport {
-    Sent(Arc<Turn>, Keys),
+    Sent(Arc<TrackedTurn>, EncodedKeys),
     Begun(u64, Millis),
-    Answered(u64, Millis, LeftBytes),
+    Answered(u64, Millis, CachedTurnBytes),
     Gone(u64, Millis),
     Hinted(u64, u64),
-    Trimmed(wire::Trimmed),
+    Trimmed(wire::TrimNotice),
 }
 
 #[derive(Debug)]
-struct Reported {
+struct BusReportedTurn {
     bus: Arc<Bus>,
     clock: Clock,
-    turn: Arc<Turn>,
+    turn: Arc<TrackedTurn>,
     is_over: bool,
 }
 
@@ -50,7 +50,7 @@ impl TurnReports for Bus {
         sent: &SentTurn<'_>,
         tokens: TokensAt<'_>,
     ) -> Box<dyn ReportedTurn> {
-        let turn = Arc::new(Turn {
+        let turn = Arc::new(TrackedTurn {
             number: self.next_turn.fetch_add(1, Ordering::Relaxed),
             worker: worker_key(sent.worker.name()),
             sent: clock.now(),
@@ -60,12 +60,12 @@ impl TurnReports for Bus {
         });
         // Without NATS the keys would be lost; the roll call after reconnection reports the turn.
         let keys = if self.is_up() {
-            Keys::of(sent.keys, 0, tokens)
+            EncodedKeys::of(sent.keys, 0, tokens)
         } else {
-            Keys::none()
+            EncodedKeys::none()
         };
         self.say(TurnReport::Sent(Arc::clone(&turn), keys));
-        Box::new(Reported {
+        Box::new(BusReportedTurn {
             bus: self,
             clock,
             turn,
@@ -78,7 +78,7 @@ impl TurnReports for Bus {
     }
 
     fn trimmed(&self, worker: &Worker, keep: Tokens, keys: &[PrefixHash]) {
-        self.say(TurnReport::Trimmed(wire::Trimmed {
+        self.say(TurnReport::Trimmed(wire::TrimNotice {
             worker: worker_key(worker.name()),
             keep: keep.0,
             keys: keys.to_vec(),
@@ -94,7 +94,7 @@ impl Bus {
     }
 }
 
-impl ReportedTurn for Reported {
+impl ReportedTurn for BusReportedTurn {
     fn begun(&self) {
         if !self.turn.begun.swap(true, Ordering::Relaxed) {
             self.bus
@@ -110,25 +110,25 @@ impl ReportedTurn for Reported {
         tokens: TokensAt<'_>,
     ) {
         self.is_over = true;
-        let mut left = Left {
+        let mut left = CachedTurn {
             total: total.0,
             evict_first: evict_first.0.min(total.0),
-            ..Left::default()
+            ..CachedTurn::default()
         };
-        let mut keys = Keys::none();
+        let mut keys = EncodedKeys::none();
         if let Some(reply) = reply.filter(|_| self.bus.is_up()) {
             left.parent = reply.parent;
             left.open = reply.open;
             left.before = tokens(reply.before);
-            keys = Keys::of(reply.chain, left.before, tokens);
+            keys = EncodedKeys::of(reply.chain, left.before, tokens);
         }
-        let left = LeftBytes::of(&left, &keys);
+        let left = CachedTurnBytes::of(&left, &keys);
         self.bus
             .say(TurnReport::Answered(self.turn.number, self.clock.now(), left));
     }
 }
 
-impl Drop for Reported {
+impl Drop for BusReportedTurn {
     fn drop(&mut self) {
         if !self.is_over {
             self.bus.say(TurnReport::Gone(self.turn.number, self.clock.now()));

@@ -45,7 +45,7 @@ pub enum WireError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     /// Turns sent, begun and ended.
     Turns = 0,
     /// A roll call, which also shows that the replica is alive.
@@ -53,8 +53,8 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) kind: Kind,
+pub(super) struct MessageHead {
+    pub(super) kind: MessageKind,
     /// Random id of the sending process.
     pub(super) sender: u64,
     /// Number of the message, one more than that of the sender's previous one.
@@ -75,7 +75,7 @@ pub(super) struct Sent {
 
 /// The cached blocks that an answered turn leaves on its worker.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Left {
+pub(super) struct CachedTurn {
     /// Tokens of prompt and reply.
     pub(super) total: u64,
     /// Tokens at the end that the worker may evict first.
@@ -91,7 +91,7 @@ pub(super) struct Left {
 
 /// A hint to a worker to evict a conversation's end first.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Trimmed {
+pub(super) struct TrimNotice {
     pub(super) worker: u64,
     /// Tokens of the conversation to keep.
     pub(super) keep: u64,
@@ -109,7 +109,7 @@ pub(super) enum News {
     Answered {
         turn: u64,
         age: Millis,
-        left: Left,
+        left: CachedTurn,
     },
     Gone {
         turn: u64,
@@ -120,7 +120,7 @@ pub(super) enum News {
         worker: u64,
         epoch: u64,
     },
-    Trimmed(Trimmed),
+    Trimmed(TrimNotice),
 }
 
 /// A turn in progress, in a roll call.
@@ -145,7 +145,7 @@ pub(super) struct Roll {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Body {
+pub(super) enum MessageBody {
     Turns(Vec<News>),
     Roll(Roll),
 }
@@ -160,7 +160,7 @@ const TRIMMED: u8 = 5;
 const NAMED: u8 = 0x80;
 
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct MessageWriter {
     bytes: Vec<u8>,
     workers: Vec<u64>,
     places: HashMap<u64, u64>,
@@ -168,9 +168,9 @@ pub(super) struct Writer {
 
 /// A turn's encoded keys with their ends in tokens. Encoded on the turn's own thread.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keys(Vec<u8>);
+pub(super) struct EncodedKeys(Vec<u8>);
 
-impl Keys {
+impl EncodedKeys {
     pub(super) fn none() -> Self {
         Self(vec![0])
     }
@@ -191,12 +191,12 @@ impl Keys {
     }
 }
 
-/// The encoded [`Left`] of an answered turn.
+/// The encoded [`CachedTurn`] of an answered turn.
 #[derive(Clone, Debug)]
-pub(super) struct LeftBytes(Vec<u8>);
+pub(super) struct CachedTurnBytes(Vec<u8>);
 
-impl LeftBytes {
-    pub(super) fn of(left: &Left, reply: &Keys) -> Self {
+impl CachedTurnBytes {
+    pub(super) fn of(left: &CachedTurn, reply: &EncodedKeys) -> Self {
         let mut bytes = Vec::with_capacity(reply.0.len() + 24);
         varint(&mut bytes, left.total);
         varint(&mut bytes, left.evict_first);
@@ -210,7 +210,7 @@ impl LeftBytes {
     }
 }
 
-impl Writer {
+impl MessageWriter {
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -227,7 +227,7 @@ impl Writer {
         })
     }
 
-    pub(super) fn sent(&mut self, sent: &Sent, keys: &Keys) {
+    pub(super) fn sent(&mut self, sent: &Sent, keys: &EncodedKeys) {
         let worker = self.worker(sent.worker);
         let named = if sent.session.is_some() { NAMED } else { 0 };
         self.bytes.push(SENT | named);
@@ -245,7 +245,7 @@ impl Writer {
         self.plain(BEGUN, turn, age);
     }
 
-    pub(super) fn answered(&mut self, turn: u64, age: Millis, left: &LeftBytes) {
+    pub(super) fn answered(&mut self, turn: u64, age: Millis, left: &CachedTurnBytes) {
         self.plain(ANSWERED, turn, age);
         self.bytes.extend_from_slice(&left.0);
     }
@@ -267,7 +267,7 @@ impl Writer {
         varint(&mut self.bytes, epoch);
     }
 
-    pub(super) fn trimmed(&mut self, trimmed: &Trimmed) {
+    pub(super) fn trimmed(&mut self, trimmed: &TrimNotice) {
         let worker = self.worker(trimmed.worker);
         self.bytes.push(TRIMMED);
         varint(&mut self.bytes, worker);
@@ -302,7 +302,7 @@ impl Writer {
         self.bytes.append(&mut turns);
     }
 
-    pub(super) fn take(&mut self, head: Head) -> Vec<u8> {
+    pub(super) fn take(&mut self, head: MessageHead) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bytes.len() + 8 * self.workers.len() + 24);
         bytes.extend_from_slice(&[VERSION, head.kind as u8]);
         bytes.extend_from_slice(&head.sender.to_le_bytes());

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::framing::{Framing, Refused, Why};
+use super::framing::{Framing, RefusedLine, Why};
 use super::progress::Progress;
 use protocol::error::ApiError;
 use tailroute_http::unread::Unread;
@@ -28,11 +28,11 @@ pub(super) struct Checked<S> {
     progress: Arc<Progress>,
     /// Reservation of the bytes of an unfinished head.
     room: Unread,
-    refused: Option<Part>,
+    refused: Option<MessagePart>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum MessagePart {
     Head,
     Body,
 }
@@ -56,12 +56,12 @@ impl<S> Checked<S> {
     }
 
     /// Stops reading after a rejected line.
-    fn refuse(&mut self, refused: Refused) {
+    fn refuse(&mut self, refused: RefusedLine) {
         if !refused.in_head {
-            self.refused = Some(Part::Body);
+            self.refused = Some(MessagePart::Body);
             return;
         }
-        self.refused = Some(Part::Head);
+        self.refused = Some(MessagePart::Head);
         self.progress.refuse(match refused.why {
             Why::Malformed => ApiError::MalformedHttp,
             Why::TargetTooLong => ApiError::UriTooLong,
@@ -70,8 +70,8 @@ impl<S> Checked<S> {
     }
 
     /// Ends the read side for hyper after a rejected line.
-    fn poll_end(&self, cx: &Context<'_>, part: Part) -> Poll<io::Result<()>> {
-        if part == Part::Body || self.progress.is_http2() {
+    fn poll_end(&self, cx: &Context<'_>, part: MessagePart) -> Poll<io::Result<()>> {
+        if part == MessagePart::Body || self.progress.is_http2() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         // The waker is registered before the check: an answer completed in between wakes the task.
@@ -103,7 +103,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
             }
             Ok(()) if came.is_empty() || checked.has_room() => came.len(),
             Ok(()) => {
-                checked.refused = Some(Part::Head);
+                checked.refused = Some(MessagePart::Head);
                 checked.progress.refuse(ApiError::Overloaded);
                 0
             }

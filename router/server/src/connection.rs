@@ -23,11 +23,11 @@ use super::Phase;
 use super::checked::Checked;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
-use super::events::{Event, Events, Times, Watched};
+use super::events::{ConnectionEvent, ConnectionEvents, Times, Watched};
 use super::fast_path::{FastPath, Outgoing};
 use super::frame_owner::Carrier;
 use super::progress::Progress;
-use super::read_ahead::{ReadAhead, Reader};
+use super::read_ahead::{ConnectionReader, ReadAhead};
 use super::socket::{Socket, Tcp};
 use super::stalled::Answers;
 use protocol::error::ApiError;
@@ -54,13 +54,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// State and settings that all connections are served with.
 #[derive(Clone)]
-pub struct Connector {
+pub struct ConnectionServer {
     state: Arc<State>,
     server: Arc<Builder<TokioExecutor>>,
     max_head: usize,
 }
 
-impl Connector {
+impl ConnectionServer {
     /// Configures the server from the limits.
     pub fn new(state: &Arc<State>) -> Self {
         let limits = &state.config.limits;
@@ -68,7 +68,7 @@ impl Connector {
         let mut server = Builder::new(TokioExecutor::new());
         server
             .http1()
-            // A connection's own timers ([`Events`]) distinguish a slow head from no head.
+            // A connection's own timers ([`ConnectionEvents`]) distinguish a slow head from no head.
             .header_read_timeout(None)
             // Copying a chunk's size, a token and a line break together costs less than a vectored write.
             .writev(false)
@@ -115,14 +115,14 @@ impl Connector {
         };
         let (stream, permit) = (Arc::new(stream), Arc::new(permit));
         let ended = self.converse(&stream, handle, &permit, phase).await;
-        if matches!(ended, Ended::Dropped) || progress.is_upgraded() {
+        if matches!(ended, ConnectionEnd::Dropped) || progress.is_upgraded() {
             // The socket now belongs to the tunnel.
             return;
         }
         let closing = async {
             match progress.refusal() {
                 Some(error) => client_io::say(&stream, error).await,
-                None if ended == Ended::TimedOut && !progress.is_http2() => {
+                None if ended == ConnectionEnd::TimedOut && !progress.is_http2() => {
                     let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
                     client_io::say(&stream, &error).await;
                 }
@@ -154,7 +154,7 @@ impl Connector {
         handle: H,
         permit: &Arc<ConnectionPermit>,
         phase: watch::Receiver<Phase>,
-    ) -> Ended
+    ) -> ConnectionEnd
     where
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<Body>> + Send + 'static,
@@ -175,7 +175,7 @@ impl Connector {
         );
         let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
         let fast_path = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
-        let reader = Reader {
+        let reader = ConnectionReader {
             socket: Arc::clone(stream),
             progress: Arc::clone(progress),
             ahead,
@@ -206,7 +206,7 @@ impl Connector {
             connection,
             fast_path,
             reader,
-            Events::new(watched, times),
+            ConnectionEvents::new(watched, times),
             progress,
         )
         .await
@@ -225,7 +225,7 @@ fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut 
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum ConnectionEnd {
     /// The connection ended normally, was idle for too long, or was broken by the client.
     Served,
     /// A head was not complete in time.
@@ -238,16 +238,16 @@ enum Ended {
 enum Happened {
     /// hyper has ended the connection.
     Over(Result<(), BodyError>),
-    Besides(Event),
+    Besides(ConnectionEvent),
 }
 
 async fn until_it_ends<C>(
     mut connection: Pin<&mut C>,
     mut fast_path: FastPath,
-    mut reader: Reader,
-    mut events: Events,
+    mut reader: ConnectionReader,
+    mut events: ConnectionEvents,
     progress: &Progress,
-) -> Ended
+) -> ConnectionEnd
 where
     C: GracefulConnection<Error = BodyError>,
 {
@@ -257,7 +257,9 @@ where
             fast_path.poll(cx, |cx| match connection.as_mut().poll(cx) {
                 Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
                 // hyper has answered what it could; the remaining requests are from a client that has disconnected.
-                Poll::Pending if progress.is_abandoned() => Poll::Ready(Happened::Besides(Event::ClientLeft)),
+                Poll::Pending if progress.is_abandoned() => {
+                    Poll::Ready(Happened::Besides(ConnectionEvent::ClientLeft))
+                }
                 Poll::Pending => match reader.poll(cx) {
                     Poll::Ready(event) => Poll::Ready(Happened::Besides(event)),
                     Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
@@ -269,17 +271,20 @@ where
                 if let Err(error) = over {
                     debug!(%error, "connection ended");
                 }
-                return Ended::Served;
+                return ConnectionEnd::Served;
             }
-            Happened::Besides(Event::Idle) => return Ended::Served,
-            Happened::Besides(Event::HeadIsDue) => return Ended::TimedOut,
+            Happened::Besides(ConnectionEvent::Idle) => return ConnectionEnd::Served,
+            Happened::Besides(ConnectionEvent::HeadIsDue) => return ConnectionEnd::TimedOut,
             Happened::Besides(
-                Event::Ended | Event::Evicted | Event::ClientLeft | Event::PipelinesTooMuch,
+                ConnectionEvent::Ended
+                | ConnectionEvent::Evicted
+                | ConnectionEvent::ClientLeft
+                | ConnectionEvent::PipelinesTooMuch,
             ) => {
-                return Ended::Dropped;
+                return ConnectionEnd::Dropped;
             }
-            Happened::Besides(Event::Cut) => break,
-            Happened::Besides(Event::MayEnd) => connection.as_mut().graceful_shutdown(),
+            Happened::Besides(ConnectionEvent::Cut) => break,
+            Happened::Besides(ConnectionEvent::MayEnd) => connection.as_mut().graceful_shutdown(),
         }
         fast_path.wake();
     }
@@ -287,7 +292,7 @@ where
     fast_path.wake();
     let rest = poll_fn(|cx| fast_path.poll(cx, |cx| connection.as_mut().poll(cx)));
     let _ = tokio::time::timeout(LAST_WORDS, rest).await;
-    Ended::Dropped
+    ConnectionEnd::Dropped
 }
 
 /// Performs the TLS handshake, if TLS is on, within the timeout of a request's head.

@@ -22,12 +22,12 @@ const SHARE: usize = 64;
 pub struct Connections {
     max: usize,
     permits: Arc<Semaphore>,
-    open: Mutex<HashMap<u64, Open>>,
+    open: Mutex<HashMap<u64, OpenConnection>>,
     next: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     network: IpAddr,
     progress: Arc<Progress>,
 }
@@ -96,7 +96,7 @@ impl Connections {
         permit: OwnedSemaphorePermit,
     ) -> ConnectionPermit {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let open = Open {
+        let open = OpenConnection {
             network: network(client),
             progress: Arc::clone(&progress),
         };
@@ -118,7 +118,7 @@ impl Connections {
     fn make_room(&self) {
         let open = self.open.lock();
         let mut idle: HashMap<IpAddr, Vec<(Duration, &Arc<Progress>)>> = HashMap::new();
-        for Open { network, progress } in open.values() {
+        for OpenConnection { network, progress } in open.values() {
             if let Some(idle_for) = progress.evictable_for() {
                 idle.entry(*network).or_default().push((idle_for, progress));
             }

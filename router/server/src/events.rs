@@ -35,18 +35,18 @@ pub(super) struct Times {
 }
 
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct ConnectionEvents {
     watched: Watched,
     times: Times,
     seen: Phase,
-    stage: Stage,
+    stage: ConnectionStage,
     look: Pin<Box<Sleep>>,
     client_closed: bool,
 }
 
-/// State of a connection, which decides what the timer [`Events::look`] checks.
+/// State of a connection, which decides what the timer [`ConnectionEvents::look`] checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ConnectionStage {
     /// The router serves: the timer checks for idleness and for late heads.
     Served,
     /// The router drains, and the connection has not announced its end.
@@ -64,7 +64,7 @@ enum Woken {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ConnectionEvent {
     /// The time for a request's head has passed.
     HeadIsDue,
     /// The connection has been idle for too long, and its protocol cannot announce the end.
@@ -83,20 +83,20 @@ pub(super) enum Event {
     Cut,
 }
 
-impl Events {
+impl ConnectionEvents {
     pub(super) fn new(watched: Watched, times: Times) -> Self {
         Self {
             watched,
             times,
             seen: Phase::Serving,
-            stage: Stage::Served,
+            stage: ConnectionStage::Served,
             look: Box::pin(tokio::time::sleep(times.idle)),
             client_closed: false,
         }
     }
 
     /// Waits for the next event, and drops stalled responses meanwhile.
-    pub(super) async fn next(&mut self) -> Event {
+    pub(super) async fn next(&mut self) -> ConnectionEvent {
         loop {
             let event = match self.woken().await {
                 Woken::Phase => self.enter_phase(),
@@ -104,10 +104,10 @@ impl Events {
                     self.client_closed = true;
                     self.watched.progress.client_closed();
                     let is_abandoned = self.watched.progress.is_abandoned();
-                    is_abandoned.then_some(Event::ClientLeft)
+                    is_abandoned.then_some(ConnectionEvent::ClientLeft)
                 }
-                Woken::Evicted => Some(Event::Evicted),
-                Woken::HeadBegins if self.stage == Stage::Served => self.looked(),
+                Woken::Evicted => Some(ConnectionEvent::Evicted),
+                Woken::HeadBegins if self.stage == ConnectionStage::Served => self.looked(),
                 Woken::HeadBegins => None,
                 Woken::Look => self.looked(),
             };
@@ -140,9 +140,9 @@ impl Events {
         }
     }
 
-    fn enter_phase(&mut self) -> Option<Event> {
+    fn enter_phase(&mut self) -> Option<ConnectionEvent> {
         if self.seen == Phase::Cut {
-            return Some(Event::Cut);
+            return Some(ConnectionEvent::Cut);
         }
         // GOAWAY in HTTP/2 loses no requests.
         if self.watched.progress.is_http2() {
@@ -150,27 +150,27 @@ impl Events {
         }
         self.watched.progress.was_used();
         let was_sending = self.watched.answers.are_any();
-        self.look_after(self.times.unused, Stage::Leaving { was_sending });
+        self.look_after(self.times.unused, ConnectionStage::Leaving { was_sending });
         None
     }
 
-    fn looked(&mut self) -> Option<Event> {
+    fn looked(&mut self) -> Option<ConnectionEvent> {
         match self.stage {
-            Stage::Served => return self.look_at_idleness(),
-            Stage::Leaving { was_sending } => {
+            ConnectionStage::Served => return self.look_at_idleness(),
+            ConnectionStage::Leaving { was_sending } => {
                 let is_sending = self.watched.answers.are_any();
                 if !self.watched.progress.was_used() && !is_sending && !was_sending {
                     return Some(self.may_end());
                 }
                 let was_sending = is_sending;
-                self.look_after(self.times.unused, Stage::Leaving { was_sending });
+                self.look_after(self.times.unused, ConnectionStage::Leaving { was_sending });
             }
-            Stage::Told => {
+            ConnectionStage::Told => {
                 let idle_for = self.watched.progress.idle_for();
                 if idle_for.is_some_and(|idle| idle >= LAST_LOOK) {
-                    return Some(Event::Ended);
+                    return Some(ConnectionEvent::Ended);
                 }
-                self.look_after(LAST_LOOK, Stage::Told);
+                self.look_after(LAST_LOOK, ConnectionStage::Told);
             }
         }
         None
@@ -178,12 +178,12 @@ impl Events {
 
     /// Returns the event that ends a connection whose head is late, or that is idle. Schedules the next check
     /// otherwise.
-    fn look_at_idleness(&mut self) -> Option<Event> {
+    fn look_at_idleness(&mut self) -> Option<ConnectionEvent> {
         let (progress, Times { head, idle, .. }) = (&self.watched.progress, self.times);
         let head_open_for = progress.head_open_for().unwrap_or_default();
         let idle_for = progress.idle_for().unwrap_or_default();
         if head_open_for >= head {
-            return Some(Event::HeadIsDue);
+            return Some(ConnectionEvent::HeadIsDue);
         }
         let after = if progress.has_open_head() {
             head - head_open_for
@@ -193,18 +193,18 @@ impl Events {
             // GOAWAY loses no request.
             return Some(self.may_end());
         } else {
-            return Some(Event::Idle);
+            return Some(ConnectionEvent::Idle);
         };
-        self.look_after(after, Stage::Served);
+        self.look_after(after, ConnectionStage::Served);
         None
     }
 
-    fn may_end(&mut self) -> Event {
-        self.look_after(LAST_LOOK, Stage::Told);
-        Event::MayEnd
+    fn may_end(&mut self) -> ConnectionEvent {
+        self.look_after(LAST_LOOK, ConnectionStage::Told);
+        ConnectionEvent::MayEnd
     }
 
-    fn look_after(&mut self, time: Duration, stage: Stage) {
+    fn look_after(&mut self, time: Duration, stage: ConnectionStage) {
         self.stage = stage;
         self.look = Box::pin(tokio::time::sleep(time));
     }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     /// Returns the event that ends a connection on which this happens, and after how many seconds.
-    async fn ends(happens: impl AsyncFnOnce(&Arc<Progress>)) -> Option<(Event, u64)> {
+    async fn ends(happens: impl AsyncFnOnce(&Arc<Progress>)) -> Option<(ConnectionEvent, u64)> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let progress = Arc::new(Progress::default());
@@ -239,7 +239,7 @@ mod tests {
             progress: Arc::clone(&progress),
             phase,
         };
-        let (mut events, began) = (Events::new(watched, TIMES), Instant::now());
+        let (mut events, began) = (ConnectionEvents::new(watched, TIMES), Instant::now());
         let happening = async {
             happens(&progress).await;
             sleep(seconds(1_000)).await;
@@ -252,7 +252,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_a_request_ends_after_the_idle_time() {
-        assert_eq!(ends(async |_| {}).await, Some((Event::Idle, 75)));
+        assert_eq!(ends(async |_| {}).await, Some((ConnectionEvent::Idle, 75)));
         let requests = async |progress: &Arc<Progress>| {
             for _ in 0..3 {
                 sleep(seconds(70)).await;
@@ -262,9 +262,9 @@ mod tests {
             sleep(seconds(200)).await;
             drop(open);
         };
-        assert_eq!(ends(requests).await, Some((Event::Idle, 410 + 75)));
+        assert_eq!(ends(requests).await, Some((ConnectionEvent::Idle, 410 + 75)));
         let announces = async |progress: &Arc<Progress>| progress.speaks_http2();
-        assert_eq!(ends(announces).await, Some((Event::MayEnd, 75)));
+        assert_eq!(ends(announces).await, Some((ConnectionEvent::MayEnd, 75)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -275,14 +275,14 @@ mod tests {
             sleep(seconds(9)).await;
             progress.reads_head(Some(0));
         };
-        assert_eq!(ends(late).await, Some((Event::HeadIsDue, 70)));
+        assert_eq!(ends(late).await, Some((ConnectionEvent::HeadIsDue, 70)));
         let in_time = async |progress: &Arc<Progress>| {
             progress.reads_head(Some(0));
             sleep(seconds(9)).await;
             progress.reads_head(None);
             drop(progress.request_began());
         };
-        assert_eq!(ends(in_time).await, Some((Event::Idle, 9 + 75)));
+        assert_eq!(ends(in_time).await, Some((ConnectionEvent::Idle, 9 + 75)));
         let beside_a_stream = async |progress: &Arc<Progress>| {
             progress.speaks_http2();
             let _open = progress.request_began();
@@ -290,7 +290,10 @@ mod tests {
             progress.reads_head(Some(1));
             sleep(seconds(100)).await;
         };
-        assert_eq!(ends(beside_a_stream).await, Some((Event::HeadIsDue, 30)));
+        assert_eq!(
+            ends(beside_a_stream).await,
+            Some((ConnectionEvent::HeadIsDue, 30))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -302,6 +305,9 @@ mod tests {
             drop(open);
         };
         let ended = ends(pipelined).await;
-        assert!(matches!(ended, Some((Event::HeadIsDue, 45..=55))), "{ended:?}");
+        assert!(
+            matches!(ended, Some((ConnectionEvent::HeadIsDue, 45..=55))),
+            "{ended:?}"
+        );
     }
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::frame_owner::{FrameOwner, Held};
 use super::socket::Socket;
 use super::stalled::Answers;
-use tailroute_http::body::Piece;
+use tailroute_http::body::BodyPiece;
 use tailroute_http::rare_waker::RareWaker;
 
 /// Bytes reserved for a chunk's size and its line break.
@@ -166,7 +166,7 @@ impl FastPath {
                 break None;
             };
             budget.made_progress();
-            if let Piece::Frame(given) = piece {
+            if let BodyPiece::Frame(given) = piece {
                 break Some(FrameOwner::Left(given));
             }
             match self.write(cx, &mut chunk) {

@@ -87,13 +87,13 @@ fn has_no_length(answer: &Response<Body>) -> bool {
         && answer.body().size_hint().exact().is_none()
 }
 
-pub(super) struct Watched {
+pub(super) struct WatchedBody {
     pub(super) held: Arc<Mutex<Held>>,
     pub(super) handed: Arc<Mutex<PollResults>>,
     pub(super) carrier: Carrier,
 }
 
-impl HttpBody for Watched {
+impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -150,7 +150,7 @@ impl HttpBody for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedBody {
     /// Closes the request, because hyper has dropped the response.
     fn drop(&mut self) {
         let mut held = self.held.lock();

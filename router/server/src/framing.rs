@@ -19,8 +19,8 @@ mod tests;
 #[cfg(test)]
 mod twin;
 
-use self::http2::Frames;
-use self::lines::{Head, begins};
+use self::http2::Http2Frames;
+use self::lines::{RequestHead, begins};
 
 /// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -34,7 +34,7 @@ const KEPT: usize = 1024;
 #[derive(Debug)]
 pub struct Framing {
     place: Place,
-    head: Head,
+    head: RequestHead,
     /// Earlier parts of an incomplete line.
     part: Vec<u8>,
     /// Bytes of an unfinished head, including empty lines before it.
@@ -42,7 +42,7 @@ pub struct Framing {
     max_head: usize,
     /// Number of complete requests.
     whole: u64,
-    frames: Frames,
+    frames: Http2Frames,
 }
 
 /// Element of the protocol that the next byte belongs to.
@@ -50,7 +50,7 @@ pub struct Framing {
 enum Place {
     /// The HTTP/2 preface, of which this number of bytes has come.
     Preface(usize),
-    Line(Line),
+    Line(LineKind),
     /// A body, of which this number of bytes remains before the next request.
     Body(u64),
     /// A chunk, of which this number of bytes remains before its end.
@@ -62,7 +62,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum LineKind {
     Request,
     Field,
     ChunkSize,
@@ -83,7 +83,7 @@ pub enum Why {
 
 /// A rejected line. Nothing more can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedLine {
     /// Offset of the rejected line in the given bytes: no byte from there on may be used.
     pub at: usize,
     /// Whether the line belongs to a head rather than a body.
@@ -101,12 +101,12 @@ impl Framing {
     pub fn new(max_head: usize) -> Self {
         Self {
             place: Place::Preface(0),
-            head: Head::default(),
+            head: RequestHead::default(),
             part: Vec::new(),
             head_bytes: 0,
             max_head,
             whole: 0,
-            frames: Frames::default(),
+            frames: Http2Frames::default(),
         }
     }
 
@@ -129,8 +129,8 @@ impl Framing {
     pub fn open_head(&self) -> Option<u64> {
         let is_open = match self.place {
             Place::Preface(known) => known > 0,
-            Place::Line(Line::Request) => !matches!(self.part[..], [] | [b'\r']),
-            Place::Line(Line::Field) => true,
+            Place::Line(LineKind::Request) => !matches!(self.part[..], [] | [b'\r']),
+            Place::Line(LineKind::Field) => true,
             Place::Http2 => return self.frames.open_block(),
             _ => false,
         };
@@ -145,7 +145,7 @@ impl Framing {
     /// Returns the number of complete HTTP/1 requests, and whether any bytes came after them.
     pub fn requests(&self) -> (u64, bool) {
         let more = match self.place {
-            Place::Line(Line::Request) => self.head_bytes > 0 || !self.part.is_empty(),
+            Place::Line(LineKind::Request) => self.head_bytes > 0 || !self.part.is_empty(),
             Place::Preface(known) => known > 0,
             Place::Http2 | Place::Opaque | Place::Refused => false,
             _ => true,
@@ -154,7 +154,7 @@ impl Framing {
     }
 
     /// Checks the next bytes. Fails if they are ambiguous or invalid, and on every call after that.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), RefusedLine> {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
@@ -170,7 +170,7 @@ impl Framing {
                     let (read, left) = step(left, rest);
                     self.place = if left == 0 {
                         self.whole += 1;
-                        Place::Line(Line::Request)
+                        Place::Line(LineKind::Request)
                     } else {
                         Place::Body(left)
                     };
@@ -179,7 +179,7 @@ impl Framing {
                 Place::Chunk(left) => {
                     let (read, left) = step(left, rest);
                     self.place = if left == 0 {
-                        Place::Line(Line::ChunkEnd)
+                        Place::Line(LineKind::ChunkEnd)
                     } else {
                         Place::Chunk(left)
                     };
@@ -190,10 +190,10 @@ impl Framing {
             match read {
                 Ok(read) => at += read,
                 Err(Bad(why)) => {
-                    let in_head = matches!(self.place, Place::Line(Line::Request | Line::Field));
+                    let in_head = matches!(self.place, Place::Line(LineKind::Request | LineKind::Field));
                     self.place = Place::Refused;
                     (self.part, self.head_bytes) = (Vec::new(), 0);
-                    return Err(Refused { at, in_head, why });
+                    return Err(RefusedLine { at, in_head, why });
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Framing {
         } else if alike == rest.len() {
             self.place = Place::Preface(known);
         } else {
-            self.place = Place::Line(Line::Request);
+            self.place = Place::Line(LineKind::Request);
             // The matched part began a request line. If it was longer than a line, it contains a CR and is rejected.
             self.part.extend_from_slice(&PREFACE[..known]);
         }
@@ -221,7 +221,7 @@ impl Framing {
     }
 
     /// Continues a line. Returns the number of bytes that belong to it.
-    fn line(&mut self, line: Line, rest: &[u8]) -> Result<usize, Bad> {
+    fn line(&mut self, line: LineKind, rest: &[u8]) -> Result<usize, Bad> {
         let end = memchr::memchr(b'\n', rest);
         let read = end.map_or(rest.len(), |end| end + 1);
         let bytes = self.part.len() + read;
@@ -240,24 +240,24 @@ impl Framing {
             self.part.shrink_to(KEPT);
             place
         };
-        if line != Line::Request && self.place == Place::Line(Line::Request) {
+        if line != LineKind::Request && self.place == Place::Line(LineKind::Request) {
             self.whole += 1;
         }
         match line {
-            Line::Field if self.place != Place::Line(Line::Field) => self.head_bytes = 0,
-            Line::Request | Line::Field => self.head_bytes += bytes,
+            LineKind::Field if self.place != Place::Line(LineKind::Field) => self.head_bytes = 0,
+            LineKind::Request | LineKind::Field => self.head_bytes += bytes,
             _ => {}
         }
         Ok(read)
     }
 
-    fn bound(&self, line: Line, bytes: usize) -> Result<(), Bad> {
+    fn bound(&self, line: LineKind, bytes: usize) -> Result<(), Bad> {
         let (longest, why) = match line {
-            Line::Request => (self.max_head - self.head_bytes, Why::TargetTooLong),
-            Line::Field => (self.max_head - self.head_bytes, Why::HeadTooLarge),
-            Line::Trailer => (TRAILER_LINE_BYTES, Why::Malformed),
-            Line::ChunkSize => (CHUNK_LINE_BYTES, Why::Malformed),
-            Line::ChunkEnd => (2, Why::Malformed),
+            LineKind::Request => (self.max_head - self.head_bytes, Why::TargetTooLong),
+            LineKind::Field => (self.max_head - self.head_bytes, Why::HeadTooLarge),
+            LineKind::Trailer => (TRAILER_LINE_BYTES, Why::Malformed),
+            LineKind::ChunkSize => (CHUNK_LINE_BYTES, Why::Malformed),
+            LineKind::ChunkEnd => (2, Why::Malformed),
         };
         if bytes > longest { Err(Bad(why)) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
 //! Connections of clients: request framing, timeouts, limits, and a fast path for streamed responses.
 //!
-//! [`Connector`] serves a connection of the data port. The other ports use parts of it: [`connections`] bounds the
+//! [`ConnectionServer`] serves a connection of the data port. The other ports use parts of it: [`connections`] bounds the
 //! number of their connections, [`client_io`] the time of their writes.
 
 mod checked;
@@ -18,7 +18,7 @@ mod stalled;
 
 use tokio::time::Instant;
 
-pub use self::connection::{Connector, H2_CONNECTION_BYTES, H2_SEND_BYTES, H2_STREAM_BYTES};
+pub use self::connection::{ConnectionServer, H2_CONNECTION_BYTES, H2_SEND_BYTES, H2_STREAM_BYTES};
 
 /// Phase of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::ReadBuf;
 
-use super::events::Event;
+use super::events::ConnectionEvent;
 use super::progress::Progress;
 use super::socket::Socket;
 use tailroute_http::unread::Unread;
@@ -61,7 +61,7 @@ impl ReadAhead {
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct ConnectionReader {
     pub(super) socket: Arc<Socket>,
     pub(super) progress: Arc<Progress>,
     pub(super) ahead: Arc<ReadAhead>,
@@ -69,20 +69,20 @@ pub(super) struct Reader {
     pub(super) room: Unread,
 }
 
-impl Reader {
+impl ConnectionReader {
     /// Reads pipelined bytes. Must be polled after hyper, by the same task. Ready if the connection has to end.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEvent> {
         while self.progress.has_pipelined() {
             let mut memory = [MaybeUninit::uninit(); READ_BYTES];
             let mut buf = ReadBuf::uninit(&mut memory);
             let read = ready!(self.socket.poll_read(cx, &mut buf));
             if read.is_err() || buf.filled().is_empty() {
                 self.progress.client_closed();
-                return Poll::Ready(Event::ClientLeft);
+                return Poll::Ready(ConnectionEvent::ClientLeft);
             }
             let held = self.ahead.append(buf.filled());
             if held > MAX_BYTES || !self.room.resize(held) {
-                return Poll::Ready(Event::PipelinesTooMuch);
+                return Poll::Ready(ConnectionEvent::PipelinesTooMuch);
             }
         }
         // hyper may have taken some bytes in the meantime.

@@ -17,10 +17,10 @@ use tokio_rustls::server::TlsStream;
 /// A client's connection. A plain one is stored inline: each token is written to it, and a pointer would cost another
 /// cache line.
 #[derive(Debug)]
-pub struct Socket(Kind);
+pub struct Socket(SocketKind);
 
 #[derive(Debug)]
-enum Kind {
+enum SocketKind {
     Plain(TcpStream),
     Encrypted(Box<Encrypted>),
 }
@@ -34,25 +34,25 @@ struct Encrypted {
 impl Socket {
     /// Returns the socket of a connection without TLS.
     pub fn plain(stream: TcpStream) -> Self {
-        Self(Kind::Plain(stream))
+        Self(SocketKind::Plain(stream))
     }
 
     /// Returns the socket of a connection with TLS.
     pub fn encrypted(stream: TlsStream<Tcp>) -> Self {
-        Self(Kind::Encrypted(Box::new(Encrypted {
+        Self(SocketKind::Encrypted(Box::new(Encrypted {
             tcp: stream.get_ref().0.clone(),
             tls: Mutex::new(stream),
         })))
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
-        matches!(self.0, Kind::Encrypted(_))
+        matches!(self.0, SocketKind::Encrypted(_))
     }
 
     fn tcp(&self) -> &TcpStream {
         match &self.0 {
-            Kind::Plain(stream) => stream,
-            Kind::Encrypted(encrypted) => &encrypted.tcp.0,
+            SocketKind::Plain(stream) => stream,
+            SocketKind::Encrypted(encrypted) => &encrypted.tcp.0,
         }
     }
 
@@ -66,8 +66,8 @@ impl Socket {
 
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &self.0 {
-            Kind::Plain(stream) => read(stream, cx, buf),
-            Kind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_read(cx, buf),
+            SocketKind::Plain(stream) => read(stream, cx, buf),
+            SocketKind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_read(cx, buf),
         }
     }
 
@@ -77,23 +77,23 @@ impl Socket {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &self.0 {
-            Kind::Plain(stream) => write(stream, cx, bufs),
-            Kind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_write_vectored(cx, bufs),
+            SocketKind::Plain(stream) => write(stream, cx, bufs),
+            SocketKind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_write_vectored(cx, bufs),
         }
     }
 
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &self.0 {
-            Kind::Plain(_) => Poll::Ready(Ok(())),
-            Kind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_flush(cx),
+            SocketKind::Plain(_) => Poll::Ready(Ok(())),
+            SocketKind::Encrypted(stream) => Pin::new(&mut *stream.tls.lock()).poll_flush(cx),
         }
     }
 
     /// Shuts down the write side. The read side stays open.
     pub(super) fn poll_shutdown(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = match &self.0 {
-            Kind::Plain(stream) => shut_down(stream),
-            Kind::Encrypted(stream) => ready!(Pin::new(&mut *stream.tls.lock()).poll_shutdown(cx)),
+            SocketKind::Plain(stream) => shut_down(stream),
+            SocketKind::Encrypted(stream) => ready!(Pin::new(&mut *stream.tls.lock()).poll_shutdown(cx)),
         };
         match shut {
             Err(error) if error.kind() != io::ErrorKind::NotConnected => Poll::Ready(Err(error)),

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Due;
-use super::frame_owner::{Carrier, FrameOwner, Held, PollResults, Watched};
+use super::frame_owner::{Carrier, FrameOwner, Held, PollResults, WatchedBody};
 use super::progress::OpenRequest;
 use tailroute_http::body::{self, Body};
 
@@ -90,7 +90,7 @@ impl Answers {
                 self.sooner.notify_one();
             }
             drop(sending);
-            body::streaming(Watched {
+            body::streaming(WatchedBody {
                 held,
                 handed: Arc::clone(&self.handed),
                 carrier,

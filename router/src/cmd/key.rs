@@ -21,11 +21,11 @@ const LONGEST: usize = 4_096;
 )]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: KeyCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum KeyCommand {
     /// Make a new key. The key goes to standard error, once; its section of the configuration to standard output.
     New {
         /// Name of the key in metrics and logs; of a token, in the audit log.
@@ -69,12 +69,12 @@ impl RoleArg {
 /// Runs the command. Fails if there is no randomness, or no key to read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
-        What::New { name, role } => {
+        KeyCommand::New { name, role } => {
             let key = make().context("the system provides no random bytes")?;
             simulator::terminal::print(&section(name, *role, &key)?)?;
             simulator::terminal::complain(&format!("{key}\nThe key is not shown again."));
         }
-        What::Hash { name, role } => {
+        KeyCommand::Hash { name, role } => {
             let mut key = String::new();
             let read = std::io::stdin().take(LONGEST as u64 + 1).read_to_string(&mut key);
             read.context("cannot read a key from standard input")?;

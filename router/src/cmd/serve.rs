@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::budget;
-use crate::reload::{self, Source};
+use crate::reload::{self, ConfigSource};
 use crate::serve::{Server, descriptors};
 use state::supervise::{Task, forever};
 
@@ -54,7 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         workers: args.workers,
         policy: args.policy,
     };
-    let source = Source {
+    let source = ConfigSource {
         file: args.config,
         environment: config::environment(),
         overrides,
@@ -82,7 +82,7 @@ fn runtime() -> io::Result<Runtime> {
     builder.enable_all().build()
 }
 
-async fn serve(config: Config, source: Source) -> anyhow::Result<ExitCode> {
+async fn serve(config: Config, source: ConfigSource) -> anyhow::Result<ExitCode> {
     // With the signal handled, a write beyond RLIMIT_FSIZE fails like one to a full disk; the process goes on.
     let _beyond_limit = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
     let mut hang_up = signal(SignalKind::hangup())?;

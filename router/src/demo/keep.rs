@@ -5,10 +5,10 @@ use std::future::pending;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use client::drive::client::Client;
+use client::drive::client::ChatClient;
 use client::drive::run::replay;
 
-use super::{Contender, Stage, settings, workload};
+use super::{Contender, DemoStage, settings, workload};
 
 /// Ports of the router, as `tailroute serve` has them.
 const PORTS: [u16; 2] = [8080, 9090];
@@ -16,9 +16,9 @@ const PORTS: [u16; 2] = [8080, 9090];
 const PACE: f64 = 1.0;
 
 /// Starts a stage on the usual ports of the loopback, on any free port in place of one that is taken. Fails as
-/// [`Stage::start`] does.
-pub async fn start(contender: Contender) -> anyhow::Result<Stage> {
-    Stage::start(contender, PORTS.map(free_or_any)).await
+/// [`DemoStage::start`] does.
+pub async fn start(contender: Contender) -> anyhow::Result<DemoStage> {
+    DemoStage::start(contender, PORTS.map(free_or_any)).await
 }
 
 /// Returns `port` if it can be bound, else 0: any free port.
@@ -28,18 +28,18 @@ fn free_or_any(port: u16) -> u16 {
 
 /// Sends conversations to a stage, one workload after another, until it is dropped. Fails if there is no client for the
 /// stage's address.
-pub async fn traffic(stage: &Stage, first_seed: u64) -> anyhow::Result<Infallible> {
+pub async fn traffic(stage: &DemoStage, first_seed: u64) -> anyhow::Result<Infallible> {
     let mut seed = first_seed;
     loop {
         let plan = workload::plan(seed, PACE);
-        let client = Client::new(Duration::from_secs(60))?;
+        let client = ChatClient::new(Duration::from_secs(60))?;
         replay(client, settings(stage, seed)?, &plan, |_| {}, pending()).await;
         seed = seed.wrapping_add(1);
     }
 }
 
 /// Describes how to reach a stage, and how to end it. `program` is the name that tailroute was called by.
-pub fn describe(stage: &Stage, program: &str) -> String {
+pub fn describe(stage: &DemoStage, program: &str) -> String {
     let (data, admin) = (stage.router.address, stage.router.admin_address);
     format!(
         "\nA fleet under `tail` stays up, with light traffic.\n  \
@@ -68,7 +68,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kept_fleet_has_traffic_and_says_where_it_is() {
-        let stage = Stage::start(CONTENDERS[3], [0, 0]).await.unwrap();
+        let stage = DemoStage::start(CONTENDERS[3], [0, 0]).await.unwrap();
         let served = async {
             let decisions = &stage.router.parts().proxy.decisions;
             while decisions.page(&Filter::default(), None, 1).0.is_empty() {

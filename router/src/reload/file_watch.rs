@@ -14,19 +14,19 @@ const LOOK: Duration = Duration::from_secs(1);
 const OWN_LOOK: Duration = Duration::from_secs(30);
 
 /// Files and their metadata; `None` for one that is missing, or whose file system does not respond.
-pub(super) type Looked = Vec<(PathBuf, Option<Stamp>)>;
+pub(super) type FileStamps = Vec<(PathBuf, Option<Stamp>)>;
 
 /// Watches files. Dropping it ends the thread.
 #[derive(Default)]
 pub(super) struct FileWatch {
     /// Passes what is known to the thread, once that runs.
-    known: Option<SyncSender<Looked>>,
+    known: Option<SyncSender<FileStamps>>,
     differs: Arc<Notify>,
 }
 
 impl FileWatch {
     /// Waits until a file may differ from what is known. Never returns if there are no files.
-    pub(super) async fn differs(&mut self, known: &Looked) {
+    pub(super) async fn differs(&mut self, known: &FileStamps) {
         if known.is_empty() {
             return std::future::pending().await;
         }
@@ -42,15 +42,15 @@ impl FileWatch {
 }
 
 /// Starts the thread. Returns `None` if that is not possible.
-fn start(differs: Arc<Notify>) -> Option<SyncSender<Looked>> {
+fn start(differs: Arc<Notify>) -> Option<SyncSender<FileStamps>> {
     let (sender, known) = sync_channel(1);
     let thread = std::thread::Builder::new().name("file-watch".to_owned());
     let started = thread.spawn(move || look_until_over(&known, &differs));
     started.is_ok().then_some(sender)
 }
 
-fn look_until_over(known: &Receiver<Looked>, differs: &Notify) {
-    let mut files = Looked::new();
+fn look_until_over(known: &Receiver<FileStamps>, differs: &Notify) {
+    let mut files = FileStamps::new();
     loop {
         match known.recv_timeout(LOOK) {
             Ok(known) => files = known,

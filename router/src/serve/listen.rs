@@ -25,7 +25,7 @@ pub(super) struct Listeners {
 }
 
 pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
-    let mut given = Given::default();
+    let mut given = InheritedSockets::default();
     let mut predecessor = None;
     if let Some(path) = &config.server.handover {
         match handover::ask(path).await {
@@ -61,9 +61,9 @@ pub(super) async fn open(config: &config::Config) -> anyhow::Result<Listeners> {
 
 /// Sockets opened by another process, in the order data, admin, endpoint picker.
 #[derive(Debug, Default)]
-struct Given(Vec<std::net::TcpListener>);
+struct InheritedSockets(Vec<std::net::TcpListener>);
 
-impl Given {
+impl InheritedSockets {
     /// Takes the given socket with this address, or the next one if any port will do; otherwise binds a new one.
     fn take_or_bind(&mut self, address: SocketAddr, key: &str, any_port: u16) -> anyhow::Result<TcpListener> {
         let fits = |socket: &std::net::TcpListener| {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use fleet::breaker::{BreakerState, Outcomes};
 use fleet::{InFlight, Worker};
-use operator::events::Kind;
+use operator::events::EventKind;
 use tracing::{debug, warn};
 
 use crate::State;
@@ -18,7 +18,7 @@ impl State {
             "hold": worker.admin_state(),
             "error": worker.failing().map(|failure| failure.error),
         });
-        self.operator.events.tell(Kind::Worker, worker.name(), now);
+        self.operator.events.tell(EventKind::Worker, worker.name(), now);
     }
 
     /// Announces that a worker became slow, or recovered.
@@ -35,7 +35,7 @@ impl State {
                 "baseline_alpha_ms_per_token": slow.baseline.alpha_ms_per_token,
             }),
         };
-        self.operator.events.tell(Kind::Slow, worker.name(), now);
+        self.operator.events.tell(EventKind::Slow, worker.name(), now);
     }
 
     /// Announces that the fleet became overloaded, or that overload ended.
@@ -49,19 +49,19 @@ impl State {
                 "workers_ready": report.waits.workers_ready,
             }),
         };
-        self.operator.events.tell(Kind::Overload, "fleet", now);
+        self.operator.events.tell(EventKind::Overload, "fleet", now);
     }
 
     /// Announces that a worker's cache events are followed.
     pub fn evidence_live(&self, worker: &Worker) {
         let now = serde_json::json!({ "followed": true });
-        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+        self.operator.events.tell(EventKind::Evidence, worker.name(), now);
     }
 
     /// Announces that a worker's cache events are lost.
     pub fn evidence_lost(&self, worker: &Worker, error: &dyn std::error::Error) {
         let now = serde_json::json!({ "followed": false, "error": error.to_string() });
-        self.operator.events.tell(Kind::Evidence, worker.name(), now);
+        self.operator.events.tell(EventKind::Evidence, worker.name(), now);
     }
 
     /// Logs a failed request: the first of a worker in a minute as a warning, with the number of failures held back
@@ -108,12 +108,12 @@ impl State {
     fn breaker_opened(&self, worker: &Worker) {
         self.metrics.breaker_opened(worker.name());
         let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
-        self.operator.events.tell(Kind::Breaker, worker.name(), now);
+        self.operator.events.tell(EventKind::Breaker, worker.name(), now);
     }
 
     /// Announces that a worker's breaker has closed.
     pub fn breaker_closed(&self, worker: &Worker) {
         let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
-        self.operator.events.tell(Kind::Breaker, worker.name(), now);
+        self.operator.events.tell(EventKind::Breaker, worker.name(), now);
     }
 }

@@ -27,10 +27,10 @@ const NAMED: usize = 20;
 
 /// Decisions of operators, as one JSON document.
 #[derive(Debug, Default, Serialize)]
-struct Decisions {
+struct OperatorDecisions {
     policy: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
-    shadow: Option<Shadowed>,
+    shadow: Option<SavedShadow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     log_level: Option<LogLevel>,
     /// Digests of the configured workers, by name. An entry that has changed since takes precedence over decisions
@@ -45,7 +45,7 @@ struct Decisions {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Shadowed {
+struct SavedShadow {
     settings: Value,
     since_unix_ms: u64,
 }
@@ -69,9 +69,9 @@ pub(crate) struct Pending {
 pub(crate) fn taken(state: &State) -> Vec<u8> {
     let policy = state.policy.kept(state.clock.now(), unix_ms());
     let shadow = state.operator.shadow.load();
-    let decisions = Decisions {
+    let decisions = OperatorDecisions {
         policy: serde_json::to_value(policy).unwrap_or_default(),
-        shadow: shadow.as_ref().map(|shadow| Shadowed {
+        shadow: shadow.as_ref().map(|shadow| SavedShadow {
             settings: serde_json::to_value(&shadow.settings).unwrap_or_default(),
             since_unix_ms: shadow.since_unix_ms,
         }),
@@ -98,7 +98,7 @@ pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
     } else {
         restore_policy(state, policy)
     };
-    if let Some(shadow) = read::<Option<Shadowed>>("shadow", member("shadow")).flatten() {
+    if let Some(shadow) = read::<Option<SavedShadow>>("shadow", member("shadow")).flatten() {
         restore_shadow(state, &shadow);
     }
     if let Some(level) = read::<Option<LogLevel>>("log_level", member("log_level")).flatten() {
@@ -145,7 +145,7 @@ fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
     Some(AuditRecord::by_router("config.reload", &before, &after))
 }
 
-fn restore_shadow(state: &State, shadow: &Shadowed) {
+fn restore_shadow(state: &State, shadow: &SavedShadow) {
     match settings_of(&shadow.settings) {
         Ok(settings) => {
             let shadow = Shadow::continued(settings, shadow.since_unix_ms);

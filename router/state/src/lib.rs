@@ -42,7 +42,7 @@ use policy::units::{Millis, Tokens};
 use protocol::error::ApiError;
 use tailroute_http::tls::{Tls, TlsError};
 use tailroute_http::unread::Unread;
-use tailroute_http::upstream::Client;
+use tailroute_http::upstream::UpstreamClient;
 use tailroute_http::via::Via;
 
 use self::decisions::Pending;
@@ -74,7 +74,7 @@ pub struct State {
     pub feedback: Feedback,
     pub metrics: Metrics,
     /// HTTP client for requests to workers, except those that go through the router's own HTTP/1.1 client.
-    pub client: Client,
+    pub client: UpstreamClient,
     /// Marks requests to workers as forwarded by this router.
     pub via: Via,
     pub clock: Clock,
@@ -95,7 +95,7 @@ pub struct State {
 
 /// Reason why the state cannot be created.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum StateError {
     /// A metric is missing from the table of metrics.
     #[error("the metrics cannot be registered")]
     Metrics(#[from] MetricError),
@@ -110,7 +110,7 @@ pub enum StartError {
 impl State {
     /// Creates the state of a router that has served nothing yet.
     /// Fails if the metrics cannot be registered, the certificates are invalid, or the audit log cannot be written.
-    pub fn new(config: Config) -> Result<Arc<Self>, StartError> {
+    pub fn new(config: Config) -> Result<Arc<Self>, StateError> {
         let metrics = Metrics::new()?;
         metrics.name_workers(config.workers.iter().map(|worker| &*worker.name));
         let routing = &config.routing;
@@ -260,14 +260,14 @@ impl State {
     }
 }
 
-fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> Client {
+fn client(config: &Config, tls: &Tls, idle: &Arc<Idle>) -> UpstreamClient {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let pool_timer = PoolTimer {
         idle: Arc::clone(idle),
         timer: TokioTimer::new(),
     };
-    Client::new(
+    UpstreamClient::new(
         tls.connector(connector, config.limits.connect_timeout),
         pool_timer,
     )

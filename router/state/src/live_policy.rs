@@ -7,8 +7,8 @@ use tracing::info;
 
 use super::State;
 use operator::audit::AuditRecord;
-use operator::events::Kind;
-use operator::revisions::{Adopted, AppliedChange, Change, Revision, Source, Stale};
+use operator::events::EventKind;
+use operator::revisions::{Adopted, AppliedChange, Change, Revision, RevisionSource, Stale};
 
 impl State {
     /// Applies a change, if `expected` is the active revision or `None`. Fails if another revision is active.
@@ -55,10 +55,10 @@ impl State {
 
     fn policy_changed(&self, now: &Revision) {
         // The configured policy is no change, whichever replica wrote it to the bucket.
-        if now.source != Source::Start {
+        if now.source != RevisionSource::Start {
             self.metrics.policy_changed(now.source.as_str());
         }
         let now = serde_json::to_value(now).unwrap_or_default();
-        self.operator.events.tell(Kind::Policy, "policy", now);
+        self.operator.events.tell(EventKind::Policy, "policy", now);
     }
 }

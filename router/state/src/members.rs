@@ -9,15 +9,15 @@ use tracing::{info, warn};
 
 use super::State;
 use fleet::overrides::{AdminState, Measured};
-use fleet::source::Source;
+use fleet::source::WorkerSource;
 use fleet::{JoinError, Worker};
-use operator::events::Kind;
+use operator::events::EventKind;
 
 impl State {
     /// Adds a worker to the fleet, which is probed at once and gets turns when it is healthy. Fails if a worker of its
     /// name is in the fleet or still leaving it, or if the fleet is full.
     pub fn join(&self, spec: config::Worker) -> Result<Arc<Worker>, JoinError> {
-        self.join_named(spec, Source::Operator, true)
+        self.join_named(spec, WorkerSource::Operator, true)
     }
 
     /// Adds a worker found by this source, which also says whether the worker may get turns (`offered`). Fails if a
@@ -25,7 +25,7 @@ impl State {
     pub fn join_named(
         &self,
         spec: config::Worker,
-        source: Source,
+        source: WorkerSource,
         offered: bool,
     ) -> Result<Arc<Worker>, JoinError> {
         let name = spec.name.clone();
@@ -48,7 +48,7 @@ impl State {
         }
         self.operator
             .events
-            .tell(Kind::Worker, &name, json!({ "joined": true }));
+            .tell(EventKind::Worker, &name, json!({ "joined": true }));
         self.claim_pending(&worker);
         Ok(worker)
     }
@@ -83,7 +83,7 @@ impl State {
             info!(worker = worker.name(), "worker left the fleet");
             self.operator
                 .events
-                .tell(Kind::Worker, worker.name(), json!({ "left": true }));
+                .tell(EventKind::Worker, worker.name(), json!({ "left": true }));
         }
         done
     }

@@ -11,14 +11,14 @@ use crate::State;
 pub struct OverloadWatch {
     overload: Overload,
     /// Counters as of the last look.
-    before: Counts,
+    before: TurnCounts,
     /// Counters as of the beginning of overload.
-    at_begin: Counts,
+    at_begin: TurnCounts,
     waits: Waits,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct TurnCounts {
     within: u64,
     late: u64,
     refused: u64,
@@ -78,11 +78,11 @@ impl State {
         change
     }
 
-    fn counts(&self, objective: &config::Objective) -> Counts {
+    fn counts(&self, objective: &config::Objective) -> TurnCounts {
         let named = objective.classes.iter().map(|class| class.name.as_str());
-        let mut counts = Counts {
+        let mut counts = TurnCounts {
             refused: self.metrics.all_refused(),
-            ..Counts::default()
+            ..TurnCounts::default()
         };
         for class in ["default", config::OF_HEADER].into_iter().chain(named) {
             let (within, late) = self.metrics.slo_turns(class);

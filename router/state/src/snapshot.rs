@@ -61,14 +61,14 @@ pub enum SnapshotError {
 
 /// State left by an earlier process.
 #[derive(Debug)]
-pub struct Kept {
+pub struct SavedState {
     early: Decoded,
     /// The whole snapshot, if another process has handed it over; otherwise it is in the file.
     handed: Option<Vec<u8>>,
 }
 
 /// Returns the state left by an earlier process: `handed` over, or else in the configured file, if there is one.
-pub async fn find(settings: Option<Snapshot>, handed: Option<Vec<u8>>) -> Option<Kept> {
+pub async fn find(settings: Option<Snapshot>, handed: Option<Vec<u8>>) -> Option<SavedState> {
     let found = tokio::task::spawn_blocking(move || match (handed, settings) {
         (Some(bytes), _) => ("the predecessor process".to_owned(), early(bytes, true)),
         (None, Some(settings)) => {
@@ -100,15 +100,15 @@ pub async fn find(settings: Option<Snapshot>, handed: Option<Vec<u8>>) -> Option
     }
 }
 
-fn early(bytes: Vec<u8>, is_whole: bool) -> Result<Kept, SnapshotError> {
-    Ok(Kept {
+fn early(bytes: Vec<u8>, is_whole: bool) -> Result<SavedState, SnapshotError> {
+    Ok(SavedState {
         early: decode_early(&bytes)?,
         handed: is_whole.then_some(bytes),
     })
 }
 
 /// Restores what the first request needs: decisions, the audit log, costs and habits.
-pub async fn restore_early(state: &State, kept: &Kept) {
+pub async fn restore_early(state: &State, kept: &SavedState) {
     let Decoded { contents, left_out } = &kept.early;
     for part in left_out {
         warn!(part, "a part of the snapshot is not restored");
@@ -131,7 +131,7 @@ pub async fn restore_early(state: &State, kept: &Kept) {
 }
 
 /// Restores the rest of an earlier process's state, then writes snapshots if they are configured. Does not return.
-pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Kept>) {
+pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<SavedState>) {
     if let Some(kept) = kept {
         restore_rest(&state, settings.as_ref(), kept).await;
     }
@@ -162,7 +162,7 @@ pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Ke
     tokio::join!(until_found, writing);
 }
 
-async fn restore_rest(state: &Arc<State>, settings: Option<&Snapshot>, kept: Kept) {
+async fn restore_rest(state: &Arc<State>, settings: Option<&Snapshot>, kept: SavedState) {
     // Only workers that exist are restored.
     let _ = tokio::time::timeout(FOUND_WITHIN, state.discovery.settled()).await;
     let (of, settings) = (Arc::clone(state), settings.cloned());
@@ -298,7 +298,7 @@ fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
 }
 
 /// Reads and restores the rest of an earlier process's state. Returns the number of entries.
-fn read(state: &State, settings: Option<&Snapshot>, kept: Kept) -> Result<usize, SnapshotError> {
+fn read(state: &State, settings: Option<&Snapshot>, kept: SavedState) -> Result<usize, SnapshotError> {
     let _alone = state.snapshot.lock();
     let (bytes, is_file) = match (kept.handed, settings) {
         (Some(bytes), _) => (bytes, false),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::State;
-use operator::events::Kind;
+use operator::events::EventKind;
 
 /// Pause before a restart: after the first failure, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -91,7 +91,7 @@ fn report(state: &State, task: &Task, why: &str, pause: Duration) {
     let worker = (!task.worker.is_empty()).then_some(&*task.worker);
     state.metrics.task_restarts(kind).inc();
     let now = json!({ "failed": why, "worker": worker, "again_in_ms": again_in_ms });
-    state.operator.events.tell(Kind::Task, kind, now);
+    state.operator.events.tell(EventKind::Task, kind, now);
     error!(
         task = kind,
         worker, why, again_in_ms, "a task failed; restarting it"
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(done.load(Ordering::Relaxed), 3);
         assert_eq!(state.metrics.task_restarts("probes").get(), 1);
         let event = events.recv().await.unwrap();
-        assert_eq!((event.kind, event.subject.as_str()), (Kind::Task, "probes"));
+        assert_eq!((event.kind, event.subject.as_str()), (EventKind::Task, "probes"));
         let told = json!({ "failed": "panic: thirteen came", "worker": "w", "again_in_ms": 100 });
         assert_eq!(event.now, told);
     }

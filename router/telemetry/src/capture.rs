@@ -38,7 +38,7 @@ use self::file::Ring;
 use self::fleet::FleetLines;
 use self::numbers::Numbers;
 pub use self::record::Record;
-use self::record::{Arrival, micros};
+use self::record::{ArrivalOrder, micros};
 
 /// Target of this module's log lines, so that filters such as `tailroute=debug` apply.
 const TARGET: &str = "tailroute::capture";
@@ -59,7 +59,7 @@ pub struct CaptureError {
 }
 
 /// Counts captured turns by outcome.
-pub trait Counters: std::fmt::Debug + Send + Sync {
+pub trait CaptureObserver: std::fmt::Debug + Send + Sync {
     /// Counts `turns` that were `written`, `dropped` (queue full), `late` (out of order) or `failed` (disk error).
     fn count(&self, outcome: &str, turns: u64);
 
@@ -68,30 +68,33 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-enum Message {
-    Turn(Arrival, Box<Record<'static>>),
+enum CaptureMessage {
+    Turn(ArrivalOrder, Box<Record<'static>>),
     Fleet(Vec<u8>),
     End(oneshot::Sender<()>),
 }
 
-type Open = Mutex<BTreeSet<Arrival>>;
+type OpenTurns = Mutex<BTreeSet<ArrivalOrder>>;
 
 /// Capture of turns in a file.
 #[derive(Clone, Debug)]
-pub struct Capture(Arc<Shared>);
+pub struct Capture(Arc<CaptureState>);
 
 #[derive(Debug)]
-struct Shared {
-    queue: mpsc::Sender<Message>,
-    open: Arc<Open>,
+struct CaptureState {
+    queue: mpsc::Sender<CaptureMessage>,
+    open: Arc<OpenTurns>,
     sequence: AtomicU64,
-    counters: Arc<dyn Counters>,
+    counters: Arc<dyn CaptureObserver>,
     fleet: Mutex<FleetLines>,
 }
 
 impl Capture {
     /// Opens the file and starts the writer thread. Fails if either is impossible.
-    pub fn start(settings: &config::Capture, counters: Arc<dyn Counters>) -> Result<Self, CaptureError> {
+    pub fn start(
+        settings: &config::Capture,
+        counters: Arc<dyn CaptureObserver>,
+    ) -> Result<Self, CaptureError> {
         let failed = |source| CaptureError {
             path: settings.path.clone(),
             source,
@@ -101,14 +104,14 @@ impl Capture {
         let ring = config::file::within(&settings.path, OPEN_LIMIT, open).map_err(failed)?;
         let numbers = Numbers::default();
         let (queue, messages) = mpsc::channel(QUEUE);
-        let open = Arc::new(Open::default());
+        let open = Arc::new(OpenTurns::default());
         let writer = writer::Writer::new(ring, numbers, Arc::clone(&open), Arc::clone(&counters));
         std::thread::Builder::new()
             .name("capture".to_owned())
             .spawn(move || writer.run_supervised(messages))
             .map_err(failed)?;
         let sequence = AtomicU64::new(0);
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(CaptureState {
             queue,
             open,
             sequence,
@@ -121,7 +124,7 @@ impl Capture {
     #[must_use]
     pub fn begin(&self, arrived: Millis) -> Slip {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
-        let arrival = Arrival {
+        let arrival = ArrivalOrder {
             at_us: micros(arrived),
             sequence,
         };
@@ -141,7 +144,7 @@ impl Capture {
         let Some(line) = fleet().and_then(|fleet| lines.look(now, fleet)) else {
             return;
         };
-        if self.0.queue.try_send(Message::Fleet(line)).is_err() {
+        if self.0.queue.try_send(CaptureMessage::Fleet(line)).is_err() {
             lines.failed();
         }
     }
@@ -150,7 +153,7 @@ impl Capture {
     pub async fn flush(&self) {
         let (done, written) = oneshot::channel();
         let flushed = async {
-            if self.0.queue.send(Message::End(done)).await.is_ok() {
+            if self.0.queue.send(CaptureMessage::End(done)).await.is_ok() {
                 let _ = written.await;
             }
         };
@@ -163,15 +166,15 @@ impl Capture {
 /// Registration of a turn in flight. Dropping it omits the turn from the capture.
 #[derive(Debug)]
 pub struct Slip {
-    shared: Arc<Shared>,
-    arrival: Arrival,
+    shared: Arc<CaptureState>,
+    arrival: ArrivalOrder,
 }
 
 impl Slip {
     /// Records the completed turn.
     pub fn hand_in(self, record: Record<'static>) {
         // Sent before the registration is removed: the writer relies on the record of every turn not in flight.
-        let message = Message::Turn(self.arrival, Box::new(record));
+        let message = CaptureMessage::Turn(self.arrival, Box::new(record));
         if self.shared.queue.try_send(message).is_err() {
             self.shared.counters.count("dropped", 1);
         }

@@ -28,7 +28,7 @@ use self::batch::Batcher;
 pub use self::collector::ExporterError;
 use self::record::SpanRecord;
 pub use self::record::{
-    AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, Target, TurnFacts, Usage,
+    AnswerFacts, AttemptTarget, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TraceUsage, TurnFacts,
 };
 pub use self::sampler::KeepReason;
 use self::sampler::{Shares, TailSampler};
@@ -39,7 +39,7 @@ use crate::context::Context;
 const TARGET: &str = "tailroute::telemetry";
 
 /// Counts traces by outcome.
-pub trait Counters: std::fmt::Debug + Send + Sync {
+pub trait TraceObserver: std::fmt::Debug + Send + Sync {
     /// Counts a trace that is kept for this reason.
     fn kept(&self, why: &str);
 
@@ -54,7 +54,7 @@ pub trait Counters: std::fmt::Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-enum Message {
+enum TraceMessage {
     Trace(Box<KeptTrace>),
     Flush(oneshot::Sender<()>),
 }
@@ -69,17 +69,20 @@ struct KeptTrace {
 #[derive(Debug)]
 pub struct Traces {
     sampler: TailSampler,
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<TraceMessage>,
     /// Locked by the exporting task.
     batcher: Mutex<Batcher<SpanExporter>>,
     headers: Arc<ArcSwap<HeaderMap>>,
-    counters: Arc<dyn Counters>,
+    counters: Arc<dyn TraceObserver>,
 }
 
 impl Traces {
     /// Creates the sampler and the exporter. gRPC requires a Tokio runtime. Fails if the collector uses TLS and no
     /// roots can verify it, or if the exporter rejects its settings.
-    pub fn new(settings: &config::Traces, counters: Arc<dyn Counters>) -> Result<Arc<Self>, ExporterError> {
+    pub fn new(
+        settings: &config::Traces,
+        counters: Arc<dyn TraceObserver>,
+    ) -> Result<Arc<Self>, ExporterError> {
         let (queue, outbox) = mpsc::channel(settings.queue.max(1));
         let shares = Shares {
             slowest: settings.slowest_share,
@@ -131,7 +134,7 @@ impl Traces {
         let record = record.take();
         match self
             .queue
-            .try_send(Message::Trace(Box::new(KeptTrace { record, reason })))
+            .try_send(TraceMessage::Trace(Box::new(KeptTrace { record, reason })))
         {
             Ok(()) => self.counters.kept(reason.as_str()),
             Err(_) => self.counters.lost("queue", 1),
@@ -142,7 +145,7 @@ impl Traces {
     pub async fn flush(&self, limit: Duration) {
         let (done, sent) = oneshot::channel();
         let flushed = async {
-            if self.queue.send(Message::Flush(done)).await.is_ok() {
+            if self.queue.send(TraceMessage::Flush(done)).await.is_ok() {
                 let _ = sent.await;
             }
         };

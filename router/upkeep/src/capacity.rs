@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::queues::exposition;
 use fleet::Worker;
-use fleet::facts::{Change, Fact, FactSource};
+use fleet::facts::{Fact, FactChange, FactSource};
 use state::State;
 use state::control;
 
@@ -71,7 +71,7 @@ fn note_block_size(state: &State, worker: &Worker, size: u32) {
         FactSource::Metrics,
         size.to_string(),
     );
-    if change != Change::Same && size != worker.spec.block_size {
+    if change != FactChange::Same && size != worker.spec.block_size {
         info!(
             worker = worker.name(),
             reported = size,

@@ -15,7 +15,7 @@ use policy::units::Millis;
 use serde_json::Value;
 use tracing::{debug, info, warn};
 
-use fleet::facts::{Change, Fact, FactSource, Listed, Query};
+use fleet::facts::{Fact, FactChange, FactSource, Listed, Query};
 use fleet::{Worker, clock};
 use proxy::Proxy;
 use state::control;
@@ -168,7 +168,7 @@ async fn ask_sleep(proxy: &Proxy, worker: &Worker) {
 
 /// Records whether a worker's engine sleeps. An engine that falls asleep drops its cache.
 pub(super) fn note_sleep(state: &state::State, worker: &Worker, asleep: bool, source: FactSource) {
-    if worker.facts.learn_sleep(state.clock.now(), asleep, source) != Change::Changed {
+    if worker.facts.learn_sleep(state.clock.now(), asleep, source) != FactChange::Changed {
         return;
     }
     if asleep {

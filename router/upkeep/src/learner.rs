@@ -11,9 +11,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{room, slow};
 use fleet::Worker;
-use fleet::hints::Kind;
+use fleet::hints::HintKind;
 use fleet::overrides::AdminState;
-use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, Sample};
+use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, PrefillSample};
 use proxy::Proxy;
 use state::State;
 
@@ -112,7 +112,7 @@ fn apply(proxy: &Proxy, observation: &Observation) {
                 worker,
                 observation,
                 keys,
-                Kind::Ended { keep: shared_tokens },
+                HintKind::Ended { keep: shared_tokens },
             );
         }
         protect(proxy, worker, observation, keys, shared_tokens);
@@ -166,7 +166,7 @@ pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
     let now = state.clock.now();
     let learned = state.feedback.counters.lock().counted(now, worker.id, counted);
     let Some((size, took)) = learned else { return };
-    let sample = Sample::Counters(took);
+    let sample = PrefillSample::Counters(took);
     state.metrics.cost_sample(worker.name(), sample.source());
     state.feedback.costs.lock().observe(now, worker.id, size, sample);
     state.publish_costs();
@@ -211,7 +211,7 @@ fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix as evicted first, by a hint and in the mirror.
-fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: usize, kind: Kind) {
+fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: usize, kind: HintKind) {
     let Some((_, name)) = &observation.conversation else {
         return;
     };
@@ -248,7 +248,7 @@ fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usiz
     if due {
         worker
             .hints
-            .push(Arc::clone(name), Kind::Protect { keep: tokens });
+            .push(Arc::clone(name), HintKind::Protect { keep: tokens });
         proxy.state.knowledge.update(worker.id, |residency| {
             residency.protected(worker.id, &observation.chain.hashes()[..keys]);
         });

@@ -24,12 +24,12 @@ use tokio::task::JoinSet;
 use proxy::Proxy;
 use replicas::Bus;
 use state::State;
-use state::snapshot::Kept;
+use state::snapshot::SavedState;
 use state::supervise::{Task, forever};
 
 /// Starts all tasks. `kept`: state of an earlier process, which is restored. The tasks end when the set is dropped.
 #[must_use]
-pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<Kept>) -> JoinSet<()> {
+pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<SavedState>) -> JoinSet<()> {
     let mut tasks = Tasks {
         state: Arc::clone(&proxy.state),
         running: JoinSet::new(),

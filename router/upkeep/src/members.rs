@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use discovery::{Named, Refused, Source};
+use discovery::{DiscoveredWorker, DiscoverySource, RefusedEntries};
 use tracing::info;
 
 use super::Tasks;
@@ -47,20 +47,20 @@ async fn keep(state: Arc<State>) {
 /// replaced twice.
 const SLOTS_PER_WORKER: usize = 3;
 
-struct Wanted<'a> {
-    workers: BTreeMap<&'a str, (Source, &'a Named)>,
-    refused: BTreeMap<Source, Refused>,
+struct DesiredWorkers<'a> {
+    workers: BTreeMap<&'a str, (DiscoverySource, &'a DiscoveredWorker)>,
+    refused: BTreeMap<DiscoverySource, RefusedEntries>,
 }
 
 /// Applies the sources to the fleet. Returns whether a worker waits to join until another one has left.
 fn agree(state: &State) -> bool {
     let all = state.discovery.all();
     let present = state.fleet.present();
-    let mut wanted = Wanted {
+    let mut wanted = DesiredWorkers {
         workers: BTreeMap::new(),
         refused: all
             .iter()
-            .map(|(source, _)| (*source, Refused::default()))
+            .map(|(source, _)| (*source, RefusedEntries::default()))
             .collect(),
     };
     for (source, found) in &all {
@@ -73,7 +73,7 @@ fn agree(state: &State) -> bool {
             }
         }
     }
-    let heard: HashSet<fleet::source::Source> = all.iter().map(|(source, _)| of(*source)).collect();
+    let heard: HashSet<fleet::source::WorkerSource> = all.iter().map(|(source, _)| of(*source)).collect();
     for worker in present.iter().filter(|worker| heard.contains(&worker.source)) {
         adjust(state, worker, wanted.workers.get(worker.name()).copied());
     }
@@ -84,13 +84,13 @@ fn agree(state: &State) -> bool {
     waits
 }
 
-impl Wanted<'_> {
-    fn refuse(&mut self, source: Source, name: &str, why: String) {
+impl DesiredWorkers<'_> {
+    fn refuse(&mut self, source: DiscoverySource, name: &str, why: String) {
         self.refused.entry(source).or_default().push(name, why);
     }
 }
 
-fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
+fn adjust(state: &State, worker: &Worker, wanted: Option<(DiscoverySource, &DiscoveredWorker)>) {
     match wanted {
         Some((source, named)) if worker.source == of(source) && named.spec == worker.spec => {
             if worker.set_offered(named.ready) != named.ready {
@@ -110,7 +110,7 @@ fn adjust(state: &State, worker: &Worker, wanted: Option<(Source, &Named)>) {
     }
 }
 
-fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool {
+fn join(state: &State, present: &[Arc<Worker>], wanted: &mut DesiredWorkers<'_>) -> bool {
     let by_name: HashMap<&str, &Arc<Worker>> = present.iter().map(|worker| (worker.name(), worker)).collect();
     let stays = |worker: &&Arc<Worker>| !worker.admin_state().is_final();
     let address = |spec: &config::Worker| (spec.url.to_string(), spec.rank);
@@ -165,10 +165,10 @@ fn join(state: &State, present: &[Arc<Worker>], wanted: &mut Wanted<'_>) -> bool
     waits
 }
 
-fn of(source: Source) -> fleet::source::Source {
+fn of(source: DiscoverySource) -> fleet::source::WorkerSource {
     match source {
-        Source::Kubernetes => fleet::source::Source::Kubernetes,
-        Source::Dns => fleet::source::Source::Dns,
-        Source::File => fleet::source::Source::File,
+        DiscoverySource::Kubernetes => fleet::source::WorkerSource::Kubernetes,
+        DiscoverySource::Dns => fleet::source::WorkerSource::Dns,
+        DiscoverySource::File => fleet::source::WorkerSource::File,
     }
 }

@@ -96,7 +96,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
         }
         let asked = state.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
-        let page = Page::fetch(&state, &worker).await;
+        let page = EngineReading::fetch(&state, &worker).await;
         if let Some(page) = &page {
             page.note(&state, &worker);
         }
@@ -179,7 +179,7 @@ impl Drift {
 
 /// The result of one reading of an engine.
 #[derive(Debug, Default, PartialEq)]
-struct Page {
+struct EngineReading {
     counts: Option<Counts>,
     is_sglang: bool,
     /// Whether the engine sleeps, if it reports that.
@@ -188,7 +188,7 @@ struct Page {
     started: Option<f64>,
 }
 
-impl Page {
+impl EngineReading {
     async fn fetch(state: &State, worker: &Worker) -> Option<Self> {
         let page = control::call(state, worker, Method::GET, "/metrics", None)
             .await

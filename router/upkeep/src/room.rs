@@ -9,7 +9,7 @@ use policy::tail::{Answered, Begun, Class};
 use policy::units::{Millis, Tokens};
 
 use fleet::Worker;
-use fleet::hints::Kind;
+use fleet::hints::HintKind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
 use proxy::Proxy;
 
@@ -134,7 +134,7 @@ fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
         *trim.what.end.lock() = marked.end;
         worker
             .hints
-            .push(Arc::clone(&trim.what.name), Kind::Trim { keep });
+            .push(Arc::clone(&trim.what.name), HintKind::Trim { keep });
         if let Some(bus) = &proxy.replicas {
             bus.trimmed(worker, keep, &keys);
         }

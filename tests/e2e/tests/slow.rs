@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use operator::events::{Event, Kind};
+use operator::events::{Event, EventKind};
 use policy::cost::PrefillCost;
 use policy::units::Millis;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ async fn a_worker_slowed_eightfold_is_named_everywhere_until_it_recovers() {
     let mut events = fleet.router.parts().state.operator.events.listen();
     let mut happened = move || -> Vec<Arc<Event>> {
         let all = std::iter::from_fn(|| events.try_recv().ok());
-        all.filter(|event| event.kind == Kind::Slow).collect()
+        all.filter(|event| event.kind == EventKind::Slow).collect()
     };
     let name = fleet.router.parts().state.fleet.workers()[0].name().to_owned();
     let _load = load(&fleet);

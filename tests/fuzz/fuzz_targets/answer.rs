@@ -8,8 +8,8 @@ use policy::units::Millis;
 use protocol::claim::{Allowed, context};
 use protocol::headers;
 use protocol::routes::Endpoint;
-use protocol::watch::{Seen, Watch};
-use tailroute_http::upstream::{Decoded, decode};
+use protocol::watch::{ResponseReport, Watch};
+use tailroute_http::upstream::{DecodedResponse, decode};
 
 const BODY_BYTES: u64 = 60;
 const MAX_TOKENS: u64 = 16;
@@ -80,7 +80,7 @@ fn chunks(mut rest: &[u8]) -> (Vec<u8>, bool) {
     (body, false)
 }
 
-fn check_head(answer: &Decoded) {
+fn check_head(answer: &DecodedResponse) {
     let has = |name| answer.headers.contains_key(name);
     assert!(!(has(CONTENT_LENGTH) && has(TRANSFER_ENCODING)));
     assert!(answer.headers.get_all(CONTENT_LENGTH).iter().count() <= 1);
@@ -95,7 +95,7 @@ fn check_head(answer: &Decoded) {
     assert!(head.keys().chain(trailers.keys()).all(|name| !headers::is_routers_own(name.as_str())));
 }
 
-fn read(endpoint: Endpoint, answer: &Decoded, size: usize) -> Seen {
+fn read(endpoint: Endpoint, answer: &DecodedResponse, size: usize) -> ResponseReport {
     let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let mut watch = Watch::new(endpoint, kind, false);
     for piece in answer.body.chunks(size) {
@@ -106,7 +106,7 @@ fn read(endpoint: Endpoint, answer: &Decoded, size: usize) -> Seen {
     watch.seen()
 }
 
-fn check_count(endpoint: Endpoint, answer: &Decoded, size: usize) {
+fn check_count(endpoint: Endpoint, answer: &DecodedResponse, size: usize) {
     let seen = read(endpoint, answer, size);
     assert_eq!(seen, read(endpoint, answer, usize::MAX));
     let allowed = Allowed { bytes: BODY_BYTES, max_tokens: Some(MAX_TOKENS), choices: 2, ..Allowed::default() };

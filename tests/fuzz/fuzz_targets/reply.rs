@@ -3,14 +3,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use policy::fingerprint::{Chain, ChainBuilder, Field};
-use protocol::reply::Reply;
+use protocol::reply::ReplyBuilder;
 use protocol::routes::Endpoint;
-use protocol::watch::{Seen, Watch};
+use protocol::watch::{ResponseReport, Watch};
 
-fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, Seen, bool, bool, u64) {
+fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, ResponseReport, bool, bool, u64) {
     let mut prompt = ChainBuilder::new("model", None).reply();
     prompt.field(Field::Text);
-    let (mut watch, mut reply) = (Watch::new(endpoint, Some(kind), false), Reply::at(endpoint, prompt));
+    let (mut watch, mut reply) = (Watch::new(endpoint, Some(kind), false), ReplyBuilder::at(endpoint, prompt));
     for chunk in chunks {
         watch.push(chunk, |piece| reply.push(piece));
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use protocol::routes::Endpoint;
 use protocol::fingerprint::Fingerprint;
 use protocol::parse::parse;
-use protocol::reply::{Piece, Reply};
+use protocol::reply::{Piece, ReplyBuilder};
 
 #[derive(Arbitrary, Debug)]
 enum Said<'a> {
@@ -72,7 +72,7 @@ fn fingerprint(messages: Value) -> Fingerprint {
 fuzz_target!(|pieces: Vec<Said<'_>>| {
     let question = json!({"role": "user", "content": "go on?"});
     let turn = fingerprint(json!([question]));
-    let mut reply = Reply::new(turn.reply.expect("a chat has a reply"));
+    let mut reply = ReplyBuilder::new(turn.reply.expect("a chat has a reply"));
     for piece in &pieces {
         reply.push(match *piece {
             Said::Reasoning(text) => Piece::Reasoning(text),

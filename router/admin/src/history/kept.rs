@@ -17,12 +17,12 @@ const MOST_MARKS: usize = 1_000;
 
 /// Samples and marks, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct HistoryStore {
     samples: VecDeque<Sample>,
     marks: VecDeque<Mark>,
 }
 
-impl Kept {
+impl HistoryStore {
     pub(super) fn past(&self) -> Past {
         Past {
             samples: self.samples.iter().cloned().collect(),
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_day_of_samples_gets_coarser_with_age_and_stays_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         let start = 1_700_000_000_000;
         let days = 2;
         for tick in 0..days * 24 * 360 {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn counters_of_workers_are_kept_for_a_quarter_of_an_hour() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         for tick in 0..200 {
             kept.push(large(tick * 10_000));
         }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_day_of_the_largest_samples_is_a_few_mib() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         // As retention leaves them: coarse ones first.
         let coarse = (0..252).map(|at| at * 5 * MINUTE_MS);
         let medium = (1_260..1_425).map(|at| at * MINUTE_MS);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_earlier_process_comes_first() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         kept.push(at(2_000_000));
         kept.restore(Past {
             samples: vec![at(1_000_000), at(1_100_000)],
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn marks_are_bounded() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         for at_unix_ms in 0..2_000 {
             kept.mark(Mark {
                 at_unix_ms,

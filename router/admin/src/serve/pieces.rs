@@ -12,13 +12,13 @@ const PIECE: usize = 32 << 10;
 
 /// A body with a guard that is held until its end.
 #[derive(Debug)]
-pub(super) struct Pieces<T> {
+pub(super) struct GuardedBody<T> {
     body: Body,
     rest: Bytes,
     _held: T,
 }
 
-impl<T> Pieces<T> {
+impl<T> GuardedBody<T> {
     pub(super) fn new(body: Body, held: T) -> Self {
         Self {
             body,
@@ -28,7 +28,7 @@ impl<T> Pieces<T> {
     }
 }
 
-impl<T: Unpin> http_body::Body for Pieces<T> {
+impl<T: Unpin> http_body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

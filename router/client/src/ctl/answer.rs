@@ -5,12 +5,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CommandOutput {
     pub(super) json: Value,
     pub(super) text: String,
 }
 
-impl Answer {
+impl CommandOutput {
     /// Formats a response. `text` receives the response with escaped control characters.
     pub(super) fn new(json: Value, text: impl FnOnce(&Value) -> String) -> Self {
         let text = text(&printable_json(&json));

@@ -136,12 +136,12 @@ impl Client {
             let status = response.status();
             return Err(self.refusal(status, ""));
         }
-        let follow = Follow {
+        let follow = EventFollower {
             response,
             events: sse::Events::new(EVENT_BYTES),
             ready: VecDeque::new(),
         };
-        Ok(Box::pin(stream::try_unfold(follow, Follow::next)))
+        Ok(Box::pin(stream::try_unfold(follow, EventFollower::next)))
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -198,13 +198,13 @@ impl Client {
 }
 
 /// The event stream of a router.
-struct Follow {
+struct EventFollower {
     response: Response,
     events: sse::Events,
     ready: VecDeque<Value>,
 }
 
-impl Follow {
+impl EventFollower {
     async fn next(mut self) -> anyhow::Result<Option<(Value, Self)>> {
         loop {
             if let Some(event) = self.ready.pop_front() {

@@ -5,10 +5,10 @@ mod explain;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::answer::Answer;
+use super::answer::CommandOutput;
 use super::client::{Client, escaped};
 use super::format::{counted, ms, time};
-use super::table::{Align, Table};
+use super::table::{Align, TextTable};
 
 const DECISIONS: &str = "/admin/v1/decisions";
 
@@ -68,7 +68,7 @@ impl Filters {
 /// A page of decisions. Fields that a router of another version leaves out have their defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Page {
+struct DecisionsPage {
     decisions: Vec<Decision>,
     next: Option<u64>,
     capacity: u64,
@@ -95,35 +95,35 @@ struct Decision {
     verdict: String,
     parts_of: String,
     worker: String,
-    terms: Vec<Terms>,
-    left_out: Option<LeftOut>,
-    runner_up: Option<RunnerUp>,
-    outcome: Option<Outcome>,
+    terms: Vec<CandidateTerms>,
+    left_out: Option<OmittedWorkers>,
+    runner_up: Option<SecondBest>,
+    outcome: Option<DecisionOutcome>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Terms {
+struct CandidateTerms {
     worker: String,
     ready: bool,
     cached_tokens: u64,
     uncached_tokens: u64,
     score: Option<f64>,
     predicted_ttft_ms: f64,
-    parts: Vec<Part>,
+    parts: Vec<ScorePart>,
 }
 
 /// A part of a score or of a prediction.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Part {
+struct ScorePart {
     name: String,
     ms: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct LeftOut {
+struct OmittedWorkers {
     workers: u64,
     ready: u64,
     holder: Option<String>,
@@ -132,7 +132,7 @@ struct LeftOut {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct RunnerUp {
+struct SecondBest {
     worker: String,
     score_more: f64,
     predicted_ttft_ms: f64,
@@ -140,7 +140,7 @@ struct RunnerUp {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Outcome {
+struct DecisionOutcome {
     state: String,
     took_ms: Option<f64>,
     ttft_ms: Option<f64>,
@@ -159,30 +159,32 @@ impl Decision {
             .is_some_and(|outcome| outcome.met == Some(false))
     }
 
-    fn chosen(&self) -> Option<&Terms> {
+    fn chosen(&self) -> Option<&CandidateTerms> {
         self.terms.first()
     }
 }
 
-pub(super) async fn list(client: &Client, filters: &Filters) -> anyhow::Result<Answer> {
+pub(super) async fn list(client: &Client, filters: &Filters) -> anyhow::Result<CommandOutput> {
     let json = client.get(&format!("{DECISIONS}?{}", filters.query())).await?;
-    Ok(Answer::parsed(json, |page| listed(&page)))
+    Ok(CommandOutput::parsed(json, |page| listed(&page)))
 }
 
-pub(super) async fn trace(client: &Client, id: &str) -> anyhow::Result<Answer> {
+pub(super) async fn trace(client: &Client, id: &str) -> anyhow::Result<CommandOutput> {
     let path = format!("{DECISIONS}?limit=200&trace={}", escaped(id));
     let json = client.get(&path).await?;
-    Ok(Answer::parsed(json, |page| listed(&page)))
+    Ok(CommandOutput::parsed(json, |page| listed(&page)))
 }
 
 /// Explains the decisions of a request, which may be named by the beginning of its id.
-pub(super) async fn explain(client: &Client, request: &str) -> anyhow::Result<Answer> {
+pub(super) async fn explain(client: &Client, request: &str) -> anyhow::Result<CommandOutput> {
     let json = client.get(&format!("{DECISIONS}/{}", escaped(request))).await?;
-    Ok(Answer::parsed(json, |page: Page| explain::text(&page.decisions)))
+    Ok(CommandOutput::parsed(json, |page: DecisionsPage| {
+        explain::text(&page.decisions)
+    }))
 }
 
 /// Formats a page: how many turns were late and why, and a row for each decision.
-fn listed(page: &Page) -> String {
+fn listed(page: &DecisionsPage) -> String {
     if page.decisions.is_empty() {
         return match page.capacity {
             0 => "The router keeps no decisions (explain.max_bytes).".to_owned(),
@@ -194,7 +196,7 @@ fn listed(page: &Page) -> String {
         };
     }
     let right = Align::Right;
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("arrived", Align::Left),
         ("decision", right),
         ("worker", Align::Left),
@@ -232,7 +234,7 @@ fn listed(page: &Page) -> String {
 }
 
 /// Names the turns that have not ended: `; 20 running, 18 of them predicted late`.
-fn running(page: &Page) -> String {
+fn running(page: &DecisionsPage) -> String {
     match (page.running, page.running_predicted_late) {
         (0, _) => String::new(),
         (turns, 0) => format!("; {turns} running"),
@@ -240,7 +242,7 @@ fn running(page: &Page) -> String {
     }
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn ended(outcome: &DecisionOutcome) -> String {
     match (&outcome.met, &outcome.cause) {
         (Some(false), Some(cause)) => format!("late: {cause}"),
         (Some(false), None) => "late".to_owned(),

@@ -8,14 +8,14 @@ use clap_complete::Shell;
 #[derive(Debug, clap::Args)]
 pub(super) struct Generate {
     /// Completions for this shell, or man pages.
-    kind: Kind,
+    kind: GeneratedKind,
     /// Write to this folder instead of standard output: with `man`, a page for each command.
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
+enum GeneratedKind {
     Bash,
     Elvish,
     Fish,
@@ -24,7 +24,7 @@ enum Kind {
     Man,
 }
 
-impl Kind {
+impl GeneratedKind {
     /// Returns the shell; `None` for man pages.
     fn shell(self) -> Option<Shell> {
         Some(match self {
@@ -72,24 +72,28 @@ mod tests {
         clap::Command::new("tailroute").subcommand(ctl)
     }
 
-    fn generated(kind: Kind, dir: Option<PathBuf>) -> Option<String> {
+    fn generated(kind: GeneratedKind, dir: Option<PathBuf>) -> Option<String> {
         run(&Generate { kind, dir }, program()).unwrap()
     }
 
     #[test]
     fn every_kind_is_printed() {
-        for kind in <Kind as clap::ValueEnum>::value_variants() {
+        for kind in <GeneratedKind as clap::ValueEnum>::value_variants() {
             let text = generated(*kind, None).unwrap();
             assert!(text.contains("tailroute"), "{kind:?}");
         }
-        assert!(generated(Kind::Man, None).unwrap().contains(".TH tailroute 1"));
+        assert!(
+            generated(GeneratedKind::Man, None)
+                .unwrap()
+                .contains(".TH tailroute 1")
+        );
     }
 
     #[test]
     fn a_folder_gets_a_page_for_each_command() {
         let dir = std::env::temp_dir().join(format!("tailroute-man-{}", std::process::id()));
-        assert_eq!(generated(Kind::Man, Some(dir.clone())), None);
-        assert_eq!(generated(Kind::Bash, Some(dir.clone())), None);
+        assert_eq!(generated(GeneratedKind::Man, Some(dir.clone())), None);
+        assert_eq!(generated(GeneratedKind::Bash, Some(dir.clone())), None);
         for page in [
             "tailroute.1",
             "tailroute-ctl.1",

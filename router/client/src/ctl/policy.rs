@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use self::settings::apply;
-use super::answer::{Answer, printable_json};
+use super::answer::{CommandOutput, printable_json};
 use super::client::Client;
 
 const POLICY: &str = "/admin/v1/policy";
@@ -84,9 +84,9 @@ pub(super) enum Policy {
     },
 }
 
-pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer> {
+pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<CommandOutput> {
     match what {
-        Policy::Show => Ok(Answer::new(client.get(POLICY).await?, show::policy)),
+        Policy::Show => Ok(CommandOutput::new(client.get(POLICY).await?, show::policy)),
         Policy::Set {
             changes,
             reason,
@@ -96,7 +96,7 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
             let body = json!({ "settings": settings, "reason": reason, "revert_after_s": revert_after_s });
             let answer = client.send_matching(Method::PUT, POLICY, &body, &tag).await?;
             let shown = printable_json(&shown);
-            Ok(Answer::new(answer, |after| {
+            Ok(CommandOutput::new(answer, |after| {
                 show::changed(&shown["settings"], after)
             }))
         }
@@ -107,7 +107,7 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
             let answer = client
                 .send(Method::POST, "/admin/v1/policy/rollback", &body)
                 .await?;
-            Ok(Answer::new(answer, |after| show::changed(&before, after)))
+            Ok(CommandOutput::new(answer, |after| show::changed(&before, after)))
         }
         Policy::Preview {
             changes,
@@ -119,7 +119,7 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
             let answer = client
                 .send(Method::POST, "/admin/v1/policy/preview", &body)
                 .await?;
-            Ok(Answer::new(answer, show::preview))
+            Ok(CommandOutput::new(answer, show::preview))
         }
         Policy::Shadow => shadow(client, client.get(SHADOW).await?).await,
         Policy::ShadowSet { changes, reason } => {
@@ -138,19 +138,21 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Answer>
 }
 
 /// Fetches the newest revisions, and one more, which the last of them is compared with.
-async fn history(client: &Client, limit: usize) -> anyhow::Result<Answer> {
+async fn history(client: &Client, limit: usize) -> anyhow::Result<CommandOutput> {
     let more = (limit + 1).min(1000);
     let mut answer = client.get(&format!("{POLICY}/history?limit={more}")).await?;
     let text = show::history(&printable_json(&answer), limit);
     if let Some(revisions) = answer["revisions"].as_array_mut() {
         revisions.truncate(limit);
     }
-    Ok(Answer { json: answer, text })
+    Ok(CommandOutput { json: answer, text })
 }
 
-async fn shadow(client: &Client, answer: Value) -> anyhow::Result<Answer> {
+async fn shadow(client: &Client, answer: Value) -> anyhow::Result<CommandOutput> {
     let in_force = printable_json(&client.get(POLICY).await?["settings"]);
-    Ok(Answer::new(answer, |shadow| show::shadow(shadow, &in_force)))
+    Ok(CommandOutput::new(answer, |shadow| {
+        show::shadow(shadow, &in_force)
+    }))
 }
 
 /// Returns the current policy, its settings with these changes, and its entity tag.

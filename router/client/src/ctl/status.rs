@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::format::{bytes, count, list, ms, number, share, text, time};
-use super::table::{Align, Table};
+use super::table::{Align, TextTable};
 
 /// Formats the latency objectives: which classes miss theirs, and each worker's part in it.
 pub(super) fn slo(answer: &Value) -> String {
     let objective = &answer["objective"];
     let wanted = number(objective, "share");
     let right = Align::Right;
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("class", Align::Left),
         ("objective", right),
         ("turns", right),
@@ -96,7 +96,7 @@ fn overload(answer: &Value) -> String {
 /// Formats the prompt tokens that were available, captured and delivered, with their verdict.
 fn hits(hits: &Value) -> String {
     let all = number(hits, "prompt_tokens");
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("prompt tokens", Align::Left),
         ("", Align::Right),
         ("share", Align::Right),
@@ -110,7 +110,7 @@ fn hits(hits: &Value) -> String {
 
 fn slo_workers(answer: &Value) -> String {
     let right = Align::Right;
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("worker", Align::Left),
         ("wait ms", right),
         ("prefill", right),
@@ -143,7 +143,7 @@ pub(super) fn capture(answer: &Value) -> String {
         (false, 0) => "No turns are captured.".to_owned(),
         (false, _) => format!("The capture has stopped; {} turns are stored.", count(turns)),
     };
-    let mut table = Table::new(&[("", Align::Left), ("", Align::Right)]);
+    let mut table = TextTable::new(&[("", Align::Left), ("", Align::Right)]);
     table.row(["turns".to_owned(), count(turns)]);
     table.row(["size".to_owned(), bytes(whole("bytes"))]);
     table.row(["maximum size".to_owned(), bytes(whole("max_bytes"))]);
@@ -165,7 +165,7 @@ pub(super) fn config(answer: &Value) -> String {
             sections.join(", ")
         ),
     };
-    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut table = TextTable::new(&[("", Align::Left), ("", Align::Left)]);
     table.row(["generation".to_owned(), answer["generation"].to_string()]);
     let problems: Vec<&str> = refused.map_or(vec!["no"], |refused| refused.split("\\n").collect());
     let (first, more) = problems.split_first().unwrap_or((&"no", &[]));
@@ -181,7 +181,7 @@ pub(super) fn config(answer: &Value) -> String {
 
 pub(super) fn keys(answer: &Value) -> String {
     let right = Align::Right;
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("key", Align::Left),
         ("limit", Align::Left),
         ("left", right),

@@ -8,18 +8,18 @@ pub(super) enum Align {
 
 /// A table whose columns are as wide as their longest cell.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct TextTable {
     columns: Vec<(String, Align)>,
-    lines: Vec<Line>,
+    lines: Vec<TableLine>,
 }
 
 #[derive(Debug)]
-enum Line {
+enum TableLine {
     Row(Vec<String>),
     Note(String),
 }
 
-impl Table {
+impl TextTable {
     pub(super) fn new(columns: &[(&str, Align)]) -> Self {
         let columns = columns.iter().map(|(name, align)| ((*name).to_owned(), *align));
         Self {
@@ -29,11 +29,11 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.lines.push(Line::Row(cells.into_iter().collect()));
+        self.lines.push(TableLine::Row(cells.into_iter().collect()));
     }
 
     pub(super) fn note(&mut self, text: impl Into<String>) {
-        self.lines.push(Line::Note(text.into()));
+        self.lines.push(TableLine::Note(text.into()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -48,8 +48,8 @@ impl Table {
         for line in &self.lines {
             out.push('\n');
             match line {
-                Line::Row(cells) => out.push_str(&self.aligned(cells, &widths)),
-                Line::Note(text) => drop(write!(out, "    {text}")),
+                TableLine::Row(cells) => out.push_str(&self.aligned(cells, &widths)),
+                TableLine::Note(text) => drop(write!(out, "    {text}")),
             }
         }
         out
@@ -57,8 +57,8 @@ impl Table {
 
     fn width(&self, at: usize) -> usize {
         let cells = self.lines.iter().filter_map(|line| match line {
-            Line::Row(cells) => cells.get(at),
-            Line::Note(_) => None,
+            TableLine::Row(cells) => cells.get(at),
+            TableLine::Note(_) => None,
         });
         let name = self.columns.get(at).map(|(name, _)| name);
         let lengths = cells.chain(name).map(|cell| cell.chars().count());
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn columns_fit_their_longest_cell() {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             ("worker", Align::Left),
             ("α", Align::Right),
             ("note", Align::Left),

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::answer::Answer;
+use super::answer::CommandOutput;
 use super::client::{Client, escaped};
 use super::pair;
 
@@ -16,7 +16,7 @@ const PAGES: usize = 66;
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum Workers {
+pub(super) enum WorkersCommand {
     /// All workers.
     List,
     /// One worker.
@@ -41,7 +41,7 @@ pub(super) enum Workers {
     /// Drain a worker and remove it from the fleet.
     Remove {
         #[command(flatten)]
-        named: Named,
+        named: WorkerNames,
         /// Also if it is the last ready worker.
         #[arg(long)]
         force: bool,
@@ -52,17 +52,17 @@ pub(super) enum Workers {
     /// Send a worker only turns that no other worker can serve.
     Cordon {
         #[command(flatten)]
-        named: Named,
+        named: WorkerNames,
         /// Also if it is the last ready worker.
         #[arg(long)]
         force: bool,
     },
     /// Send a worker turns again.
-    Uncordon(Named),
+    Uncordon(WorkerNames),
     /// Send a worker no turns.
     Drain {
         #[command(flatten)]
-        named: Named,
+        named: WorkerNames,
         /// Also if it is the last ready worker.
         #[arg(long)]
         force: bool,
@@ -73,7 +73,7 @@ pub(super) enum Workers {
     /// Override a worker's learned α.
     Alpha {
         #[command(flatten)]
-        named: Named,
+        named: WorkerNames,
         /// Milliseconds per uncached token.
         #[arg(long)]
         ms_per_token: f64,
@@ -82,11 +82,11 @@ pub(super) enum Workers {
         revert_after_s: Option<f64>,
     },
     /// Use a worker's learned α again.
-    AlphaRevert(Named),
+    AlphaRevert(WorkerNames),
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Named {
+pub(super) struct WorkerNames {
     /// The names of one or several workers.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -95,11 +95,11 @@ pub(super) struct Named {
     reason: String,
 }
 
-pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer> {
+pub(super) async fn run(client: &Client, what: WorkersCommand) -> anyhow::Result<CommandOutput> {
     let answer = match what {
-        Workers::List => return Ok(Answer::new(all(client).await?, show::workers)),
-        Workers::Show { name } => client.get(&path(&name)).await?,
-        Workers::Add {
+        WorkersCommand::List => return Ok(CommandOutput::new(all(client).await?, show::workers)),
+        WorkersCommand::Show { name } => client.get(&path(&name)).await?,
+        WorkersCommand::Add {
             url,
             name,
             more,
@@ -111,13 +111,15 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer
             let body = json!({ "worker": worker, "reason": reason });
             client.send(Method::POST, "/admin/v1/workers", &body).await?
         }
-        Workers::Remove { named, force, wait } => return remove(client, named, force, wait).await,
-        Workers::Cordon { named, force } => {
+        WorkersCommand::Remove { named, force, wait } => return remove(client, named, force, wait).await,
+        WorkersCommand::Cordon { named, force } => {
             return each(client, named, Method::POST, "cordon", forced(force)).await;
         }
-        Workers::Uncordon(named) => return each(client, named, Method::POST, "uncordon", json!({})).await,
-        Workers::Drain { named, force, wait } => return drain(client, named, force, wait).await,
-        Workers::Alpha {
+        WorkersCommand::Uncordon(named) => {
+            return each(client, named, Method::POST, "uncordon", json!({})).await;
+        }
+        WorkersCommand::Drain { named, force, wait } => return drain(client, named, force, wait).await,
+        WorkersCommand::Alpha {
             named,
             ms_per_token,
             revert_after_s,
@@ -125,11 +127,11 @@ pub(super) async fn run(client: &Client, what: Workers) -> anyhow::Result<Answer
             let body = json!({ "alpha_ms_per_token": ms_per_token, "revert_after_s": revert_after_s });
             return each(client, named, Method::PUT, "alpha", body).await;
         }
-        Workers::AlphaRevert(named) => {
+        WorkersCommand::AlphaRevert(named) => {
             return each(client, named, Method::POST, "alpha/revert", json!({})).await;
         }
     };
-    Ok(Answer::new(answer, show::worker))
+    Ok(CommandOutput::new(answer, show::worker))
 }
 
 fn forced(force: bool) -> Value {
@@ -143,11 +145,11 @@ fn forced(force: bool) -> Value {
 /// it are changed.
 async fn each(
     client: &Client,
-    named: Named,
+    named: WorkerNames,
     method: Method,
     action: &str,
     mut body: Value,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<CommandOutput> {
     body["reason"] = json!(named.reason);
     let mut answers = Vec::new();
     for name in &named.names {
@@ -164,14 +166,19 @@ async fn each(
 }
 
 /// Formats one worker, or several as a list.
-fn shown(mut answers: Vec<Value>) -> Answer {
+fn shown(mut answers: Vec<Value>) -> CommandOutput {
     match answers.len() {
-        1 => Answer::new(answers.remove(0), show::worker),
-        _ => Answer::new(json!({ "workers": answers }), show::workers),
+        1 => CommandOutput::new(answers.remove(0), show::worker),
+        _ => CommandOutput::new(json!({ "workers": answers }), show::workers),
     }
 }
 
-async fn remove(client: &Client, named: Named, force: bool, wait: bool) -> anyhow::Result<Answer> {
+async fn remove(
+    client: &Client,
+    named: WorkerNames,
+    force: bool,
+    wait: bool,
+) -> anyhow::Result<CommandOutput> {
     let names = named.names.clone();
     let answer = each(client, named, Method::POST, "remove", forced(force)).await?;
     for name in names {
@@ -182,7 +189,12 @@ async fn remove(client: &Client, named: Named, force: bool, wait: bool) -> anyho
     Ok(answer)
 }
 
-async fn drain(client: &Client, named: Named, force: bool, wait: bool) -> anyhow::Result<Answer> {
+async fn drain(
+    client: &Client,
+    named: WorkerNames,
+    force: bool,
+    wait: bool,
+) -> anyhow::Result<CommandOutput> {
     let names = named.names.clone();
     let answer = each(client, named, Method::POST, "drain", forced(force)).await?;
     if !wait {

@@ -18,25 +18,25 @@ pub(super) mod sharing;
 pub(super) mod streams;
 pub(super) mod workers;
 
-use super::facts::Worker;
-use super::verdict::Verdict;
+use super::facts::WorkerFacts;
+use super::verdict::CheckVerdict;
 
 /// Returns the verdict about a fact that an older router does not report.
-fn untold() -> Verdict {
-    Verdict::unknown("this router does not tell it", "upgrade the router")
+fn untold() -> CheckVerdict {
+    CheckVerdict::unknown("this router does not tell it", "upgrade the router")
 }
 
 /// Returns the verdict about a fact that could not be read from the worker itself.
-fn unreached(worker: &Worker) -> Verdict {
+fn unreached(worker: &WorkerFacts) -> CheckVerdict {
     if !worker.is_up() {
-        return Verdict::unknown("it is not well", "see its health");
+        return CheckVerdict::unknown("it is not well", "see its health");
     }
     match &worker.direct.unreachable {
-        Some(error) => Verdict::unknown(
+        Some(error) => CheckVerdict::unknown(
             format!("it cannot be reached from here: {error}"),
             "run doctor on a machine that reaches the worker, such as the router's",
         ),
-        None => Verdict::unknown("no prompts were sent", "run doctor without --no-probes"),
+        None => CheckVerdict::unknown("no prompts were sent", "run doctor without --no-probes"),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Reads single samples of a metrics page.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample<'a> {
+pub(super) struct MetricSample<'a> {
     labels: &'a str,
     pub(super) value: f64,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> MetricSample<'a> {
     /// Returns the value of a label. Values with escaped quotes are cut there.
     pub(super) fn label(&self, name: &str) -> Option<&'a str> {
         let mut rest = self.labels;
@@ -21,7 +21,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-pub(super) fn samples<'a>(page: &'a str, metric: &'a str) -> impl Iterator<Item = Sample<'a>> {
+pub(super) fn samples<'a>(page: &'a str, metric: &'a str) -> impl Iterator<Item = MetricSample<'a>> {
     page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(metric)?;
         let (labels, value) = match rest.strip_prefix('{') {
@@ -29,7 +29,7 @@ pub(super) fn samples<'a>(page: &'a str, metric: &'a str) -> impl Iterator<Item 
             None => ("", rest.strip_prefix(' ')?),
         };
         let value = value.split_whitespace().next()?.parse().ok()?;
-        Some(Sample { labels, value })
+        Some(MetricSample { labels, value })
     })
 }
 

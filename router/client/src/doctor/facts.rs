@@ -11,19 +11,19 @@ pub struct Facts {
     /// Host and port of the admin port.
     pub router: String,
     /// The workers, in the router's order.
-    pub(super) workers: Vec<Worker>,
+    pub(super) workers: Vec<WorkerFacts>,
     /// The newest turns that have ended, late or not.
-    pub(super) turns: Vec<Turn>,
+    pub(super) turns: Vec<DecisionFacts>,
     /// The objective of turns without a class.
     pub(super) objective_ms: Option<f64>,
     /// Paths that the admin port did not answer, each with the error.
     pub(super) unread: Vec<(&'static str, String)>,
-    pub(super) configuration: Configuration,
-    pub(super) replicas: Replicas,
-    pub(super) discovery: Vec<Source>,
+    pub(super) configuration: ConfigurationFacts,
+    pub(super) replicas: ReplicasFacts,
+    pub(super) discovery: Vec<SourceFacts>,
     pub(super) metrics: Option<String>,
     /// Prompt tokens by their state in caches; `None` for an older router.
-    pub(super) hits: Option<Hits>,
+    pub(super) hits: Option<HitFacts>,
     /// Overload of the fleet, while it lasts.
     pub(super) overload: Option<Overload>,
     /// The router's clock less this machine's.
@@ -36,16 +36,16 @@ pub struct Facts {
 
 impl Facts {
     /// Returns the cached tokens that a worker's responses to turns report, in total. `None` if none reports them.
-    pub(super) fn shown_by(&self, worker: &str) -> Option<Shown> {
+    pub(super) fn shown_by(&self, worker: &str) -> Option<CachedTokenReports> {
         let turns = self.turns.iter().filter(|turn| turn.worker == worker);
         let reports = turns.filter_map(|turn| Some((turn.prompt_tokens(), turn.reported_cached?)));
         reports.fold(None, |shown, (prompt, cached)| {
-            let Shown {
+            let CachedTokenReports {
                 turns,
                 prompt_tokens,
                 cached_tokens,
             } = shown.unwrap_or_default();
-            Some(Shown {
+            Some(CachedTokenReports {
                 turns: turns + 1,
                 prompt_tokens: prompt_tokens.saturating_add(prompt),
                 cached_tokens: cached_tokens.saturating_add(cached),
@@ -68,13 +68,13 @@ pub(super) struct Overload {
 
 /// Reports of cached tokens in a worker's answers to turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct CachedTokenReports {
     pub(super) turns: usize,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
 }
 
-impl Shown {
+impl CachedTokenReports {
     /// Returns whether any turn found a part of its prompt.
     pub(super) fn caches_prefixes(self) -> bool {
         self.cached_tokens > 0
@@ -83,14 +83,14 @@ impl Shown {
 
 /// A worker, as the admin port describes it. Fields that an older router lacks are `None`.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Worker {
+pub(super) struct WorkerFacts {
     pub(super) name: String,
     pub(super) url: String,
     pub(super) state: String,
     pub(super) breaker: String,
     pub(super) in_flight: u32,
     pub(super) wait_ms: f64,
-    pub(super) cost: Cost,
+    pub(super) cost: CostFacts,
     pub(super) alpha_set: Option<Value>,
     pub(super) slow: Option<Slow>,
     pub(super) capacity_tokens: u64,
@@ -116,7 +116,7 @@ pub(super) struct Worker {
     pub(super) direct: Direct,
 }
 
-impl Worker {
+impl WorkerFacts {
     pub(super) fn is_up(&self) -> bool {
         !matches!(self.state.as_str(), "unwell" | "starting")
     }
@@ -142,7 +142,7 @@ pub(super) struct Slow {
 
 /// Prefill cost in force.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Cost {
+pub(super) struct CostFacts {
     pub(super) alpha_ms_per_token: f64,
     pub(super) beta_ms: f64,
     pub(super) gamma_ms_per_token2: f64,
@@ -153,7 +153,7 @@ pub(super) struct Cost {
 /// Prompt tokens: all, those that some ready worker held (available), the chosen one (captured), and those found cached
 /// (delivered).
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Hits {
+pub(super) struct HitFacts {
     pub(super) prompt_tokens: u64,
     pub(super) available_tokens: u64,
     pub(super) captured_tokens: u64,
@@ -162,7 +162,7 @@ pub(super) struct Hits {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct DecisionFacts {
     pub(super) worker: String,
     pub(super) objective_ms: f64,
     pub(super) uncached_tokens: u64,
@@ -173,7 +173,7 @@ pub(super) struct Turn {
     pub(super) arrived_unix_ms: f64,
 }
 
-impl Turn {
+impl DecisionFacts {
     pub(super) fn prompt_tokens(&self) -> u64 {
         self.uncached_tokens.saturating_add(self.cached_tokens)
     }
@@ -198,7 +198,7 @@ impl Turn {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Configuration {
+pub(super) struct ConfigurationFacts {
     pub(super) refused: Option<String>,
     #[serde(default)]
     pub(super) needs_restart: Vec<String>,
@@ -208,7 +208,7 @@ pub(super) struct Configuration {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Replicas {
+pub(super) struct ReplicasFacts {
     #[serde(default)]
     pub(super) configured: bool,
     #[serde(default)]
@@ -219,16 +219,16 @@ pub(super) struct Replicas {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Source {
+pub(super) struct SourceFacts {
     pub(super) source: String,
     pub(super) of: String,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<SourceFailure>,
     pub(super) named: usize,
 }
 
 /// Current failure of a source.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct SourceFailure {
     pub(super) what: String,
 }
 

@@ -7,7 +7,7 @@ use reqwest::Url;
 use serde_json::Value;
 
 use super::exchange::get;
-use super::facts::{Facts, Offset, Turn, Worker};
+use super::facts::{DecisionFacts, Facts, Offset, WorkerFacts};
 use super::{Options, stream_probe, worker_probe};
 use crate::bounded::{self, FetchError};
 use crate::ctl::client::Client;
@@ -42,7 +42,7 @@ pub async fn gather(client: &Client, router: &str, options: &Options) -> anyhow:
     Ok(facts)
 }
 
-async fn list(client: &Client) -> anyhow::Result<Vec<Worker>> {
+async fn list(client: &Client) -> anyhow::Result<Vec<WorkerFacts>> {
     let answer = workers::all(client).await?;
     serde_json::from_value(answer["workers"].clone())
         .context("the router's list of workers is not understood")
@@ -50,7 +50,7 @@ async fn list(client: &Client) -> anyhow::Result<Vec<Worker>> {
 
 /// Keeps the smallest number of foreign requests seen at each worker. One reading of none suffices; any other number
 /// counts only if no reading is missing.
-fn fewest_foreign(workers: &mut [Worker], later: &[Worker]) {
+fn fewest_foreign(workers: &mut [WorkerFacts], later: &[WorkerFacts]) {
     for worker in workers {
         let now = later.iter().find(|now| now.name == worker.name);
         let now = now.and_then(|now| now.foreign_requests);
@@ -110,9 +110,9 @@ fn unread(path: &'static str, error: &anyhow::Error) -> Option<(&'static str, St
 }
 
 /// Returns the newest turns of several pages that have ended.
-fn newest(pages: &[Value]) -> Vec<Turn> {
+fn newest(pages: &[Value]) -> Vec<DecisionFacts> {
     let decisions = pages.iter().filter_map(|page| page["decisions"].as_array());
-    let mut turns: Vec<Turn> = decisions.flatten().filter_map(Turn::of).collect();
+    let mut turns: Vec<DecisionFacts> = decisions.flatten().filter_map(DecisionFacts::of).collect();
     turns.sort_by(|one, two| two.arrived_unix_ms.total_cmp(&one.arrived_unix_ms));
     turns.truncate(TURNS);
     turns
@@ -125,10 +125,10 @@ fn of_no_class(slo: &Value) -> Option<f64> {
 
 async fn ask_workers(
     http: &reqwest::Client,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerFacts>,
     facts: &Facts,
     options: &Options,
-) -> Vec<Worker> {
+) -> Vec<WorkerFacts> {
     let asked = workers
         .into_iter()
         .enumerate()

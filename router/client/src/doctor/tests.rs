@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::facts::Stream;
-use super::facts::{Direct, Engine, Hits, Prompt};
-use super::facts::{Failure, Offset, Overload, Source, Turn};
+use super::facts::{DecisionFacts, Offset, Overload, SourceFacts, SourceFailure};
+use super::facts::{Direct, Engine, HitFacts, Prompt};
 use super::stream_probe::StreamError;
 use super::*;
 
@@ -14,8 +14,8 @@ use broken::*;
 
 const NOW: f64 = 1_795_000_000_000.0;
 
-fn worker(name: &str) -> Worker {
-    let mut worker: Worker = serde_json::from_value(json!({
+fn worker(name: &str) -> WorkerFacts {
+    let mut worker: WorkerFacts = serde_json::from_value(json!({
         "name": name, "url": "http://10.0.0.1:8000/", "source": "configuration", "state": "ready", "well": true,
         "breaker": "closed", "in_flight": 2, "wait_ms": 12.0, "utilisation": 0.4,
         "cost": {
@@ -52,8 +52,8 @@ fn worker(name: &str) -> Worker {
 }
 
 /// Returns hits with these prompt tokens: all, available, captured and delivered.
-fn hits([prompt, available, captured, delivered]: [u64; 4]) -> Option<Hits> {
-    Some(Hits {
+fn hits([prompt, available, captured, delivered]: [u64; 4]) -> Option<HitFacts> {
+    Some(HitFacts {
         prompt_tokens: prompt,
         available_tokens: available,
         captured_tokens: captured,
@@ -63,7 +63,7 @@ fn hits([prompt, available, captured, delivered]: [u64; 4]) -> Option<Hits> {
 }
 
 fn healthy() -> Facts {
-    let turn = |at: u64| Turn {
+    let turn = |at: u64| DecisionFacts {
         worker: if at.is_multiple_of(2) { "gpu-0" } else { "gpu-1" }.to_owned(),
         objective_ms: 400.0,
         uncached_tokens: 200 + at,
@@ -343,7 +343,7 @@ fn an_older_router_and_unreachable_workers_are_unknown_not_wrong() {
             worker.foreign_requests,
         ) = (None, None, None);
     }
-    facts.configuration = facts::Configuration::default();
+    facts.configuration = facts::ConfigurationFacts::default();
     assert!(diagnose(&facts).is_good(true), "{:?}", found(&facts));
 }
 

@@ -15,14 +15,14 @@ pub enum Status {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct CheckVerdict {
     pub(super) status: Status,
     /// The observation, as a sentence without its full stop.
     pub(super) found: String,
     pub(super) action: Option<String>,
 }
 
-impl Verdict {
+impl CheckVerdict {
     pub(super) fn ok(found: impl Into<String>) -> Self {
         Self {
             status: Status::Ok,
@@ -80,8 +80,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn new(check: &'static str, worker: Option<String>, verdict: Verdict) -> Self {
-        let Verdict {
+    pub(super) fn new(check: &'static str, worker: Option<String>, verdict: CheckVerdict) -> Self {
+        let CheckVerdict {
             status,
             found,
             action,

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Options;
 use super::exchange::{PROMPTED, get};
 use super::exposition::samples;
-use super::facts::{Direct, Engine, Offset, Prompt, Shown, Worker};
+use super::facts::{CachedTokenReports, Direct, Engine, Offset, Prompt, WorkerFacts};
 use crate::bounded::{Fetched, fetch};
 use crate::drive::text::Words;
 use simulator::fleet::mix;
@@ -22,8 +22,8 @@ const WORDS: u64 = 500;
 /// turns have not shown that it caches prefixes.
 pub(super) async fn run(
     http: &reqwest::Client,
-    worker: &Worker,
-    shown: Option<Shown>,
+    worker: &WorkerFacts,
+    shown: Option<CachedTokenReports>,
     number: u64,
     options: &Options,
 ) -> Direct {
@@ -37,7 +37,7 @@ pub(super) async fn run(
         direct.unreachable = Some(error);
         return direct;
     }
-    if options.probes && worker.is_up() && !shown.is_some_and(Shown::caches_prefixes) {
+    if options.probes && worker.is_up() && !shown.is_some_and(CachedTokenReports::caches_prefixes) {
         let prompts = link.prompts(number).await;
         direct.prompts = Some(prompts.map_err(|error| error.to_string()));
         if let Ok((_, clock)) = link.get("/health").await {
@@ -49,7 +49,7 @@ pub(super) async fn run(
 
 struct Link<'a> {
     http: &'a reqwest::Client,
-    worker: &'a Worker,
+    worker: &'a WorkerFacts,
     key: Option<&'a str>,
 }
 

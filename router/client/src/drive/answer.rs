@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// Token counts reported by the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the prompt.
     pub prompt_tokens: u64,
     /// Tokens of the response.
@@ -33,7 +33,7 @@ pub struct Answer {
     /// Whether `[DONE]` was sent.
     pub done: bool,
     /// The engine's token counts, if it sent any.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// The first fault in the stream, if any.
     pub fault: Option<Fault>,
 }
@@ -48,22 +48,22 @@ pub enum Fault {
 }
 
 #[derive(Deserialize)]
-struct Chunk<'a> {
+struct ResponseChunk<'a> {
     #[serde(default, borrow)]
-    choices: Vec<Choice<'a>>,
+    choices: Vec<ChunkChoice<'a>>,
     usage: Option<UsageField>,
     error: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct ChunkChoice<'a> {
     #[serde(borrow)]
-    delta: Option<Delta<'a>>,
+    delta: Option<ChunkDelta<'a>>,
     finish_reason: Option<Cow<'a, str>>,
 }
 
 #[derive(Default, Deserialize)]
-struct Delta<'a> {
+struct ChunkDelta<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
     /// Reasoning counts as content: either kind ends the wait for the first token.
@@ -105,7 +105,7 @@ impl Answer {
             self.done = true;
             return;
         }
-        let Ok(chunk) = serde_json::from_slice::<Chunk<'_>>(data) else {
+        let Ok(chunk) = serde_json::from_slice::<ResponseChunk<'_>>(data) else {
             self.fault = Some(Fault::NotAChunk);
             return;
         };
@@ -114,7 +114,7 @@ impl Answer {
             self.fault = Some(Fault::Reported(message.unwrap_or("without a message").to_owned()));
         }
         if let Some(usage) = chunk.usage {
-            self.usage = Some(Usage {
+            self.usage = Some(TokenUsage {
                 prompt_tokens: usage.prompt_tokens,
                 completion_tokens: usage.completion_tokens,
                 cached_tokens: usage
@@ -173,7 +173,7 @@ mod tests {
             answer.push(right, ms(2));
             assert!(answer.is_complete(), "cut at {cut}");
             assert_eq!(answer.text, "grü\"ß 😀");
-            let usage = Usage {
+            let usage = TokenUsage {
                 prompt_tokens: 9,
                 completion_tokens: 2,
                 cached_tokens: Some(4),

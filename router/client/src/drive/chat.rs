@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::plan::Step;
+use super::plan::PlannedTurn;
 use super::text::{Words, first_words};
 use simulator::fleet::mix;
 
@@ -12,11 +12,11 @@ pub struct Chat {
     id: u64,
     block_size: u64,
     words: Words,
-    messages: Vec<Message>,
+    messages: Vec<ChatMessage>,
 }
 
 #[derive(Debug)]
-struct Message {
+struct ChatMessage {
     role: &'static str,
     text: String,
     /// Tokens, as counted by the trace.
@@ -36,14 +36,14 @@ impl Chat {
 
     /// Adds the turn's new text, after truncating to the turn's history: an agent that drops its reasoning sends back
     /// less than was said. History that is missing (a trace cut out of a longer one) is generated.
-    pub fn ask(&mut self, step: &Step) {
+    pub fn ask(&mut self, step: &PlannedTurn) {
         let kept = self.keep(step.history);
         let mut text = String::with_capacity(6 * step.input.saturating_sub(kept) as usize);
         for position in kept..step.input.max(kept + 1) {
             let (source, offset) = self.place(step, position);
             self.words.push(&mut text, source, offset);
         }
-        self.messages.push(Message {
+        self.messages.push(ChatMessage {
             role: "user",
             text,
             tokens: step.input.max(kept + 1) - kept,
@@ -51,7 +51,7 @@ impl Chat {
     }
 
     /// Adds the response. A failed response is replaced by generated text, so that the conversation keeps its length.
-    pub fn answer(&mut self, text: Option<String>, step: &Step) {
+    pub fn answer(&mut self, text: Option<String>, step: &PlannedTurn) {
         let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| {
             let mut text = String::new();
             (0..step.response).for_each(|offset| {
@@ -60,7 +60,7 @@ impl Chat {
             });
             text
         });
-        self.messages.push(Message {
+        self.messages.push(ChatMessage {
             role: "assistant",
             text,
             tokens: step.response,
@@ -68,7 +68,7 @@ impl Chat {
     }
 
     /// Returns the request body of the latest turn.
-    pub fn body(&self, model: &str, step: &Step) -> Bytes {
+    pub fn body(&self, model: &str, step: &PlannedTurn) -> Bytes {
         let length: usize = self.messages.iter().map(|message| message.text.len() + 48).sum();
         let mut body = String::with_capacity(length + model.len() + 192);
         body.push_str("{\"model\":");
@@ -107,7 +107,7 @@ impl Chat {
 
     /// Returns the source of the word at a position of the prompt, and its offset there: the block if it has an id,
     /// or the conversation.
-    fn place(&self, step: &Step, position: u64) -> (u64, u64) {
+    fn place(&self, step: &PlannedTurn, position: u64) -> (u64, u64) {
         let block = usize::try_from(position / self.block_size)
             .ok()
             .and_then(|at| step.blocks.get(at));
@@ -140,9 +140,9 @@ mod tests {
 
     use super::*;
 
-    fn step(history: u64, input: u64, response: u64, blocks: &[u64]) -> Step {
+    fn step(history: u64, input: u64, response: u64, blocks: &[u64]) -> PlannedTurn {
         let at = std::time::Duration::ZERO;
-        Step {
+        PlannedTurn {
             at,
             counted: true,
             history,
@@ -156,7 +156,7 @@ mod tests {
         Chat::new(id, 4, Words::new(1))
     }
 
-    fn messages(chat: &Chat, step: &Step) -> Vec<(String, String)> {
+    fn messages(chat: &Chat, step: &PlannedTurn) -> Vec<(String, String)> {
         let body: Value = serde_json::from_slice(&chat.body("m", step)).unwrap();
         let field = |message: &Value, name: &str| message[name].as_str().unwrap().to_owned();
         let list = body["messages"].as_array().unwrap();

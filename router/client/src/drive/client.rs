@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::answer::{Answer, Fault};
-use super::target::Target;
+use super::target::DriveTarget;
 use crate::bounded::{self, Limits, fetch, words};
 
 const SESSION: HeaderName = HeaderName::from_static("x-session-id");
@@ -25,7 +25,7 @@ const DETAIL_CHARS: usize = 300;
 
 /// The reason why a turn has no complete response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Failure {
+pub enum TurnFailure {
     /// The connection could not be established, or broke before the response began.
     Connection,
     /// The response was not complete within the timeout.
@@ -42,7 +42,7 @@ pub enum Failure {
     Unfinished,
 }
 
-impl Failure {
+impl TurnFailure {
     /// Returns the name used in reports.
     pub fn name(&self) -> String {
         match self {
@@ -68,7 +68,7 @@ pub struct Exchange {
     /// The response as received, complete or not. Its times count from the intended send time.
     pub answer: Answer,
     /// The failure, if any.
-    pub failure: Option<Failure>,
+    pub failure: Option<TurnFailure>,
     /// The error text of the failure.
     pub detail: Option<String>,
     /// Time from the intended send time to the end.
@@ -77,12 +77,12 @@ pub struct Exchange {
 
 /// An HTTP client with kept-alive connections.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct ChatClient {
     http: reqwest::Client,
     timeout: Duration,
 }
 
-impl Client {
+impl ChatClient {
     /// Returns a client with `timeout` per turn. Fails if the HTTP client cannot be built.
     pub fn new(timeout: Duration) -> Result<Self, reqwest::Error> {
         let http = bounded::client()
@@ -105,12 +105,12 @@ impl Client {
         let exchange = self.exchange(url, session, body, due, &mut answer, &mut detail);
         let result = tokio::time::timeout(self.timeout, exchange).await;
         let failure = match result {
-            Err(_) => Some(Failure::Timeout),
+            Err(_) => Some(TurnFailure::Timeout),
             Ok(Err(failure)) => Some(failure),
             Ok(Ok(())) => match &answer.fault {
-                Some(Fault::NotAChunk) => Some(Failure::Malformed),
-                Some(Fault::Reported(_)) => Some(Failure::Reported),
-                None => (!answer.is_complete()).then_some(Failure::Unfinished),
+                Some(Fault::NotAChunk) => Some(TurnFailure::Malformed),
+                Some(Fault::Reported(_)) => Some(TurnFailure::Reported),
+                None => (!answer.is_complete()).then_some(TurnFailure::Unfinished),
             },
         };
         if let Some(Fault::Reported(message)) = &answer.fault {
@@ -132,7 +132,7 @@ impl Client {
         due: Instant,
         answer: &mut Answer,
         detail: &mut Option<String>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TurnFailure> {
         let mut request = self.http.post(url.clone()).body(body);
         request = request.header(CONTENT_TYPE, "application/json");
         request = request.header(ACCEPT, "text/event-stream");
@@ -142,14 +142,14 @@ impl Client {
         let sent = request.send().await;
         let mut response = sent.map_err(|error| {
             *detail = Some(words(&error));
-            Failure::Connection
+            TurnFailure::Connection
         })?;
         let status = response.status().as_u16();
         if status != 200 {
             // The body is read so that the connection can be reused.
             let said = whole(response).await.ok();
             *detail = said.map(|said| String::from_utf8_lossy(&said).into_owned());
-            return Err(Failure::Status(status));
+            return Err(TurnFailure::Status(status));
         }
         let mut read = 0;
         loop {
@@ -158,21 +158,21 @@ impl Client {
                     read += bytes.len();
                     if read > MAX_STREAM_BYTES {
                         *detail = Some(format!("a response of more than {MAX_STREAM_BYTES} bytes"));
-                        return Err(Failure::Malformed);
+                        return Err(TurnFailure::Malformed);
                     }
                     answer.push(&bytes, due.elapsed());
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     *detail = Some(words(&error));
-                    return Err(Failure::Reset);
+                    return Err(TurnFailure::Reset);
                 }
             }
         }
     }
 
     /// Returns the first model that `target` lists. Fails if the target cannot be reached, or lists no model.
-    pub async fn first_model(&self, target: &Target) -> anyhow::Result<String> {
+    pub async fn first_model(&self, target: &DriveTarget) -> anyhow::Result<String> {
         #[derive(Deserialize)]
         struct List {
             data: Vec<Model>,

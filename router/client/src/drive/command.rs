@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::client::Client;
+use super::client::ChatClient;
 use super::plan::Plan;
-use super::report::{Report, TargetReport};
-use super::run::{Samples, Settings, replay};
+use super::report::{DriveReport, TargetReport};
+use super::run::{RunSettings, Samples, replay};
 use super::stats::{Run, cpu_time};
-use super::target::Target;
+use super::target::DriveTarget;
 use simulator::fleet::mix;
 use simulator::trace_source::{Trace, TraceSource, named};
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +39,7 @@ pub struct Args {
     /// Endpoint, without /v1; give it several times to compare. With several URLs, separated by commas, each turn
     /// goes to any of them, as behind a load balancer without session affinity.
     #[arg(long = "target", value_name = "[NAME=]URL[,URL]", required = true)]
-    targets: Vec<Target>,
+    targets: Vec<DriveTarget>,
     /// Speed-up over the trace's pace.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     speed: f64,
@@ -102,8 +102,8 @@ fn plan(args: &Args) -> anyhow::Result<Plan> {
     Ok(Plan::new(turns, block_tokens, args.speed, args.warmup_share))
 }
 
-async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
-    let client = Client::new(Duration::from_secs_f64(args.timeout))?;
+async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<DriveReport> {
+    let client = ChatClient::new(Duration::from_secs_f64(args.timeout))?;
     let mut settings = Vec::with_capacity(args.targets.len());
     for target in &args.targets {
         let model = match &args.model {
@@ -117,7 +117,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
         };
         let urls = target.urls("/v1/chat/completions")?;
         let concurrency_limit = args.concurrency_limit as usize;
-        settings.push(Settings {
+        settings.push(RunSettings {
             urls,
             model,
             session: !args.no_session,
@@ -134,7 +134,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
             bar.set_message(format!("{}, round {} of {}", target.name, round + 1, args.rounds));
             // Other words in every run: the same ones would hit the caches that the previous run filled.
             let seed = mix(args.seed ^ mix(u64::from(round) << 32 | at as u64));
-            let settings = Settings {
+            let settings = RunSettings {
                 seed,
                 ..settings[at].clone()
             };
@@ -158,7 +158,7 @@ async fn drive(args: &Args, plan: &Plan) -> anyhow::Result<Report> {
     let targets = args.targets.iter().zip(runs);
     // An interruption may have left no time for some.
     let targets = targets.filter(|(_, runs)| !runs.is_empty());
-    Ok(Report {
+    Ok(DriveReport {
         trace: args.trace.0.clone(),
         speed: args.speed,
         turns: plan.turns,

@@ -26,12 +26,12 @@ pub struct Script {
     /// Id of the conversation in the trace.
     pub id: u64,
     /// The conversation's turns, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlannedTurn>,
 }
 
 /// One turn of a conversation.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct PlannedTurn {
     /// Scheduled time of the turn, from the start of the replay.
     pub at: Duration,
     /// Whether the turn comes after the warm-up.
@@ -67,7 +67,7 @@ impl Plan {
             }
             let due_s = (turn.ts_s - origin_s) / speed;
             span = Duration::try_from_secs_f64(due_s).unwrap_or(Duration::MAX);
-            scripts[slot].steps.push(Step {
+            scripts[slot].steps.push(PlannedTurn {
                 at: span,
                 counted: at >= warmup,
                 history: turn.history_tokens.0,

@@ -6,14 +6,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::stats::{Run, percentile};
-use super::target::Target;
+use super::target::DriveTarget;
 
 /// Send lag in ms that timer resolution explains.
 const LATE_MS: f64 = 5.0;
 
 /// The replay's parameters and the results of each target.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DriveReport {
     /// The trace's file or generator.
     pub trace: String,
     /// Speed-up over the trace's pace.
@@ -49,7 +49,7 @@ pub struct TargetReport {
 
 impl TargetReport {
     /// Summarises the runs of one target.
-    pub fn new(target: &Target, rounds: Vec<Run>) -> Self {
+    pub fn new(target: &DriveTarget, rounds: Vec<Run>) -> Self {
         let all: Vec<_> = rounds.iter().map(Run::figures).collect();
         let mut median = Map::new();
         for (at, (name, _)) in all.first().into_iter().flatten().enumerate() {
@@ -71,7 +71,7 @@ impl TargetReport {
     }
 }
 
-impl Report {
+impl DriveReport {
     /// Returns whether every turn of every run was sent and completely answered.
     pub fn is_clean(&self) -> bool {
         let clean = |run: &Run| run.turns == self.turns && run.errors + run.incomplete == 0;
@@ -212,12 +212,12 @@ mod tests {
             (run.ttft_ms.count, run.ttft_ms.p95) = (9, p95);
             run
         };
-        let target = |name: &str| format!("{name}=http://h:1").parse::<Target>().unwrap();
+        let target = |name: &str| format!("{name}=http://h:1").parse::<DriveTarget>().unwrap();
         let targets = vec![
             TargetReport::new(&target("old"), vec![run(100.0), run(300.0), run(200.0)]),
             TargetReport::new(&target("new"), vec![run(90.0), run(100.0), run(900.0)]),
         ];
-        let report = Report {
+        let report = DriveReport {
             trace: "t".to_owned(),
             speed: 1.0,
             turns: 10,

@@ -10,10 +10,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::answer::Usage;
+use super::answer::TokenUsage;
 use super::chat::Chat;
-use super::client::{Client, Exchange, Failure};
-use super::plan::{Plan, Script, Step};
+use super::client::{ChatClient, Exchange, TurnFailure};
+use super::plan::{Plan, PlannedTurn, Script};
 use super::text::Words;
 use simulator::fleet::mix;
 
@@ -22,7 +22,7 @@ const AHEAD: Duration = Duration::from_millis(250);
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RunSettings {
     /// Chat completion URLs of the target. Each turn goes to one of them; with none, nothing is sent.
     pub urls: Vec<Url>,
     /// Model requested.
@@ -35,7 +35,7 @@ pub struct Settings {
     pub concurrency_limit: usize,
 }
 
-impl Settings {
+impl RunSettings {
     /// Returns the URL of a turn, the same in every round.
     fn url(&self, conversation: u64, turn: u64) -> Option<&Url> {
         let any = mix(mix(conversation) ^ turn) % self.urls.len().max(1) as u64;
@@ -45,7 +45,7 @@ impl Settings {
 
 /// The measurements of one turn.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub struct TurnSample {
     /// Whether the turn comes after the warm-up.
     pub counted: bool,
     /// Whether the turn waited for its predecessor's response.
@@ -59,9 +59,9 @@ pub struct Sample {
     /// Milliseconds between pieces of content.
     pub gaps_ms: Vec<f32>,
     /// The engine's token counts.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// The failure, if any.
-    pub failure: Option<Failure>,
+    pub failure: Option<TurnFailure>,
     /// The error text of the failure.
     pub detail: Option<String>,
 }
@@ -70,16 +70,16 @@ pub struct Sample {
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// One sample per ended turn, in the order of their ends.
-    pub turns: Vec<Sample>,
+    pub turns: Vec<TurnSample>,
     /// Turns delayed by the concurrency limit.
     pub limited: u64,
     /// Time from the first turn to the end of the run.
     pub wall: Duration,
 }
 
-struct Shared {
-    client: Client,
-    settings: Settings,
+struct RunContext {
+    client: ChatClient,
+    settings: RunSettings,
     block_size: u64,
     start: Instant,
     slots: Semaphore,
@@ -89,14 +89,14 @@ struct Shared {
 /// Replays `plan` and returns when every turn has ended, or when `stop` is ready, without the turns in flight. Calls
 /// `on_turn` as each one ends.
 pub async fn replay(
-    client: Client,
-    settings: Settings,
+    client: ChatClient,
+    settings: RunSettings,
     plan: &Plan,
-    mut on_turn: impl FnMut(&Sample),
+    mut on_turn: impl FnMut(&TurnSample),
     stop: impl Future<Output = ()>,
 ) -> Samples {
     let mut stop = std::pin::pin!(stop);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(RunContext {
         client,
         block_size: plan.block_size,
         start: Instant::now() + AHEAD,
@@ -146,7 +146,7 @@ pub async fn replay(
     }
 }
 
-async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sample>) {
+async fn converse(shared: Arc<RunContext>, script: Script, ended: mpsc::Sender<TurnSample>) {
     let mut chat = Chat::new(script.id, shared.block_size, Words::new(shared.settings.seed));
     let session = shared
         .settings
@@ -177,7 +177,7 @@ async fn converse(shared: Arc<Shared>, script: Script, ended: mpsc::Sender<Sampl
 }
 
 async fn send(
-    shared: &Shared,
+    shared: &RunContext,
     url: &Url,
     session: Option<&HeaderValue>,
     body: bytes::Bytes,
@@ -197,7 +197,7 @@ async fn send(
 }
 
 /// Returns the turn's measurements, and its text if complete: an incomplete response is not added to the history.
-fn sample(exchange: Exchange, step: &Step, held: bool, lag: Duration) -> (Sample, Option<String>) {
+fn sample(exchange: Exchange, step: &PlannedTurn, held: bool, lag: Duration) -> (TurnSample, Option<String>) {
     let Exchange {
         answer,
         failure,
@@ -205,7 +205,7 @@ fn sample(exchange: Exchange, step: &Step, held: bool, lag: Duration) -> (Sample
         took,
     } = exchange;
     let text = failure.is_none().then_some(answer.text);
-    let sample = Sample {
+    let sample = TurnSample {
         counted: step.counted,
         held,
         lag_ms: millis(lag),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::run::{Sample, Samples};
+use super::run::{Samples, TurnSample};
 
 /// A summary of a distribution. All zero if `count` is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -141,7 +141,7 @@ impl Run {
                 tells_cached |= run.add_usage(sample);
             }
         }
-        let good: Vec<&Sample> = samples
+        let good: Vec<&TurnSample> = samples
             .turns
             .iter()
             .filter(|turn| turn.counted && turn.failure.is_none())
@@ -163,7 +163,7 @@ impl Run {
     }
 
     /// Adds a response's counts. Returns whether it reported cached tokens.
-    fn add_usage(&mut self, sample: &Sample) -> bool {
+    fn add_usage(&mut self, sample: &TurnSample) -> bool {
         let Some(usage) = sample.usage else {
             self.without_usage += 1;
             return false;
@@ -227,17 +227,17 @@ pub fn cpu_time() -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::answer::Usage;
-    use super::super::client::Failure;
+    use super::super::answer::TokenUsage;
+    use super::super::client::TurnFailure;
     use super::*;
 
-    fn sample(ttft_ms: f64, failure: Option<Failure>) -> Sample {
-        let usage = Some(Usage {
+    fn sample(ttft_ms: f64, failure: Option<TurnFailure>) -> TurnSample {
+        let usage = Some(TokenUsage {
             prompt_tokens: 100,
             completion_tokens: 2,
             cached_tokens: Some(25),
         });
-        Sample {
+        TurnSample {
             counted: true,
             held: false,
             lag_ms: 0.0,
@@ -262,7 +262,7 @@ mod tests {
     fn missing_cached_tokens_count_as_zero_if_any_response_reports_them() {
         let silent = |cached_tokens| {
             let mut sample = sample(1.0, None);
-            sample.usage = sample.usage.map(|usage| Usage {
+            sample.usage = sample.usage.map(|usage| TokenUsage {
                 cached_tokens,
                 ..usage
             });
@@ -288,12 +288,12 @@ mod tests {
     fn a_failed_turn_misses_the_objective_and_has_no_time() {
         let mut turns = vec![
             sample(10.0, None),
-            sample(1.0, Some(Failure::Reset)),
+            sample(1.0, Some(TurnFailure::Reset)),
             sample(90.0, None),
         ];
-        turns.push(Sample {
+        turns.push(TurnSample {
             counted: false,
-            ..sample(1.0, Some(Failure::Status(503)))
+            ..sample(1.0, Some(TurnFailure::Status(503)))
         });
         let run = Run::of(
             &Samples {

@@ -7,7 +7,7 @@ use reqwest::Url;
 
 /// A named OpenAI-compatible service with one or several endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct DriveTarget {
     /// Name in the report; by default the URL's host and port.
     pub name: String,
     /// Base URLs, without `/v1` and a trailing slash; never empty. Each turn goes to any, as behind a load balancer.
@@ -21,7 +21,7 @@ pub struct Target {
 )]
 pub struct BadTarget(String);
 
-impl Target {
+impl DriveTarget {
     /// Returns the URL of `path`, which begins with a slash, for each base. Fails if they form no valid URL.
     pub fn urls(&self, path: &str) -> Result<Vec<Url>, <Url as FromStr>::Err> {
         self.bases
@@ -31,7 +31,7 @@ impl Target {
     }
 }
 
-impl FromStr for Target {
+impl FromStr for DriveTarget {
     type Err = BadTarget;
 
     fn from_str(text: &str) -> Result<Self, BadTarget> {
@@ -69,15 +69,15 @@ mod tests {
 
     #[test]
     fn a_target_is_a_url_with_or_without_a_name() {
-        let plain: Target = "http://h:1/v1/".parse().unwrap();
+        let plain: DriveTarget = "http://h:1/v1/".parse().unwrap();
         assert_eq!(
             (plain.name.as_str(), &plain.bases[..]),
             ("h:1", &["http://h:1".to_owned()][..])
         );
-        let named: Target = "tail=http://h:1/base".parse().unwrap();
+        let named: DriveTarget = "tail=http://h:1/base".parse().unwrap();
         assert_eq!(named.name, "tail");
         assert_eq!(named.urls("/v1/models").unwrap()[0].path(), "/base/v1/models");
-        let several: Target = "fleet=http://h:1/v1,http://h:2".parse().unwrap();
+        let several: DriveTarget = "fleet=http://h:1/v1,http://h:2".parse().unwrap();
         assert_eq!(several.bases, ["http://h:1", "http://h:2"]);
     }
 
@@ -93,7 +93,7 @@ mod tests {
             "tail=http://h:1,h:2",
             "http://h:1,",
         ] {
-            assert!(text.parse::<Target>().is_err(), "{text}");
+            assert!(text.parse::<DriveTarget>().is_err(), "{text}");
         }
     }
 }

@@ -20,9 +20,9 @@ use simulator::trace::{Captured, ClassId, Turn};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
-use super::client::{Client, Failure};
+use super::client::{ChatClient, TurnFailure};
 use super::plan::Plan;
-use super::run::{Samples, Settings, replay};
+use super::run::{RunSettings, Samples, replay};
 
 /// A scripted response.
 #[derive(Clone)]
@@ -152,15 +152,15 @@ fn plan(turns: &[(u64, u64, u64)]) -> Plan {
 
 async fn drive(endpoint: &Endpoint, plan: &Plan, timeout: Duration, concurrency_limit: usize) -> Samples {
     let settings = settings(endpoint, concurrency_limit);
-    let client = Client::new(timeout).unwrap();
+    let client = ChatClient::new(timeout).unwrap();
     replay(client, settings, plan, |_| (), std::future::pending()).await
 }
 
-fn settings(endpoint: &Endpoint, concurrency_limit: usize) -> Settings {
+fn settings(endpoint: &Endpoint, concurrency_limit: usize) -> RunSettings {
     let url = format!("http://{}/v1/chat/completions", endpoint.address)
         .parse()
         .unwrap();
-    Settings {
+    RunSettings {
         urls: vec![url],
         model: "m".to_owned(),
         session: true,
@@ -238,9 +238,9 @@ async fn a_held_turn_is_timed_from_its_predecessors_response() {
 #[tokio::test]
 async fn failures_are_distinguished() {
     for (reply, failure) in [
-        (Reply::Status(503), Failure::Status(503)),
-        (Reply::BreaksOff, Failure::Reset),
-        (Reply::ForgetsDone, Failure::Unfinished),
+        (Reply::Status(503), TurnFailure::Status(503)),
+        (Reply::BreaksOff, TurnFailure::Reset),
+        (Reply::ForgetsDone, TurnFailure::Unfinished),
     ] {
         let endpoint = endpoint(move |_| reply.clone()).await;
         let samples = drive(&endpoint, &plan(&[(1, 0, 5), (1, 7, 3)]), PATIENT, 9).await;
@@ -260,7 +260,7 @@ async fn a_response_longer_than_any_is_given_up() {
     let endpoint = endpoint(|_| Reply::Floods).await;
     let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), PATIENT, 9).await;
     let turn = &samples.turns[0];
-    assert_eq!(turn.failure, Some(Failure::Malformed));
+    assert_eq!(turn.failure, Some(TurnFailure::Malformed));
     assert_eq!(
         turn.detail.as_deref(),
         Some("a response of more than 67108864 bytes")
@@ -282,7 +282,7 @@ async fn a_stopped_replay_returns_the_turns_that_have_ended() {
     })
     .await;
     let ended = Notify::new();
-    let client = Client::new(PATIENT).unwrap();
+    let client = ChatClient::new(PATIENT).unwrap();
     let plan = plan(&[(1, 0, 5), (2, 0, 9)]);
     let stop = ended.notified();
     let samples = replay(
@@ -301,7 +301,7 @@ async fn a_stopped_replay_returns_the_turns_that_have_ended() {
 async fn a_missing_response_is_a_timeout() {
     let endpoint = endpoint(|_| Reply::Hangs).await;
     let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), Duration::from_millis(500), 9).await;
-    assert_eq!(samples.turns[0].failure, Some(Failure::Timeout));
+    assert_eq!(samples.turns[0].failure, Some(TurnFailure::Timeout));
 }
 
 #[tokio::test]
@@ -314,7 +314,7 @@ async fn a_refused_connection_is_a_connection_failure() {
         seen: Seen::default(),
     };
     let samples = drive(&endpoint, &plan(&[(1, 0, 5)]), PATIENT, 9).await;
-    assert_eq!(samples.turns[0].failure, Some(Failure::Connection));
+    assert_eq!(samples.turns[0].failure, Some(TurnFailure::Connection));
 }
 
 #[tokio::test]
@@ -332,7 +332,7 @@ async fn turns_delayed_by_the_concurrency_limit_are_counted() {
 async fn the_model_is_the_first_that_the_target_lists() {
     let endpoint = endpoint(|_| Reply::Says("unused")).await;
     let target = format!("http://{}", endpoint.address).parse().unwrap();
-    let client = Client::new(PATIENT).unwrap();
+    let client = ChatClient::new(PATIENT).unwrap();
     let error = client.first_model(&target).await.unwrap_err();
     assert!(format!("{error:#}").contains("expected value"), "{error:#}");
 }

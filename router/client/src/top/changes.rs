@@ -6,16 +6,16 @@ const CHANGES: usize = 5;
 
 /// A change, or refusals of the same operation by the same caller.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Change {
+pub(super) struct AuditedChange {
     pub(super) entry: Value,
     pub(super) count: u64,
 }
 
-pub(super) fn changes(entries: &[Value]) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::new();
+pub(super) fn changes(entries: &[Value]) -> Vec<AuditedChange> {
+    let mut changes: Vec<AuditedChange> = Vec::new();
     for entry in entries {
         let count = 1 + entry["left_out"].as_u64().unwrap_or(0);
-        let is_alike = |known: &&mut Change| {
+        let is_alike = |known: &&mut AuditedChange| {
             let same = |key: &str| known.entry[key] == entry[key];
             entry["outcome"] == "refused"
                 && same("outcome")
@@ -24,7 +24,7 @@ pub(super) fn changes(entries: &[Value]) -> Vec<Change> {
         };
         match changes.iter_mut().find(is_alike) {
             Some(known) => known.count += count,
-            None => changes.push(Change {
+            None => changes.push(AuditedChange {
                 entry: entry.clone(),
                 count,
             }),

@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
-use super::changes::Change;
+use super::changes::AuditedChange;
 use super::help;
 use super::look::Screen;
 
@@ -286,7 +286,7 @@ fn panel<'a>(
 }
 
 fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    let line = |Change { entry, count }: &Change| {
+    let line = |AuditedChange { entry, count }: &AuditedChange| {
         let who = text(&entry["who"]["name"]);
         let (what, of, why) = (
             text(&entry["action"]),

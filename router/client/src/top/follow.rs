@@ -19,11 +19,11 @@ use crate::ctl::client::Client;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A terminal in raw mode on its second screen. Dropping it restores the terminal.
-pub(super) struct Session {
+pub(super) struct TerminalSession {
     pub(super) terminal: DefaultTerminal,
 }
 
-impl Session {
+impl TerminalSession {
     pub(super) fn begin() -> io::Result<Self> {
         let begun = ratatui::try_init();
         if begun.is_err() {
@@ -34,7 +34,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for TerminalSession {
     fn drop(&mut self) {
         ratatui::restore();
     }

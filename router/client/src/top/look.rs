@@ -7,7 +7,7 @@ use policy::text::printable;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
-use super::changes::{Change, changes};
+use super::changes::{AuditedChange, changes};
 use crate::ctl::client::Client;
 use crate::ctl::{printable_json, workers};
 use crate::unix_ms;
@@ -30,7 +30,7 @@ pub(super) struct Screen {
     pub(super) objective: Value,
     /// Overload of the fleet; `null` without it.
     pub(super) overload: Value,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<AuditedChange>,
     /// Prefixes on the workers, the hottest first.
     pub(super) hottest: Vec<Hot>,
     /// The latest decisions with a late first token, newest first; `None` if the router keeps no decisions.
@@ -44,11 +44,11 @@ pub(super) struct Screen {
     /// Time for which the present poll has not been answered.
     pub(super) silent_for: Duration,
     pub(super) help: bool,
-    buckets: Option<Buckets>,
+    buckets: Option<BucketCounts>,
 }
 
 /// Cumulative number of turns by the upper bound of their bucket, in microseconds.
-type Buckets = BTreeMap<u64, f64>;
+type BucketCounts = BTreeMap<u64, f64>;
 
 impl Screen {
     pub(super) fn new(router: &str) -> Self {
@@ -116,10 +116,10 @@ impl Screen {
         }
     }
 
-    fn saw(&mut self, now: Buckets) {
+    fn saw(&mut self, now: BucketCounts) {
         // The first poll covers the time since the router's start.
         let before = self.buckets.take().unwrap_or_default();
-        let since: Buckets = now
+        let since: BucketCounts = now
             .iter()
             .map(|(bound, count)| {
                 (
@@ -204,8 +204,8 @@ fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
 }
 
 /// Parses all TTFT buckets of a metrics page, whatever their other labels. Bounds are in microseconds.
-fn buckets(page: &str) -> Buckets {
-    let mut buckets = Buckets::new();
+fn buckets(page: &str) -> BucketCounts {
+    let mut buckets = BucketCounts::new();
     for line in page.lines().filter(|line| line.starts_with(TTFT_BUCKET)) {
         let bound = line.split("le=\"").nth(1).and_then(|rest| rest.split('"').next());
         // An exemplar may follow the value.
@@ -224,7 +224,7 @@ fn buckets(page: &str) -> Buckets {
 
 /// Returns a percentile in milliseconds by linear interpolation within its bucket, or the last finite bound if it lies
 /// beyond.
-fn percentile(buckets: &Buckets, share: f64) -> Option<f64> {
+fn percentile(buckets: &BucketCounts, share: f64) -> Option<f64> {
     let all = buckets
         .last_key_value()
         .map(|(_, count)| *count)

@@ -35,12 +35,12 @@ pub(super) struct Srv {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) srv: Vec<Srv>,
-    pub(super) beside: BTreeMap<String, Addresses>,
+    pub(super) beside: BTreeMap<String, ResolvedAddresses>,
     pub(super) ttl: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Addresses {
+pub(super) struct ResolvedAddresses {
     pub(super) ips: Vec<IpAddr>,
     pub(super) ttl: Option<Duration>,
 }
@@ -76,13 +76,13 @@ impl Resolver {
     }
 
     /// Looks up the addresses of a host: IPv4, or IPv6 if there are none.
-    pub(super) async fn addresses(&self, host: &str) -> Result<Addresses, String> {
-        let four = Addresses::of(&self.ask(host, RecordType::A).await?, RecordType::A);
+    pub(super) async fn addresses(&self, host: &str) -> Result<ResolvedAddresses, String> {
+        let four = ResolvedAddresses::of(&self.ask(host, RecordType::A).await?, RecordType::A);
         if !four.ips.is_empty() {
             return Ok(four);
         }
         let six = self.ask(host, RecordType::AAAA).await?;
-        Ok(Addresses::of(&six, RecordType::AAAA))
+        Ok(ResolvedAddresses::of(&six, RecordType::AAAA))
     }
 
     async fn ask(&self, name: &str, kind: RecordType) -> Result<DnsResponse, String> {
@@ -151,12 +151,12 @@ impl Records {
                 beside.add(ip, record);
             }
         }
-        records.beside.values_mut().for_each(Addresses::tidy);
+        records.beside.values_mut().for_each(ResolvedAddresses::tidy);
         records
     }
 }
 
-impl Addresses {
+impl ResolvedAddresses {
     fn of(response: &DnsResponse, kind: RecordType) -> Self {
         let mut addresses = Self::default();
         for record in &response.answers {
@@ -211,7 +211,7 @@ mod tests {
         fn no_reply_is_too_strange_to_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..600), at in 0..600_usize) {
             let read = |reply: Vec<u8>| {
                 if let Ok(response) = DnsResponse::from_buffer(reply) {
-                    let _ = (Records::of(&response), Addresses::of(&response, RecordType::A));
+                    let _ = (Records::of(&response), ResolvedAddresses::of(&response, RecordType::A));
                 }
             };
             read(bytes.clone());

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use config::Port;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::objects::{Endpoint, Object, Rules, Spoken, is_tcp, number};
+use super::objects::{Object, Rules, SliceEndpoint, Spoken, is_tcp, number};
 
 impl Object for EndpointSlice {
     const RESOURCE: &'static str = "endpointslices.discovery.k8s.io";
 
-    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint> {
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<SliceEndpoint> {
         let staying = self.endpoints.iter().flatten().filter_map(|endpoint| {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
             // Terminating endpoints do not return.

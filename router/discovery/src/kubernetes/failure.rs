@@ -5,7 +5,7 @@ use tailroute_http::error::with_causes;
 
 use super::refusal::Refusal;
 
-pub(super) enum Failure {
+pub(super) enum WatchFailure {
     /// The server has discarded the version of the last event.
     Gone,
     Refused(&'static str, Refusal),
@@ -15,7 +15,7 @@ pub(super) enum Failure {
 const LIST: &str = "list";
 const WATCH: &str = "watch";
 
-impl Failure {
+impl WatchFailure {
     fn refused(verb: &'static str, refusal: Refusal) -> Self {
         match refusal {
             Refusal::Answered { code: 410, .. } => Self::Gone,

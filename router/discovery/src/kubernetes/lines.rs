@@ -21,7 +21,7 @@ const MAX_EVENT_VALUES: usize = 64 << 10;
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Forwards complete lines of a body until it ends, breaks or exceeds the deadline. A partial last line is dropped.
-pub(super) struct Lines {
+pub(super) struct LineBody {
     body: Incoming,
     partial: BytesMut,
     deadline: Pin<Box<Sleep>>,
@@ -29,7 +29,7 @@ pub(super) struct Lines {
     ended: Arc<AtomicBool>,
 }
 
-impl Lines {
+impl LineBody {
     pub(super) fn new(
         body: Incoming,
         deadline: Instant,
@@ -69,7 +69,7 @@ fn out_of_bounds(most: usize, of: &str) -> Refusal {
     Refusal::OutOfBounds(format!("an event of more than {most} {of}"))
 }
 
-impl Body for Lines {
+impl Body for LineBody {
     type Data = Bytes;
     type Error = BoxError;
 

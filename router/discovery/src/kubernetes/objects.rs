@@ -9,7 +9,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
-use crate::state::{Found, MAX_NAME, Named, shortened};
+use crate::state::{DiscoveredWorker, Found, MAX_NAME, shortened};
 
 pub(super) const PREFIX: &str = "worker.tailroute.io/";
 const PORT: &str = "port";
@@ -28,7 +28,7 @@ pub(super) trait Object:
 {
     const RESOURCE: &'static str;
 
-    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint>;
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<SliceEndpoint>;
 }
 
 /// Checks metadata that is stored or sent with the next watch. Returns the name.
@@ -62,7 +62,7 @@ pub(super) fn number(port: i32) -> Option<u16> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Endpoint {
+pub(super) struct SliceEndpoint {
     pub(super) name: String,
     /// Workers of the endpoint, one per rank, or the reason of a refusal.
     pub(super) workers: Result<Vec<config::Worker>, String>,
@@ -99,7 +99,7 @@ impl<'a> Rules<'a> {
         &self,
         mut spoken: Spoken<'_>,
         find: impl FnOnce(Option<&Port>) -> Result<u16, String>,
-    ) -> Endpoint {
+    ) -> SliceEndpoint {
         let said = spoken.says.remove(PORT);
         let port = said.map(|text| {
             Port::read(text.trim())
@@ -122,7 +122,7 @@ impl<'a> Rules<'a> {
             (Err(why), _) => Err(why.clone()),
             (_, Err(why)) => Err(why),
         };
-        Endpoint {
+        SliceEndpoint {
             rank: (address.is_ok_and(|address| address.is_ipv6()), text),
             name,
             workers: workers.map_err(|why| shortened(&why)),
@@ -183,8 +183,8 @@ pub(crate) fn address(text: &str) -> Result<IpAddr, String> {
 }
 
 /// Merges the workers of all objects. An endpoint in two slices is ready if it is in either. IPv4 takes precedence.
-pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found {
-    let mut by_name: BTreeMap<&str, (&Endpoint, bool)> = BTreeMap::new();
+pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a SliceEndpoint>) -> Found {
+    let mut by_name: BTreeMap<&str, (&SliceEndpoint, bool)> = BTreeMap::new();
     for endpoint in endpoints {
         let kept = by_name
             .entry(&endpoint.name)
@@ -201,7 +201,7 @@ pub(super) fn gather<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Found
             Ok(workers) => {
                 for spec in workers {
                     let (name, spec) = (spec.name.clone(), spec.clone());
-                    found.workers.insert(name, Named { spec, ready });
+                    found.workers.insert(name, DiscoveredWorker { spec, ready });
                 }
             }
             Err(why) => found.refused.push(name, why),

@@ -8,19 +8,19 @@ use k8s_openapi::api::core::v1::{ContainerPort, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-use super::objects::{Endpoint, Object, PREFIX, Rules, Spoken, annotated, is_tcp, number};
+use super::objects::{Object, PREFIX, Rules, SliceEndpoint, Spoken, annotated, is_tcp, number};
 
 /// The parts of a pod that describe a worker. The API's own type decodes every volume, probe and affinity as well.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pod {
     #[serde(default)]
     metadata: ObjectMeta,
-    spec: Option<Spec>,
-    status: Option<Status>,
+    spec: Option<PodSpec>,
+    status: Option<PodStatus>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Spec {
+struct PodSpec {
     containers: Option<Vec<Container>>,
 }
 
@@ -30,7 +30,7 @@ struct Container {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Status {
+struct PodStatus {
     phase: Option<String>,
     #[serde(rename = "podIP")]
     pod_ip: Option<String>,
@@ -69,7 +69,7 @@ impl kube::Resource for Pod {
 impl Object for Pod {
     const RESOURCE: &'static str = "pods";
 
-    fn endpoints(&self, rules: &Rules<'_>) -> Vec<Endpoint> {
+    fn endpoints(&self, rules: &Rules<'_>) -> Vec<SliceEndpoint> {
         let status = self.status.as_ref();
         let phase = status.and_then(|status| status.phase.as_deref());
         let ended = matches!(phase, Some("Succeeded" | "Failed"));

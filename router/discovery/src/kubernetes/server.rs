@@ -22,14 +22,14 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
 
-pub(super) struct Server {
+pub(super) struct ApiServer {
     pub(super) client: Client<Connector, Empty<Bytes>>,
     url: Uri,
     pub(super) token_file: Option<PathBuf>,
     pub(super) namespace: String,
 }
 
-impl Server {
+impl ApiServer {
     /// Reads the settings and files for a connection, without connecting.
     pub(super) fn new(settings: &config::Kubernetes) -> Result<Self, String> {
         let account = |file: &str| PathBuf::from(format!("{ACCOUNT}/{file}"));

@@ -20,12 +20,12 @@ use tailroute_http::error::with_causes;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::lines::{BoxError, Lines};
+use super::lines::{BoxError, LineBody};
 use super::objects::MAX_VERSION;
 use super::refusal::Refusal;
-use super::server::Server;
+use super::server::ApiServer;
 use super::values;
-use crate::source::Source;
+use crate::source::DiscoverySource;
 use crate::state::DiscoveryState;
 
 /// Time limit for a list's response, or the head of a watch's.
@@ -42,13 +42,13 @@ const MAX_PAGES: usize = 1_000;
 const MAX_STATUS_BYTES: usize = 64 << 10;
 
 #[derive(Clone)]
-pub(super) struct Transport(Arc<Shared>);
+pub(super) struct Transport(Arc<TransportState>);
 
-struct Shared {
+struct TransportState {
     settings: config::Kubernetes,
     state: Arc<DiscoveryState>,
     /// Server in use; `None` if URL and certificates must be read again.
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<ApiServer>>,
     pages: AtomicUsize,
     last_watch: Mutex<Option<Instant>>,
     watch_ended: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ struct Shared {
 
 impl Transport {
     pub(super) fn new(settings: &config::Kubernetes, state: &Arc<DiscoveryState>) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(TransportState {
             settings: settings.clone(),
             state: Arc::clone(state),
             server: Mutex::new(None),
@@ -83,12 +83,12 @@ impl Transport {
     }
 }
 
-type Answer = Response<Either<Full<Bytes>, Lines>>;
+type ApiResponse = Response<Either<Full<Bytes>, LineBody>>;
 
 impl Service<Request<Body>> for Transport {
-    type Response = Answer;
+    type Response = ApiResponse;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<ApiResponse, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -101,8 +101,8 @@ impl Service<Request<Body>> for Transport {
     }
 }
 
-impl Shared {
-    async fn answer(&self, uri: &Uri) -> Result<Answer, Refusal> {
+impl TransportState {
+    async fn answer(&self, uri: &Uri) -> Result<ApiResponse, Refusal> {
         let path = uri.path_and_query().map_or("", |path| path.as_str());
         let parameter = |name: &str| {
             let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    async fn list(&self, path: &str) -> Result<Answer, Refusal> {
+    async fn list(&self, path: &str) -> Result<ApiResponse, Refusal> {
         if self.pages.fetch_add(1, Ordering::Relaxed) >= MAX_PAGES {
             return Err(Refusal::OutOfBounds(super::TOO_MANY.to_owned()));
         }
@@ -134,7 +134,7 @@ impl Shared {
         Ok(Response::new(Either::Left(Full::new(text))))
     }
 
-    async fn watch(&self, path: &str) -> Result<Answer, Refusal> {
+    async fn watch(&self, path: &str) -> Result<ApiResponse, Refusal> {
         let last = *self.last_watch.lock();
         if let Some(last) = last {
             tokio::time::sleep_until(last + WATCH_INTERVAL).await;
@@ -142,12 +142,12 @@ impl Shared {
         *self.last_watch.lock() = Some(Instant::now());
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.send(path)).await;
         let answer = answer.unwrap_or_else(|_| Err(late()))?;
-        self.state.heard(Source::Kubernetes);
+        self.state.heard(DiscoverySource::Kubernetes);
         // Bookmarks show that the server is alive, but kube does not forward them.
         let state = Arc::clone(&self.state);
-        let heard = move || state.heard(Source::Kubernetes);
+        let heard = move || state.heard(DiscoverySource::Kubernetes);
         let end = Instant::now() + WATCH_TIMEOUT;
-        let lines = Lines::new(answer.into_body(), end, heard, Arc::clone(&self.watch_ended));
+        let lines = LineBody::new(answer.into_body(), end, heard, Arc::clone(&self.watch_ended));
         Ok(Response::new(Either::Right(lines)))
     }
 
@@ -163,30 +163,30 @@ impl Shared {
         }
         let code = answer.status().as_u16();
         let body = read(answer, MAX_STATUS_BYTES).await.unwrap_or_default();
-        let message = serde_json::from_slice::<Message>(&body)
+        let message = serde_json::from_slice::<StatusMessage>(&body)
             .unwrap_or_default()
             .message;
         Err(Refusal::Answered { code, message })
     }
 
-    async fn server(&self) -> Result<Server, String> {
+    async fn server(&self) -> Result<ApiServer, String> {
         let known = self.server.lock().take();
         if let Some(server) = known {
             return Ok(server);
         }
         let settings = self.settings.clone();
-        let made = tokio::task::spawn_blocking(move || Server::new(&settings)).await;
+        let made = tokio::task::spawn_blocking(move || ApiServer::new(&settings)).await;
         made.map_err(|error| error.to_string())?
     }
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Message {
+struct StatusMessage {
     message: String,
 }
 
-async fn request(server: &Server, path: &str) -> Result<Request<Empty<Bytes>>, Refusal> {
+async fn request(server: &ApiServer, path: &str) -> Result<Request<Empty<Bytes>>, Refusal> {
     let failed = |error: http::Error| Refusal::Unreachable(error.to_string());
     let uri = server.at(path).map_err(failed)?;
     let mut request = Request::get(uri).header(ACCEPT, "application/json");
@@ -196,7 +196,7 @@ async fn request(server: &Server, path: &str) -> Result<Request<Empty<Bytes>>, R
     request.body(Empty::new()).map_err(failed)
 }
 
-async fn token(server: &Server) -> Result<Option<HeaderValue>, Refusal> {
+async fn token(server: &ApiServer) -> Result<Option<HeaderValue>, Refusal> {
     let Some(path) = server.token_file.clone() else {
         return Ok(None);
     };

@@ -10,7 +10,7 @@ use tracing::warn;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::zmtp::{Connection, Role};
-use super::{Made, Stream, StreamError, parts};
+use super::{BatchAge, EventStream, EventStreamError, parts};
 
 /// Time limit for one message of a replay.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ impl Replay {
     }
 
     /// Returns the socket for requests; `None` without an endpoint or during a pause.
-    async fn dealer(&mut self, limit: usize) -> Result<Option<Connection>, StreamError> {
+    async fn dealer(&mut self, limit: usize) -> Result<Option<Connection>, EventStreamError> {
         if self.silent_until.is_some_and(|until| Instant::now() < until) {
             return Ok(None);
         }
@@ -54,9 +54,9 @@ impl Replay {
     }
 }
 
-impl Stream<'_> {
+impl EventStream<'_> {
     /// Requests everything from the last applied batch on. Without an answer the stream continues.
-    pub(super) async fn catch_up(&mut self) -> Result<(), StreamError> {
+    pub(super) async fn catch_up(&mut self) -> Result<(), EventStreamError> {
         match self.ask().await {
             Ok(()) => Ok(()),
             Err(error) if error.is_final() => Err(error),
@@ -74,7 +74,7 @@ impl Stream<'_> {
         }
     }
 
-    async fn ask(&mut self) -> Result<(), StreamError> {
+    async fn ask(&mut self) -> Result<(), EventStreamError> {
         // Twice at most: the second time from the beginning, if the first shows another process.
         for _ in 0..2 {
             // A socket that failed within an answer would deliver the rest to the next request, so it is not kept.
@@ -92,13 +92,13 @@ impl Stream<'_> {
     }
 
     /// Requests a replay. Returns whether it is complete.
-    async fn replay_from(&mut self, dealer: &mut Connection) -> Result<bool, StreamError> {
+    async fn replay_from(&mut self, dealer: &mut Connection) -> Result<bool, EventStreamError> {
         let from = self.sequence.resume_from();
         // A request from the last applied batch repairs a gap. Any other reads a history of unknown age.
         let made = if from < self.sequence.next() {
-            Made::Since
+            BatchAge::Since
         } else {
-            Made::Before
+            BatchAge::Before
         };
         dealer.send(&[&[], &from.to_be_bytes()]).await?;
         let (mut first, mut again) = (true, false);

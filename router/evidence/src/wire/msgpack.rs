@@ -5,7 +5,7 @@ use rmp::Marker;
 use rmp::decode::bytes::BytesReadError;
 use rmp::decode::{self, Bytes, NumValueReadError};
 
-use super::WireError;
+use super::BatchError;
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,24 +64,24 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    pub(super) fn peek(&self) -> Result<Type, WireError> {
-        let marker = self.rest.first().ok_or(WireError::Short(self.at()))?;
+    pub(super) fn peek(&self) -> Result<Type, BatchError> {
+        let marker = self.rest.first().ok_or(BatchError::Short(self.at()))?;
         Ok(Marker::from_u8(*marker).into())
     }
 
     /// Reads a nil. Returns false and reads nothing if the next value is another one.
-    pub(super) fn nil(&mut self) -> Result<bool, WireError> {
+    pub(super) fn nil(&mut self) -> Result<bool, BatchError> {
         let is_nil = self.peek()? == Type::Nil;
         self.take(usize::from(is_nil))?;
         Ok(is_nil)
     }
 
-    pub(super) fn integer(&mut self, field: &'static str) -> Result<i128, WireError> {
+    pub(super) fn integer(&mut self, field: &'static str) -> Result<i128, BatchError> {
         self.read(field, decode::read_int)
     }
 
     /// Reads the next value as a number; `None` if it is not one.
-    pub(super) fn number(&mut self) -> Result<Option<f64>, WireError> {
+    pub(super) fn number(&mut self) -> Result<Option<f64>, BatchError> {
         match self.peek()? {
             Type::Integer => Ok(Some(self.integer("")? as f64)),
             Type::Float => self.float().map(Some),
@@ -89,27 +89,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn array(&mut self, field: &'static str) -> Result<u32, WireError> {
+    pub(super) fn array(&mut self, field: &'static str) -> Result<u32, BatchError> {
         self.read(field, decode::read_array_len)
     }
 
     /// Reads a map's length in pairs.
-    pub(super) fn map(&mut self, field: &'static str) -> Result<u32, WireError> {
+    pub(super) fn map(&mut self, field: &'static str) -> Result<u32, BatchError> {
         self.read(field, decode::read_map_len)
     }
 
-    pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
+    pub(super) fn string(&mut self, field: &'static str) -> Result<&'a [u8], BatchError> {
         let length = self.read(field, decode::read_str_len)?;
         self.take(length as usize)
     }
 
-    pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {
+    pub(super) fn bytes(&mut self, field: &'static str) -> Result<&'a [u8], BatchError> {
         let length = self.read(field, decode::read_bin_len)?;
         self.take(length as usize)
     }
 
     /// Skips the next value at any depth. The remaining bytes bound the count of values still to skip.
-    pub(super) fn skip(&mut self) -> Result<(), WireError> {
+    pub(super) fn skip(&mut self) -> Result<(), BatchError> {
         let mut values: u64 = 1;
         while values > 0 {
             values -= 1;
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn float(&mut self) -> Result<f64, WireError> {
+    fn float(&mut self) -> Result<f64, BatchError> {
         match self.rest.first().map(|&marker| Marker::from_u8(marker)) {
             Some(Marker::F32) => self.read("", decode::read_f32).map(f64::from),
             _ => self.read("", decode::read_f64),
@@ -141,25 +141,25 @@ impl<'a> Reader<'a> {
         &mut self,
         field: &'static str,
         read: impl FnOnce(&mut Bytes<'a>) -> Result<T, E>,
-    ) -> Result<T, WireError> {
+    ) -> Result<T, BatchError> {
         let (at, mut bytes) = (self.at(), Bytes::new(self.rest));
         let value = read(&mut bytes).map_err(|error| match error.into() {
-            NumValueReadError::TypeMismatch(marker) => WireError::Type {
+            NumValueReadError::TypeMismatch(marker) => BatchError::Type {
                 field,
                 found: marker.into(),
                 at,
             },
-            _ => WireError::Short(at),
+            _ => BatchError::Short(at),
         })?;
         self.rest = bytes.remaining_slice();
         Ok(value)
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], BatchError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or(WireError::Short(self.at()))?;
+            .ok_or(BatchError::Short(self.at()))?;
         self.rest = rest;
         Ok(taken)
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn events(payload: &[u8]) -> Result<(Vec<Event>, Option<u32>), WireError> {
+fn events(payload: &[u8]) -> Result<(Vec<Event>, Option<u32>), BatchError> {
     let mut events = Vec::new();
     let batch = decode(payload, |event| events.push(event))?;
     Ok((events, batch.rank))
@@ -201,7 +201,7 @@ fn a_batch_with_too_many_hashes_is_rejected() {
     let field = "block_hashes";
     assert_eq!(
         batch(&[MAX_HASHES, MAX_HASHES, 1]),
-        Err(WireError::TooMany { field, count })
+        Err(BatchError::TooMany { field, count })
     );
 }
 
@@ -219,7 +219,7 @@ fn unreadable_values_are_reported_by_field() {
     );
     // A declared length without content allocates nothing.
     let huge = [0x92, 0xc0, 0x91, 0x92, 0xa1, b'x', 0xdd, 0xff, 0xff, 0xff, 0xff];
-    assert_eq!(events(&huge), Err(WireError::Short(11)));
+    assert_eq!(events(&huge), Err(BatchError::Short(11)));
 }
 
 proptest! {

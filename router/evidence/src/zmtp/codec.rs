@@ -145,13 +145,13 @@ pub struct Decoder {
     max_message_bytes: usize,
     /// Received part of the next frame's flags and length.
     head: Vec<u8>,
-    body: Option<Body>,
+    body: Option<FrameBody>,
     frames: Vec<Bytes>,
     frame_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Body {
+struct FrameBody {
     flags: u8,
     length: usize,
     arrived: Vec<u8>,
@@ -189,7 +189,7 @@ impl Decoder {
                 };
                 let length = self.admit(flags, length)?;
                 let arrived = Vec::with_capacity(length.min(FIRST_BODY_BYTES));
-                self.body = Some(Body {
+                self.body = Some(FrameBody {
                     flags,
                     length,
                     arrived,
@@ -253,7 +253,7 @@ impl Decoder {
     }
 }
 
-impl Body {
+impl FrameBody {
     /// Consumes bytes of the frame. Returns whether it is complete.
     fn fill(&mut self, input: &mut impl Buf) -> bool {
         while self.arrived.len() < self.length && input.has_remaining() {

@@ -9,12 +9,12 @@ const MEMORY: Millis = Millis(60_000.0);
 
 /// The last failed requests, identified by their prompt and client.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sources {
+pub(super) struct FailedRequests {
     /// Failed requests with their times, the newest last.
     failed: Vec<(u64, Millis)>,
 }
 
-impl Sources {
+impl FailedRequests {
     /// Records a failed request. Returns whether it is new.
     pub(super) fn add(&mut self, now: Millis, source: u64) -> bool {
         let known = self.has(now, source);

@@ -23,8 +23,8 @@ fn config() -> config::Config {
     config::load_file(None, BTreeMap::new(), overrides).unwrap()
 }
 
-fn facts() -> Facts {
-    Facts::new(&config().workers[0], Millis::ZERO)
+fn facts() -> EngineFacts {
+    EngineFacts::new(&config().workers[0], Millis::ZERO)
 }
 
 fn listed(names: &[&str]) -> Listed {
@@ -298,7 +298,7 @@ fn a_change_of_the_list_names_what_was_added_and_removed() {
 fn configured_models_are_not_changed_by_a_list() {
     let mut spec = config().workers[0].clone();
     spec.models = vec!["z".to_owned(), "m".to_owned()];
-    let facts = Facts::new(&spec, AT);
+    let facts = EngineFacts::new(&spec, AT);
     facts.learn_models(AT, with_adapter());
     let serves = ["z", "m", "a", "m:a", "m:b"].map(|model| facts.serves(model));
     assert_eq!(
@@ -314,7 +314,7 @@ fn a_sleeping_worker_is_eligible_only_if_no_other_ready_one_is() {
     let workers = fleet.workers();
     assert_eq!(
         workers[0].facts.learn_sleep(AT, true, FactSource::Metrics),
-        Change::Changed
+        FactChange::Changed
     );
     assert_eq!(eligible(&fleet, "m", Refuse), [1]);
     for _ in 0..3 {
@@ -323,7 +323,7 @@ fn a_sleeping_worker_is_eligible_only_if_no_other_ready_one_is() {
     assert_eq!(eligible(&fleet, "m", Refuse), [0, 1], "no awake one is ready");
     assert_eq!(
         workers[0].facts.learn_sleep(AT, false, FactSource::Metrics),
-        Change::Changed
+        FactChange::Changed
     );
     assert!(!workers[0].facts.is_asleep());
     workers[0].facts.learn_sleep(AT, true, FactSource::Probed);
@@ -344,10 +344,10 @@ fn a_dialect_that_differs_only_in_what_it_carries_has_changed() {
     let facts = facts();
     let of = |document: &str| -> Arc<dyn Dialect> { Arc::new(Tailroute::of(document.as_bytes()).unwrap()) };
     let learn = |document| facts.learn_dialect(AT, of(document), FactSource::Probed);
-    assert_eq!(learn(r#"{"dialect":"tailroute"}"#), Change::First);
-    assert_eq!(learn(r#"{"dialect":"tailroute"}"#), Change::Same);
+    assert_eq!(learn(r#"{"dialect":"tailroute"}"#), FactChange::First);
+    assert_eq!(learn(r#"{"dialect":"tailroute"}"#), FactChange::Same);
     assert_eq!(
         learn(r#"{"dialect":"tailroute","objective":false}"#),
-        Change::Changed
+        FactChange::Changed
     );
 }

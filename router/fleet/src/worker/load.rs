@@ -9,7 +9,7 @@ use super::Worker;
 
 /// Turns sent to a worker, and their predicted cost.
 #[derive(Debug)]
-pub struct Load {
+pub struct WorkerLoad {
     /// Prefill work of requests without a first token so far.
     pub pending: PendingWork,
     /// Utilisation ρ.
@@ -66,7 +66,7 @@ impl Worker {
     }
 
     /// Reads the load under its lock.
-    pub fn with_load<T>(&self, read: impl FnOnce(&Load) -> T) -> T {
+    pub fn with_load<T>(&self, read: impl FnOnce(&WorkerLoad) -> T) -> T {
         read(&self.load.lock())
     }
 

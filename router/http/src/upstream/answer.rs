@@ -13,9 +13,9 @@ use hyper::body::Incoming;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::decoder::{Decoder, Framing};
+use super::decoder::{BodyDecoder, BodyFraming};
 use super::{Origin, SCRATCH, invalid};
-use crate::body::{BodyError, Piece, Pieces, PolledFrame, poll_piece_of};
+use crate::body::{BodyError, BodyPiece, Pieces, PolledFrame, poll_piece_of};
 
 /// Reads up to this size are decoded into a thread-local buffer: copying an exact size out of it takes one
 /// allocation, a vector with spare capacity would take two.
@@ -27,7 +27,7 @@ thread_local! {
 
 /// The body of a response. Dropping it before its end closes the connection.
 #[derive(Debug)]
-pub struct Answer(Inner);
+pub struct ResponseBody(Inner);
 
 #[derive(Debug)]
 enum Inner {
@@ -40,31 +40,31 @@ struct Own {
     origin: Arc<Origin>,
     /// Connection; `None` once the body has ended or failed.
     stream: Option<TcpStream>,
-    decoder: Decoder,
+    decoder: BodyDecoder,
     reusable: bool,
     /// Bytes of the body that were read together with the head.
     rest: Bytes,
     trailers: Option<HeaderMap>,
 }
 
-impl From<Incoming> for Answer {
+impl From<Incoming> for ResponseBody {
     fn from(incoming: Incoming) -> Self {
         Self(Inner::Hyper(incoming))
     }
 }
 
-impl Answer {
+impl ResponseBody {
     pub(super) fn new(
         origin: Arc<Origin>,
         stream: TcpStream,
-        framing: Framing,
+        framing: BodyFraming,
         reusable: bool,
         rest: Bytes,
     ) -> Self {
         let mut own = Own {
             origin,
             stream: Some(stream),
-            decoder: Decoder::new(framing),
+            decoder: BodyDecoder::new(framing),
             reusable,
             rest,
             trailers: None,
@@ -154,20 +154,20 @@ impl Own {
         self.poll_given(data.map_ok(|data| data.map(Frame::data)))
     }
 
-    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece> {
         let before = out.len();
         let added = self.poll_wire(cx, |own, wire| {
             own.take(wire, out)?;
             Ok((out.len() > before).then_some(()))
         });
         let given = match added {
-            Poll::Ready(Ok(Some(()))) if !self.is_over() => return Poll::Ready(Piece::Added),
+            Poll::Ready(Ok(Some(()))) if !self.is_over() => return Poll::Ready(BodyPiece::Added),
             added => {
                 added.map_ok(|added| added.map(|()| Frame::data(Bytes::copy_from_slice(&out[before..]))))
             }
         };
         out.truncate(before);
-        self.poll_given(given).map(Piece::Frame)
+        self.poll_given(given).map(BodyPiece::Frame)
     }
 
     /// Returns the frame that was read, or the trailers after the last one.
@@ -187,8 +187,8 @@ impl Own {
     }
 }
 
-impl Pieces for Answer {
-    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+impl Pieces for ResponseBody {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece> {
         match &mut self.0 {
             Inner::Hyper(incoming) => poll_piece_of(incoming, cx, out),
             Inner::Own(own) => own.poll_piece(cx, out),
@@ -196,7 +196,7 @@ impl Pieces for Answer {
     }
 }
 
-impl Body for Answer {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = BodyError;
 

@@ -17,31 +17,31 @@ use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tower_service::Service as _;
 
-use super::line::{Line, Lines};
+use super::line::{WireConnector, WriteState};
 use super::outgoing::{self, Handed};
-use super::{Error, MAX_HEAD_BYTES, MAX_IDLE, POOL_IDLE, Reply, head, invalid};
+use super::{Error, MAX_HEAD_BYTES, MAX_IDLE, POOL_IDLE, PendingResponse, head, invalid};
 use crate::body::{self, Body};
 use crate::tls::Connector;
 
 /// Connections to workers, with TLS where the URL is `https`.
 #[derive(Clone)]
 #[expect(clippy::disallowed_types, reason = "requests pass `outgoing` here")]
-pub struct Client {
-    pooled: legacy::Client<Lines, Handed>,
-    lines: Lines,
+pub struct UpstreamClient {
+    pooled: legacy::Client<WireConnector, Handed>,
+    connector: WireConnector,
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for UpstreamClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
+        f.write_str("UpstreamClient")
     }
 }
 
-impl Client {
+impl UpstreamClient {
     /// Returns a client without connections. `timer` decides when idle connections are closed.
     #[expect(clippy::disallowed_types, reason = "requests pass `outgoing` here")]
     pub fn new(connector: Connector, timer: impl Timer + Clone + Send + Sync + 'static) -> Self {
-        let lines = Lines(connector);
+        let connector = WireConnector(connector);
         Self {
             pooled: legacy::Client::builder(TokioExecutor::new())
                 .pool_timer(timer)
@@ -49,8 +49,8 @@ impl Client {
                 .pool_idle_timeout(POOL_IDLE)
                 .pool_max_idle_per_host(MAX_IDLE)
                 .http1_max_buf_size(MAX_HEAD_BYTES)
-                .build(lines.clone()),
-            lines,
+                .build(connector.clone()),
+            connector,
         }
     }
 
@@ -66,10 +66,10 @@ impl Client {
         let pending = self.pooled.request(request);
         async move {
             let mut response = pending.await?;
-            let line = response.extensions_mut().remove::<Line>();
+            let line = response.extensions_mut().remove::<WriteState>();
             let is_written = is_whole.load(Ordering::Acquire) && !line.is_none_or(|line| line.is_writing());
             let vetted = match response.status() {
-                StatusCode::SWITCHING_PROTOCOLS => Err(head::Unreadable::Switched),
+                StatusCode::SWITCHING_PROTOCOLS => Err(head::HeadError::Switched),
                 _ => head::vetted(&mut response),
             };
             if !is_written || !matches!(vetted, Ok(head::IsPlain(true))) {
@@ -87,9 +87,11 @@ impl Client {
 
     /// Sends a request whose body is in memory. Dropping the reply closes the connection.
     #[must_use]
-    pub fn reply(&self, request: Request<Bytes>) -> Reply {
+    pub fn reply(&self, request: Request<Bytes>) -> PendingResponse {
         let sent = self.send(request.map(body::full));
-        Reply(Box::pin(async move { Ok(sent.await?.map(super::Answer::from)) }))
+        PendingResponse(Box::pin(
+            async move { Ok(sent.await?.map(super::ResponseBody::from)) },
+        ))
     }
 
     /// Asks a worker to switch to `protocol`, on a connection that carries no other request.
@@ -98,12 +100,12 @@ impl Client {
         mut head: Request<()>,
         protocol: HeaderValue,
     ) -> Result<Response<Incoming>, Error> {
-        let mut lines = self.lines.clone();
+        let mut connector = self.connector.clone();
         let refused = |error| Error::Connect(io::Error::other(error));
-        std::future::poll_fn(|cx| lines.poll_ready(cx))
+        std::future::poll_fn(|cx| connector.poll_ready(cx))
             .await
             .map_err(refused)?;
-        let wire = lines.call(head.uri().clone()).await.map_err(refused)?;
+        let wire = connector.call(head.uri().clone()).await.map_err(refused)?;
         outgoing::upgrading(&mut head, protocol);
         let lost = |error: hyper::Error| Error::Lost(io::Error::other(error));
         #[expect(clippy::disallowed_methods, reason = "the request passed `outgoing`")]

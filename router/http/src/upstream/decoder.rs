@@ -12,7 +12,7 @@ const MAX_TRAILER_FIELDS: usize = 64;
 
 /// Framing of a body, which determines its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// The body has this number of bytes.
     Length(u64),
     Chunked,
@@ -20,7 +20,7 @@ pub(super) enum Framing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BodyDecoderState {
     Length(u64),
     UntilClose,
     /// In a chunk's size, so far this one; the flag says whether it has a digit yet.
@@ -39,22 +39,22 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid chunked body")]
-pub(super) struct Malformed;
+pub(super) struct MalformedChunk;
 
 #[derive(Debug)]
-pub(super) struct Decoder {
-    state: State,
+pub(super) struct BodyDecoder {
+    state: BodyDecoderState,
     extensions: usize,
     trailers: Vec<u8>,
 }
 
-impl Decoder {
-    pub(super) fn new(framing: Framing) -> Self {
+impl BodyDecoder {
+    pub(super) fn new(framing: BodyFraming) -> Self {
         let state = match framing {
-            Framing::Length(0) => State::Done,
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Size(0, false),
-            Framing::UntilClose => State::UntilClose,
+            BodyFraming::Length(0) => BodyDecoderState::Done,
+            BodyFraming::Length(length) => BodyDecoderState::Length(length),
+            BodyFraming::Chunked => BodyDecoderState::Size(0, false),
+            BodyFraming::UntilClose => BodyDecoderState::UntilClose,
         };
         Self {
             state,
@@ -64,13 +64,13 @@ impl Decoder {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == BodyDecoderState::Done
     }
 
     /// Handles the end of the connection. Returns whether the body is complete.
     pub(super) fn close(&mut self) -> bool {
-        if self.state == State::UntilClose {
-            self.state = State::Done;
+        if self.state == BodyDecoderState::UntilClose {
+            self.state = BodyDecoderState::Done;
         }
         self.is_done()
     }
@@ -78,48 +78,48 @@ impl Decoder {
     /// Returns the number of bytes still to come, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self.state {
-            State::Length(left) => Some(left),
-            State::Done => Some(0),
+            BodyDecoderState::Length(left) => Some(left),
+            BodyDecoderState::Done => Some(0),
             _ => None,
         }
     }
 
     /// Decodes bytes and appends the body data to `out`. Returns how many were consumed: all, unless the body ends
     /// before. Fails if the chunked coding is violated.
-    pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
+    pub(super) fn take(&mut self, wire: &[u8], out: &mut Vec<u8>) -> Result<usize, MalformedChunk> {
         let mut at = 0;
         while at < wire.len() {
             self.state = match self.state {
-                State::Done => break,
-                State::Length(left) => match copy(left, &wire[at..], out, &mut at) {
-                    0 => State::Done,
-                    left => State::Length(left),
+                BodyDecoderState::Done => break,
+                BodyDecoderState::Length(left) => match copy(left, &wire[at..], out, &mut at) {
+                    0 => BodyDecoderState::Done,
+                    left => BodyDecoderState::Length(left),
                 },
-                State::UntilClose => {
+                BodyDecoderState::UntilClose => {
                     out.extend_from_slice(&wire[at..]);
                     at = wire.len();
-                    State::UntilClose
+                    BodyDecoderState::UntilClose
                 }
-                State::Data(left) => match copy(left, &wire[at..], out, &mut at) {
-                    0 => State::DataEnd,
-                    left => State::Data(left),
+                BodyDecoderState::Data(left) => match copy(left, &wire[at..], out, &mut at) {
+                    0 => BodyDecoderState::DataEnd,
+                    left => BodyDecoderState::Data(left),
                 },
-                State::Trailers => {
+                BodyDecoderState::Trailers => {
                     at += 1;
                     self.trailer(wire[at - 1])?
                 }
                 // The common case: a token's chunk has no extensions and comes in one piece.
-                State::Size(0, false) if let Some((size, length)) = whole_size(&wire[at..]) => {
+                BodyDecoderState::Size(0, false) if let Some((size, length)) = whole_size(&wire[at..]) => {
                     at += length;
                     if size == 0 {
-                        State::Trailers
+                        BodyDecoderState::Trailers
                     } else {
-                        State::Data(size)
+                        BodyDecoderState::Data(size)
                     }
                 }
-                State::DataEnd if wire[at..].starts_with(b"\r\n") => {
+                BodyDecoderState::DataEnd if wire[at..].starts_with(b"\r\n") => {
                     at += 2;
-                    State::Size(0, false)
+                    BodyDecoderState::Size(0, false)
                 }
                 state => {
                     at += 1;
@@ -131,37 +131,43 @@ impl Decoder {
     }
 
     /// Consumes one byte between the data of two chunks.
-    fn line(&mut self, state: State, byte: u8) -> Result<State, Malformed> {
+    fn line(&mut self, state: BodyDecoderState, byte: u8) -> Result<BodyDecoderState, MalformedChunk> {
         Ok(match (state, byte) {
-            (State::Size(size, _), digit) if digit.is_ascii_hexdigit() => {
-                let digit = char::from(digit).to_digit(16).ok_or(Malformed)?;
-                let size = size.checked_mul(16).ok_or(Malformed)?;
-                State::Size(size | u64::from(digit), true)
+            (BodyDecoderState::Size(size, _), digit) if digit.is_ascii_hexdigit() => {
+                let digit = char::from(digit).to_digit(16).ok_or(MalformedChunk)?;
+                let size = size.checked_mul(16).ok_or(MalformedChunk)?;
+                BodyDecoderState::Size(size | u64::from(digit), true)
             }
-            (State::Size(size, true) | State::Extension(size), b'\r') => State::SizeEnd(size),
-            (State::Size(size, true), b';' | b' ' | b'\t') => State::Extension(size),
-            (State::Extension(size), byte) if byte != b'\n' => {
+            (BodyDecoderState::Size(size, true) | BodyDecoderState::Extension(size), b'\r') => {
+                BodyDecoderState::SizeEnd(size)
+            }
+            (BodyDecoderState::Size(size, true), b';' | b' ' | b'\t') => BodyDecoderState::Extension(size),
+            (BodyDecoderState::Extension(size), byte) if byte != b'\n' => {
                 self.extensions += 1;
                 if self.extensions > MAX_EXTENSIONS {
-                    return Err(Malformed);
+                    return Err(MalformedChunk);
                 }
-                State::Extension(size)
+                BodyDecoderState::Extension(size)
             }
-            (State::SizeEnd(0), b'\n') => State::Trailers,
-            (State::SizeEnd(size), b'\n') => State::Data(size),
-            (State::DataEnd, b'\r') => State::DataEnded,
-            (State::DataEnded, b'\n') => State::Size(0, false),
-            _ => return Err(Malformed),
+            (BodyDecoderState::SizeEnd(0), b'\n') => BodyDecoderState::Trailers,
+            (BodyDecoderState::SizeEnd(size), b'\n') => BodyDecoderState::Data(size),
+            (BodyDecoderState::DataEnd, b'\r') => BodyDecoderState::DataEnded,
+            (BodyDecoderState::DataEnded, b'\n') => BodyDecoderState::Size(0, false),
+            _ => return Err(MalformedChunk),
         })
     }
 
-    fn trailer(&mut self, byte: u8) -> Result<State, Malformed> {
+    fn trailer(&mut self, byte: u8) -> Result<BodyDecoderState, MalformedChunk> {
         self.trailers.push(byte);
         if self.trailers.len() > MAX_TRAILERS {
-            return Err(Malformed);
+            return Err(MalformedChunk);
         }
         let ended = self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n");
-        Ok(if ended { State::Done } else { State::Trailers })
+        Ok(if ended {
+            BodyDecoderState::Done
+        } else {
+            BodyDecoderState::Trailers
+        })
     }
 
     /// Takes the trailers of a complete body, if there are any that parse.
@@ -212,8 +218,8 @@ mod tests {
     use super::*;
 
     /// Decodes a body from pieces. Returns the body, the bytes after it and whether it is complete.
-    fn read(framing: Framing, pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), Malformed> {
-        let mut decoder = Decoder::new(framing);
+    fn read(framing: BodyFraming, pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, bool), MalformedChunk> {
+        let mut decoder = BodyDecoder::new(framing);
         let (mut body, mut behind) = (Vec::new(), Vec::new());
         for piece in pieces {
             let taken = decoder.take(piece, &mut body)?;
@@ -238,20 +244,20 @@ mod tests {
             "5\r\rhello",
         ] {
             assert_eq!(
-                read(Framing::Chunked, &[wire.as_bytes()]),
-                Err(Malformed),
+                read(BodyFraming::Chunked, &[wire.as_bytes()]),
+                Err(MalformedChunk),
                 "{wire:?}"
             );
         }
         let endless = [b"5;".as_slice(), &[b'x'; MAX_EXTENSIONS + 1]].concat();
-        assert_eq!(read(Framing::Chunked, &[&endless]), Err(Malformed));
+        assert_eq!(read(BodyFraming::Chunked, &[&endless]), Err(MalformedChunk));
         let endless = [b"0\r\nx: ".as_slice(), &[b'x'; MAX_TRAILERS + 1]].concat();
-        assert_eq!(read(Framing::Chunked, &[&endless]), Err(Malformed));
+        assert_eq!(read(BodyFraming::Chunked, &[&endless]), Err(MalformedChunk));
     }
 
     #[test]
     fn trailers_are_parsed_and_later_bytes_are_not_consumed() {
-        let mut decoder = Decoder::new(Framing::Chunked);
+        let mut decoder = BodyDecoder::new(BodyFraming::Chunked);
         let wire = b"3;a=b\r\nabc\r\n0\r\nX-One: 1\r\nx-two: 2\r\n\r\nHTTP/1.1";
         let mut body = Vec::new();
         let taken = decoder.take(wire, &mut body).unwrap();
@@ -268,10 +274,10 @@ mod tests {
 
     #[test]
     fn only_a_body_delimited_by_the_connections_end_is_complete_there() {
-        let mut decoder = Decoder::new(Framing::UntilClose);
+        let mut decoder = BodyDecoder::new(BodyFraming::UntilClose);
         assert!(!decoder.is_done() && decoder.close());
-        for framing in [Framing::Length(1), Framing::Chunked] {
-            assert!(!Decoder::new(framing).close());
+        for framing in [BodyFraming::Length(1), BodyFraming::Chunked] {
+            assert!(!BodyDecoder::new(framing).close());
         }
     }
 
@@ -296,11 +302,11 @@ mod tests {
             at.extend([0, wire.len()]);
             at.sort_unstable();
             let pieces: Vec<&[u8]> = at.windows(2).map(|pair| &wire[pair[0]..pair[1]]).collect();
-            prop_assert_eq!(read(Framing::Chunked, &pieces).unwrap(), (body.clone(), b"behind".to_vec(), true));
+            prop_assert_eq!(read(BodyFraming::Chunked, &pieces).unwrap(), (body.clone(), b"behind".to_vec(), true));
 
             let plain = [&body[..], b"behind"].concat();
             let pieces: Vec<&[u8]> = plain.chunks(7).collect();
-            let length = Framing::Length(body.len() as u64);
+            let length = BodyFraming::Length(body.len() as u64);
             prop_assert_eq!(read(length, &pieces).unwrap(), (body, b"behind".to_vec(), true));
         }
     }

@@ -10,9 +10,9 @@ use http::{Response, Version};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::answer::Answer;
-use super::decoder::Framing;
-use super::head::{Head, Reading};
+use super::answer::ResponseBody;
+use super::decoder::BodyFraming;
+use super::head::{Reading, ResponseHead};
 use super::{Origin, SCRATCH, invalid};
 
 /// Failure of an exchange, which brought no response.
@@ -22,7 +22,7 @@ pub(super) struct Failed {
     pub(super) error: io::Error,
 }
 
-struct Exchange<'a> {
+struct UpstreamExchange<'a> {
     stream: &'a mut TcpStream,
     head: &'a [u8],
     body: &'a [u8],
@@ -38,8 +38,8 @@ pub(super) async fn exchange(
     head: &[u8],
     body: &Bytes,
     is_head: bool,
-) -> Result<Response<Answer>, Failed> {
-    let mut exchange = Exchange {
+) -> Result<Response<ResponseBody>, Failed> {
+    let mut exchange = UpstreamExchange {
         stream: &mut stream,
         head,
         body,
@@ -53,8 +53,12 @@ pub(super) async fn exchange(
         Ok((head, rest)) => {
             let reusable = head.keeps_alive && whole;
             // The answer to HEAD has no body, whatever its head says.
-            let framing = if is_head { Framing::Length(0) } else { head.framing };
-            let answer = Answer::new(Arc::clone(origin), stream, framing, reusable, rest);
+            let framing = if is_head {
+                BodyFraming::Length(0)
+            } else {
+                head.framing
+            };
+            let answer = ResponseBody::new(Arc::clone(origin), stream, framing, reusable, rest);
             let mut response = Response::new(answer);
             *response.status_mut() = head.status;
             *response.headers_mut() = head.headers;
@@ -65,12 +69,12 @@ pub(super) async fn exchange(
     }
 }
 
-impl Exchange<'_> {
+impl UpstreamExchange<'_> {
     fn is_written(&self) -> bool {
         self.head.is_empty() && self.body.is_empty() && self.broken.is_none()
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(Head, Bytes)>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(ResponseHead, Bytes)>> {
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             if !self.sent {
                 return Poll::Ready(Err(error));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
-use super::decoder::Framing;
+use super::decoder::BodyFraming;
 
 /// Size in bytes of the largest head of a response, including the interim responses before it.
 pub const MAX_HEAD_BYTES: usize = 128 * 1024;
@@ -15,16 +15,16 @@ const MAX_INTERIM: usize = 16;
 const MAX_FIELDS: usize = 128;
 
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) framing: Framing,
+    pub(super) framing: BodyFraming,
     /// Whether the connection may be reused once the body has ended.
     pub(super) keeps_alive: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum HeadError {
     #[error("the head of the response cannot be parsed: {0}")]
     Syntax(httparse::Error),
     #[error("the head of the response has an invalid field or status")]
@@ -43,7 +43,7 @@ pub(super) struct Reading(Vec<u8>);
 impl Reading {
     /// Adds a piece. Returns the head once it is complete, and the bytes after it. Fails if the bytes are not the head
     /// of a response, or the framing is ambiguous.
-    pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(Head, Bytes)>, Unreadable> {
+    pub(super) fn take(&mut self, piece: &[u8]) -> Result<Option<(ResponseHead, Bytes)>, HeadError> {
         let bytes = if self.0.is_empty() {
             piece
         } else {
@@ -56,7 +56,7 @@ impl Reading {
         };
         match read(bytes)? {
             Some((head, taken)) => Ok(Some((head, Bytes::copy_from_slice(&bytes[taken..])))),
-            None if bytes.len() > MAX_HEAD_BYTES => Err(Unreadable::TooLarge),
+            None if bytes.len() > MAX_HEAD_BYTES => Err(HeadError::TooLarge),
             None => {
                 if self.0.is_empty() {
                     self.0 = bytes.to_vec();
@@ -69,20 +69,20 @@ impl Reading {
 
 /// Parses the head at the start of `bytes`, skipping interim responses (1xx). Returns the head and its length in bytes;
 /// `None` if it is incomplete. Fails if the bytes are not the head of a response, or the framing is ambiguous.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
+pub(super) fn read(bytes: &[u8]) -> Result<Option<(ResponseHead, usize)>, HeadError> {
     let mut from = 0;
     for _ in 0..=MAX_INTERIM {
         let mut fields = [const { MaybeUninit::<httparse::Header<'_>>::uninit() }; MAX_FIELDS];
         let mut parsed = httparse::Response::new(&mut []);
         let status = httparse::ParserConfig::default()
             .parse_response_with_uninit_headers(&mut parsed, &bytes[from..], &mut fields)
-            .map_err(Unreadable::Syntax)?;
+            .map_err(HeadError::Syntax)?;
         let httparse::Status::Complete(length) = status else {
             return Ok(None);
         };
-        let code = parsed.code.ok_or(Unreadable::Value)?;
+        let code = parsed.code.ok_or(HeadError::Value)?;
         match code {
-            101 => return Err(Unreadable::Switched),
+            101 => return Err(HeadError::Switched),
             100..200 => from += length,
             _ => {
                 let whole = Bytes::copy_from_slice(&bytes[from..from + length]);
@@ -98,7 +98,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<(Head, usize)>, Unreadable> {
             }
         }
     }
-    Err(Unreadable::TooLarge)
+    Err(HeadError::TooLarge)
 }
 
 /// Builds the head. `whole` is a copy of `bytes` from `from` on; the header values are slices of it, which takes one
@@ -110,12 +110,12 @@ fn head(
     whole: &Bytes,
     bytes: &[u8],
     from: usize,
-) -> Result<Head, Unreadable> {
-    let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Value)?;
+) -> Result<ResponseHead, HeadError> {
+    let status = StatusCode::from_u16(code).map_err(|_| HeadError::Value)?;
     let base = bytes.as_ptr().addr() + from;
     let mut headers = HeaderMap::with_capacity(fields.len() + 4);
     for field in fields {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Unreadable::Value)?;
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| HeadError::Value)?;
         let at = field.value.as_ptr().addr().wrapping_sub(base);
         let value = match whole.get(at..at + field.value.len()) {
             Some(_) if !field.value.is_empty() => {
@@ -123,7 +123,7 @@ fn head(
             }
             _ => HeaderValue::from_bytes(field.value),
         };
-        headers.append(name, value.map_err(|_| Unreadable::Value)?);
+        headers.append(name, value.map_err(|_| HeadError::Value)?);
     }
     let version = if is_11 { Version::HTTP_11 } else { Version::HTTP_10 };
     let (framing, is_plain) = framing(status, version, &mut headers)?;
@@ -133,11 +133,11 @@ fn head(
             .split(',')
             .any(|option| option.trim().eq_ignore_ascii_case("close"))
     });
-    Ok(Head {
+    Ok(ResponseHead {
         status,
         headers,
         framing,
-        keeps_alive: version == Version::HTTP_11 && is_plain && !closes && framing != Framing::UntilClose,
+        keeps_alive: version == Version::HTTP_11 && is_plain && !closes && framing != BodyFraming::UntilClose,
     })
 }
 
@@ -147,7 +147,7 @@ pub(super) struct IsPlain(pub(super) bool);
 
 /// Applies the framing rules of [`read`] to a response of hyper's client, which passes on transfer codings that it does
 /// not decode, and lengths that do not apply. Fails if the framing is ambiguous.
-pub(super) fn vetted<B>(response: &mut Response<B>) -> Result<IsPlain, Unreadable> {
+pub(super) fn vetted<B>(response: &mut Response<B>) -> Result<IsPlain, HeadError> {
     let (status, version) = (response.status(), response.version());
     if version > Version::HTTP_11 {
         return Ok(IsPlain(true));
@@ -162,7 +162,7 @@ fn framing(
     status: StatusCode,
     version: Version,
     headers: &mut HeaderMap,
-) -> Result<(Framing, bool), Unreadable> {
+) -> Result<(BodyFraming, bool), HeadError> {
     let length = length(headers)?;
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let (coding, is_one) = (codings.next(), codings.next().is_none());
@@ -183,32 +183,32 @@ fn framing(
         headers.insert(CONTENT_LENGTH, length.into());
     }
     if is_bare || status == StatusCode::NOT_MODIFIED {
-        return Ok((Framing::Length(0), !is_coded));
+        return Ok((BodyFraming::Length(0), !is_coded));
     }
     match length {
         _ if is_coded => {
             // Other codings would be forwarded undecoded as plain content. HTTP/1.0 has no transfer codings.
             if !is_chunked || !is_one || version < Version::HTTP_11 {
-                return Err(Unreadable::Length);
+                return Err(HeadError::Length);
             }
-            Ok((Framing::Chunked, length.is_none()))
+            Ok((BodyFraming::Chunked, length.is_none()))
         }
-        Some(length) => Ok((Framing::Length(length), true)),
-        None => Ok((Framing::UntilClose, true)),
+        Some(length) => Ok((BodyFraming::Length(length), true)),
+        None => Ok((BodyFraming::UntilClose, true)),
     }
 }
 
 /// Returns the content length, if there is one. Fails unless all fields agree.
-fn length(headers: &HeaderMap) -> Result<Option<u64>, Unreadable> {
+fn length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {
-        let digits = value.to_str().map_err(|_| Unreadable::Length)?;
+        let digits = value.to_str().map_err(|_| HeadError::Length)?;
         let one = Some(digits)
             .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|digits| digits.parse::<u64>().ok())
-            .ok_or(Unreadable::Length)?;
+            .ok_or(HeadError::Length)?;
         if length.is_some_and(|length| length != one) {
-            return Err(Unreadable::Length);
+            return Err(HeadError::Length);
         }
         length = Some(one);
     }
@@ -219,7 +219,7 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, Unreadable> {
 mod tests {
     use super::*;
 
-    fn framed(fields: &str) -> Result<(Framing, bool), Unreadable> {
+    fn framed(fields: &str) -> Result<(BodyFraming, bool), HeadError> {
         let text = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
         let (head, taken) = read(text.as_bytes())?.unwrap();
         assert_eq!(taken, text.len());
@@ -228,28 +228,31 @@ mod tests {
 
     #[test]
     fn ambiguous_or_repeated_framing_is_rejected_or_ends_the_connection() {
-        assert_eq!(framed("content-length: 5\r\n"), Ok((Framing::Length(5), true)));
+        assert_eq!(
+            framed("content-length: 5\r\n"),
+            Ok((BodyFraming::Length(5), true))
+        );
         assert_eq!(
             framed("Content-Length: 5\r\nContent-Length: 5\r\n"),
-            Ok((Framing::Length(5), true))
+            Ok((BodyFraming::Length(5), true))
         );
         assert_eq!(
             framed("transfer-encoding: Chunked\r\n"),
-            Ok((Framing::Chunked, true))
+            Ok((BodyFraming::Chunked, true))
         );
-        assert_eq!(framed(""), Ok((Framing::UntilClose, false)));
+        assert_eq!(framed(""), Ok((BodyFraming::UntilClose, false)));
         assert_eq!(
             framed("content-length: 5\r\nconnection: x, Close\r\n"),
-            Ok((Framing::Length(5), false))
+            Ok((BodyFraming::Length(5), false))
         );
         // The chunked coding takes precedence, but the connection is not reused.
         assert_eq!(
             framed("content-length: 5\r\ntransfer-encoding: chunked\r\n"),
-            Ok((Framing::Chunked, false))
+            Ok((BodyFraming::Chunked, false))
         );
         assert_eq!(
             read(b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").unwrap_err(),
-            Unreadable::Length
+            HeadError::Length
         );
         for doubtful in [
             "content-length: 5\r\ncontent-length: 6\r\n",
@@ -261,7 +264,7 @@ mod tests {
             "transfer-encoding: gzip, chunked\r\n",
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         ] {
-            assert_eq!(framed(doubtful), Err(Unreadable::Length), "{doubtful}");
+            assert_eq!(framed(doubtful), Err(HeadError::Length), "{doubtful}");
         }
     }
 
@@ -299,9 +302,9 @@ mod tests {
         );
         assert_eq!(
             vet(&[("transfer-encoding", "gzip, chunked")]),
-            Err(Unreadable::Length)
+            Err(HeadError::Length)
         );
-        assert_eq!(vet(&[("transfer-encoding", "gzip")]), Err(Unreadable::Length));
+        assert_eq!(vet(&[("transfer-encoding", "gzip")]), Err(HeadError::Length));
     }
 
     #[test]
@@ -311,7 +314,7 @@ mod tests {
             assert!(read(&text[..end]).unwrap().is_none(), "{end}");
         }
         let endless = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(MAX_INTERIM + 1);
-        assert_eq!(read(&endless).unwrap_err(), Unreadable::TooLarge);
+        assert_eq!(read(&endless).unwrap_err(), HeadError::TooLarge);
         let (head, taken) = read(text).unwrap().unwrap();
         assert_eq!(
             (head.status, &text[taken..]),
@@ -321,7 +324,7 @@ mod tests {
             (&head.headers["x-a"], &head.headers["x-e"]),
             (&HeaderValue::from_static("1"), &HeaderValue::from_static(""))
         );
-        assert_eq!((head.framing, head.keeps_alive), (Framing::Length(0), true));
+        assert_eq!((head.framing, head.keeps_alive), (BodyFraming::Length(0), true));
         assert!(
             !read(b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n")
                 .unwrap()
@@ -330,6 +333,6 @@ mod tests {
                 .keeps_alive
         );
         let switched = read(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
-        assert_eq!(switched.unwrap_err(), Unreadable::Switched);
+        assert_eq!(switched.unwrap_err(), HeadError::Switched);
     }
 }

@@ -18,9 +18,9 @@ use crate::tls::{ConnectError, Connector};
 
 /// Whether bytes that a connection has accepted are still to be written. hyper puts it into each response's extensions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line(Arc<AtomicBool>);
+pub(super) struct WriteState(Arc<AtomicBool>);
 
-impl Line {
+impl WriteState {
     pub(super) fn is_writing(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -34,14 +34,14 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,
-    line: Line,
+    line: WriteState,
 }
 
 /// Connects to workers with [`Wire`]s.
 #[derive(Clone, Debug)]
-pub(super) struct Lines(pub(super) Connector);
+pub(super) struct WireConnector(pub(super) Connector);
 
-impl Service<Uri> for Lines {
+impl Service<Uri> for WireConnector {
     type Response = Wire;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send>>;
@@ -55,7 +55,7 @@ impl Service<Uri> for Lines {
         Box::pin(async move {
             Ok(Wire {
                 stream: connecting.await?,
-                line: Line::default(),
+                line: WriteState::default(),
             })
         })
     }

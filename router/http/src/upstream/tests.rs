@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::body::{Piece, Pieces as _, PolledFrame};
+use crate::body::{BodyPiece, Pieces as _, PolledFrame};
 
 async fn listen() -> (TcpListener, Arc<Origin>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -39,7 +39,7 @@ async fn read(stream: &mut TcpStream, length: usize) -> String {
     }
 }
 
-async fn whole(reply: Reply) -> (u16, Bytes) {
+async fn whole(reply: PendingResponse) -> (u16, Bytes) {
     let response = reply.await.unwrap();
     let status = response.status().as_u16();
     (status, response.into_body().collect().await.unwrap().to_bytes())
@@ -251,18 +251,18 @@ fn https_urls_have_no_plain_text_origin() {
 }
 
 /// Polls an answer for pieces and notifies `seen` of each. Returns the pieces and the frame that ended them.
-async fn pieces(mut answer: Answer, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, PolledFrame) {
+async fn pieces(mut answer: ResponseBody, seen: mpsc::Sender<()>) -> (Vec<Vec<u8>>, PolledFrame) {
     let mut pieces = Vec::new();
     loop {
         let mut out = b"before".to_vec();
         let piece = std::future::poll_fn(|cx| answer.poll_piece(cx, &mut out)).await;
         let added = out.strip_prefix(b"before").unwrap();
         match piece {
-            Piece::Added => {
+            BodyPiece::Added => {
                 pieces.push(added.to_vec());
                 let _ = seen.send(()).await;
             }
-            Piece::Frame(given) => {
+            BodyPiece::Frame(given) => {
                 assert!(added.is_empty(), "what is given is not added");
                 return (pieces, given);
             }

@@ -39,7 +39,7 @@ const MEMORY: f64 = 200.0;
 
 /// A measured prefill time, by source.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sample {
+pub enum PrefillSample {
     /// The engine reported the time.
     Engine(Millis),
     /// The router measured the time of a request that had the worker to itself.
@@ -48,7 +48,7 @@ pub enum Sample {
     Counters(Millis),
 }
 
-impl Sample {
+impl PrefillSample {
     /// Returns the name of the source in metrics.
     #[must_use]
     pub fn source(self) -> &'static str {
@@ -124,8 +124,8 @@ impl One {
     }
 
     /// Updates whether the engine reports its times. A few times by the router's clock between them do not change that.
-    fn heard(&mut self, sample: Sample) {
-        if matches!(sample, Sample::Clean(_)) {
+    fn heard(&mut self, sample: PrefillSample) {
+        if matches!(sample, PrefillSample::Clean(_)) {
             self.untold = self.untold.saturating_add(1);
             self.tells &= self.untold < UNTOLD;
         } else {
@@ -235,12 +235,12 @@ impl Costs {
     }
 
     /// Learns from a response, or from the mean of several.
-    pub fn observe(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, sample: Sample) {
+    pub fn observe(&mut self, now: Millis, worker: WorkerId, size: PrefillSize, sample: PrefillSample) {
         let Some(one) = self.workers.get_mut(worker.index()) else {
             return;
         };
         // A mean over prompts below and above the cost's floor follows neither regime.
-        if matches!(sample, Sample::Counters(_)) && one.learned.cost().floor_ms > 0.0 {
+        if matches!(sample, PrefillSample::Counters(_)) && one.learned.cost().floor_ms > 0.0 {
             return;
         }
         one.elapse(now, self.fade);

@@ -60,49 +60,49 @@ impl Counted {
 
 /// The counters of all workers, by slot.
 #[derive(Debug)]
-pub struct Counters {
-    workers: Vec<One>,
+pub struct FleetCounters {
+    workers: Vec<WorkerCounters>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct One {
+struct WorkerCounters {
     /// Start of the interval, and the counters' values at that time.
     base: Option<(Millis, Counted)>,
-    own: Own,
+    own: ResponseSums,
     /// Time at which a response last reported its prefill time.
     told: Option<Millis>,
 }
 
 /// Sums over this router's responses.
 #[derive(Clone, Copy, Debug, Default)]
-struct Own {
+struct ResponseSums {
     answers: f64,
     size: PrefillSize,
     /// Whether the cached tokens of any response were only predicted.
     predicted: bool,
 }
 
-impl One {
+impl WorkerCounters {
     fn begin(&mut self, now: Millis, counted: Counted) {
         self.base = Some((now, counted));
-        self.own = Own::default();
+        self.own = ResponseSums::default();
     }
 }
 
-impl Counters {
+impl FleetCounters {
     /// Creates the counters of `workers` slots.
     pub fn new(workers: usize) -> Self {
         Self {
-            workers: vec![One::default(); workers],
+            workers: vec![WorkerCounters::default(); workers],
         }
     }
 
     /// Registers a worker in a slot: the next free one, or one whose previous worker was removed.
     pub fn admit(&mut self, worker: WorkerId) {
         if self.workers.len() <= worker.index() {
-            self.workers.resize(worker.index() + 1, One::default());
+            self.workers.resize(worker.index() + 1, WorkerCounters::default());
         }
-        self.workers[worker.index()] = One::default();
+        self.workers[worker.index()] = WorkerCounters::default();
     }
 
     /// Records a response: the size of its prompt, whether the worker reported the cached tokens (`said`), and whether
@@ -147,12 +147,12 @@ impl Counters {
     /// Resets the counters of an unreachable worker, since its engine may restart them from zero.
     pub fn forget(&mut self, worker: WorkerId) {
         if let Some(one) = self.workers.get_mut(worker.index()) {
-            *one = One::default();
+            *one = WorkerCounters::default();
         }
     }
 }
 
-impl Own {
+impl ResponseSums {
     /// Returns the mean prefill of these responses, if the engine counted the same requests or similar ones.
     fn mean(&self, passed: &Counted) -> Option<(PrefillSize, Millis)> {
         let own = PrefillSize {

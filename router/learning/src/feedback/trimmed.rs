@@ -48,9 +48,9 @@ pub struct Trimmed {
 
 /// Ring of the most recent trims.
 #[derive(Debug, Default)]
-pub struct Recent(Mutex<VecDeque<Trimmed>>);
+pub struct RecentTrims(Mutex<VecDeque<Trimmed>>);
 
-impl Recent {
+impl RecentTrims {
     /// Adds a trim. Drops the oldest one if the ring is full.
     pub fn push(&self, worker: &str, trim: &Trim<Arc<CopyKeys>>, keep: Tokens) {
         let mut recent = self.0.lock();

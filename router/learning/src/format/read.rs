@@ -6,13 +6,13 @@ use policy::ids::PrefixHash;
 use policy::tail::{Class, Outcome, Then};
 use policy::units::{Millis, Tokens};
 
-use super::{Contents, FINISHES, Kind, MAX_DOCUMENT_BYTES, NAMED, NEXT, NONE, SILENT, Section};
+use super::{Contents, FINISHES, MAX_DOCUMENT_BYTES, NAMED, NEXT, NONE, PositionKind, SILENT, Section};
 use crate::feedback::KeptConversation;
 
 impl Contents {
     /// Reads a section. Returns `None` and changes nothing if it is invalid.
     pub(super) fn read(&mut self, section: Section, bytes: &[u8]) -> Option<()> {
-        let mut reader = Reader(bytes);
+        let mut reader = SnapshotReader(bytes);
         let document = || (bytes.len() <= MAX_DOCUMENT_BYTES).then(|| bytes.to_vec());
         match section {
             Section::Decisions => self.decisions = document()?,
@@ -20,10 +20,12 @@ impl Contents {
             Section::Learned => self.learned = document()?,
             Section::Models => self.models = reader.models().filter(|_| reader.0.is_empty())?,
             Section::Outcomes => {
-                self.outcomes = reader.list(Reader::outcome).filter(|_| reader.0.is_empty())?;
+                self.outcomes = reader
+                    .list(SnapshotReader::outcome)
+                    .filter(|_| reader.0.is_empty())?;
             }
             Section::Conversations => {
-                let conversations = reader.list(Reader::conversation);
+                let conversations = reader.list(SnapshotReader::conversation);
                 self.conversations = conversations.filter(|_| reader.0.is_empty())?;
             }
             Section::Caches => {
@@ -37,12 +39,12 @@ impl Contents {
     }
 }
 
-type Places = (Vec<(u64, u64, Kind)>, Vec<(u64, u32)>, Vec<(u64, u64)>);
+type Places = (Vec<(u64, u64, PositionKind)>, Vec<(u64, u32)>, Vec<(u64, u64)>);
 
 /// Reads values from the front. Returns `None` where they are missing or invalid.
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct SnapshotReader<'a>(pub(super) &'a [u8]);
 
-impl Reader<'_> {
+impl SnapshotReader<'_> {
     /// Reads a file without sections, after its version and without its checksum.
     pub(super) fn undivided(&mut self) -> Option<Contents> {
         let (taken_ms, workers, models) = (self.word()?, self.workers()?, self.models()?);
@@ -124,11 +126,11 @@ impl Reader<'_> {
         Some(items)
     }
 
-    fn place(&mut self) -> Option<(u64, u64, Kind)> {
+    fn place(&mut self) -> Option<(u64, u64, PositionKind)> {
         let (key, tokens) = self.pair()?;
         let (&kind, rest) = self.0.split_first()?;
         self.0 = rest;
-        let kinds = [Kind::Counted, Kind::Tip, Kind::Guessed];
+        let kinds = [PositionKind::Counted, PositionKind::Tip, PositionKind::Guessed];
         Some((key, tokens, *kinds.get(usize::from(kind))?))
     }
 

@@ -56,7 +56,11 @@ fn contents() -> Contents {
             ("a:8000".to_owned(), vec![entry(3, Some(1)), entry(2, None)]),
             ("b".to_owned(), Vec::new()),
         ],
-        places: vec![(1, 2, Kind::Tip), (3, 4, Kind::Guessed), (5, 6, Kind::Counted)],
+        places: vec![
+            (1, 2, PositionKind::Tip),
+            (3, 4, PositionKind::Guessed),
+            (5, 6, PositionKind::Counted),
+        ],
         last_workers: vec![(7, 1)],
         prompts: vec![(9, 7)],
     }

@@ -15,14 +15,14 @@ use super::Slots;
 /// Clear times in milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct ClearedCaches {
-    workers: Slots<Worker>,
+    workers: Slots<ClearedCache>,
     /// Time at which the restored snapshot was taken; `u64::MAX` without one.
     snapshot: AtomicU64,
     started: u64,
 }
 
 #[derive(Debug, Default)]
-struct Worker {
+struct ClearedCache {
     /// Time at which the cache was last cleared, by the worker's clock; 0 if unknown.
     at: AtomicU64,
     /// Whether the history was replayed; later events arrive live.
@@ -32,14 +32,14 @@ struct Worker {
 impl ClearedCaches {
     pub(super) fn new(workers: usize, started: u64) -> Self {
         Self {
-            workers: Slots::new((0..workers).map(|_| Worker::default())),
+            workers: Slots::new((0..workers).map(|_| ClearedCache::default())),
             snapshot: AtomicU64::new(u64::MAX),
             started,
         }
     }
 
     pub(super) fn admit(&self, worker: WorkerId) {
-        self.workers.set(worker, Worker::default);
+        self.workers.set(worker, ClearedCache::default);
     }
 
     /// Records a clear at `at_ms`. Returns whether a mirror restored from a snapshot must be discarded.

@@ -14,7 +14,7 @@ const CONVERSATIONS: usize = 100_000;
 const AT_ONCE: usize = 128;
 
 #[derive(Debug)]
-pub(super) struct Conversations {
+pub(super) struct ConversationIndex {
     last_turns: RwLock<LastTurns>,
     /// Conversation by the key that its next prompt repeats: the last key of its last prompt, or of the reply.
     prompts: Mutex<SetAssociativeMap>,
@@ -30,7 +30,7 @@ struct LastTurns {
 /// Number of bits of the worker's slot in a packed last turn; the rest is its time in milliseconds.
 const SLOT_BITS: u32 = 20;
 
-impl Conversations {
+impl ConversationIndex {
     /// Creates an empty table. A silent conversation's weight decays with the time constant `window`.
     pub(super) fn new(window: Millis) -> Self {
         Self {
@@ -175,7 +175,7 @@ mod tests {
     const WINDOW: Millis = Millis(60_000.0);
 
     /// Records a plain prompt and its reply. Returns its conversation.
-    fn turn(known: &Conversations, text: &mut Vec<u8>, said: &[u8]) -> u64 {
+    fn turn(known: &ConversationIndex, text: &mut Vec<u8>, said: &[u8]) -> u64 {
         let mut builder = ChainBuilder::new("m", None);
         builder.begin_prompt();
         builder.push(text);
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_text_that_grows_is_one_conversation_whatever_its_replies_lengths() {
         for first in [100, 254, 510, 700] {
-            let known = Conversations::new(WINDOW);
+            let known = ConversationIndex::new(WINDOW);
             let mut text = vec![b'q'; first];
             let begun = turn(&known, &mut text, &[b'r'; 300]);
             for (turns, length) in [10, 290, 3, 40, 500].into_iter().enumerate() {
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_text_whose_replies_end_with_their_chunks_is_one_conversation() {
-        let known = Conversations::new(WINDOW);
+        let known = ConversationIndex::new(WINDOW);
         let mut text = vec![b'q'; 254];
         let begun = turn(&known, &mut text, &[b'r'; 256]);
         for turns in 0..4 {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_chat_is_one_conversation_from_its_first_message_on() {
-        let known = Conversations::new(WINDOW);
+        let known = ConversationIndex::new(WINDOW);
         let chat = |messages: &[&str]| {
             let mut builder = ChainBuilder::new("m", None);
             for text in messages {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_conversation_is_found_however_much_a_turn_adds() {
-        let known = Conversations::new(WINDOW);
+        let known = ConversationIndex::new(WINDOW);
         let mut text = vec![b'q'; 700];
         let begun = turn(&known, &mut text, &[b'r'; 300]);
         for keys in [AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 5 * AT_ONCE] {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_long_prompt_lets_others_in_while_its_keys_are_looked_for() {
-        let known = Conversations::new(WINDOW);
+        let known = ConversationIndex::new(WINDOW);
         let long = {
             let mut builder = ChainBuilder::new("m", None);
             builder.begin_prompt();
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn plain_prompts_that_begin_alike_are_conversations_of_their_own() {
-        let known = Conversations::new(WINDOW);
+        let known = ConversationIndex::new(WINDOW);
         let mut seen = Vec::new();
         for end in 0..3 {
             let mut text = vec![b'q'; 700];

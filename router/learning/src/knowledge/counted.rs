@@ -5,7 +5,7 @@ use policy::ids::{PrefixHash, WorkerId};
 
 /// A turn with the token counts reported by its worker.
 #[derive(Debug)]
-pub struct Counted<'a> {
+pub struct CountedTurn<'a> {
     pub model: &'a str,
     pub worker: WorkerId,
     /// Conversation, by the hashes of the names that the worker may use for it.

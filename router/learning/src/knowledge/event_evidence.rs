@@ -7,7 +7,7 @@ use policy::evidence::{Resident, TurnBlocks, WorkerEvidence};
 use policy::fingerprint::Chain;
 use policy::ids::PrefixHash;
 
-use super::{Counted, Scale};
+use super::{CountedTurn, Scale};
 
 #[derive(Debug)]
 pub(super) struct EventEvidence {
@@ -66,7 +66,7 @@ impl EventEvidence {
     }
 
     /// Binds the keys of a completed turn, prompt and reply, to blocks.
-    pub(super) fn turn_over(&self, turn: &Counted<'_>, session: [u64; 2], all: &Chain, scale: &Scale) {
+    pub(super) fn turn_over(&self, turn: &CountedTurn<'_>, session: [u64; 2], all: &Chain, scale: &Scale) {
         let keys = all.hashes().iter().zip(all.ends());
         let keys = keys.map(|(&key, &end)| (key, scale.tokens(end))).collect();
         self.known.write().turn_over(TurnBlocks {

@@ -5,7 +5,7 @@ use policy::residency::chains;
 
 use super::Knowledge;
 use super::token_offset::TokenOffset;
-use crate::format::{Contents, Kind};
+use crate::format::{Contents, PositionKind};
 
 /// Number of chains restored per acquisition of the lock.
 const BATCH: usize = 64;
@@ -20,9 +20,9 @@ impl Knowledge {
             .map(|(slot, &name)| (name.to_owned(), self.residency.lock().entries(WorkerId(slot))))
             .collect();
         let place = |(key, place): (PrefixHash, TokenOffset)| match place {
-            TokenOffset::Counted(tokens) => (key.0, tokens, Kind::Counted),
-            TokenOffset::Tip { total, .. } => (key.0, total, Kind::Tip),
-            TokenOffset::Guessed(tokens) => (key.0, tokens, Kind::Guessed),
+            TokenOffset::Counted(tokens) => (key.0, tokens, PositionKind::Counted),
+            TokenOffset::Tip { total, .. } => (key.0, total, PositionKind::Tip),
+            TokenOffset::Guessed(tokens) => (key.0, tokens, PositionKind::Guessed),
         };
         Contents {
             taken_ms,
@@ -48,13 +48,13 @@ impl Knowledge {
         }
         for &(key, tokens, kind) in &contents.places {
             let place = match kind {
-                Kind::Counted => TokenOffset::Counted(tokens),
-                Kind::Tip => TokenOffset::Tip {
+                PositionKind::Counted => TokenOffset::Counted(tokens),
+                PositionKind::Tip => TokenOffset::Tip {
                     total: tokens,
                     // True for most responses; the snapshot does not record it.
                     ended: true,
                 },
-                Kind::Guessed => TokenOffset::Guessed(tokens),
+                PositionKind::Guessed => TokenOffset::Guessed(tokens),
             };
             self.offsets.restore(PrefixHash(key), place);
         }

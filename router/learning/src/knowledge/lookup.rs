@@ -18,7 +18,7 @@ use super::scale::Scale;
 
 /// The source of a prediction of cached tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PredictionSource {
     /// The prediction is from the mirror of the worker's cache.
     Mirror {
         /// Number of leading keys that the mirror holds.
@@ -32,7 +32,7 @@ pub enum Source {
     },
 }
 
-impl Source {
+impl PredictionSource {
     /// Returns the name of the source in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ pub struct Match {
     /// Leading tokens that a worker holds, by worker slot.
     pub resident: Vec<Tokens>,
     /// Source of the resident tokens, by worker slot.
-    pub sources: Vec<Source>,
+    pub sources: Vec<PredictionSource>,
     /// Number of leading keys that the mirror holds, by worker slot.
     pub mirrored: Vec<usize>,
     /// Tokens that a worker is believed to hold in total, by worker slot.
@@ -63,7 +63,7 @@ pub struct Match {
 
 /// Buffers reused between requests, so that a lookup allocates nothing.
 #[derive(Default)]
-struct Scratch {
+struct LookupBuffers {
     reach: Reach,
     /// Keys of the previous turn that the prompt continues from within a chunk: the shared ones, and its last one.
     ended: Vec<PrefixHash>,
@@ -71,10 +71,10 @@ struct Scratch {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<LookupBuffers> = RefCell::default();
 }
 
-struct Asked<'a> {
+struct LookupRequest<'a> {
     chain: &'a Chain,
     scale: &'a Scale,
     tail: Option<Tail>,
@@ -84,7 +84,7 @@ struct Asked<'a> {
     prompt: u64,
 }
 
-impl Asked<'_> {
+impl LookupRequest<'_> {
     /// If a match of `keys` keys reaches the chunk in which the previous turn ended, returns that turn's last key, and
     /// the tokens held if the worker has this key.
     fn past(&self, keys: usize) -> Option<(Option<PrefixHash>, u64)> {
@@ -113,7 +113,7 @@ impl Knowledge {
         found.sources.clear();
         found.mirrored.clear();
         found.indexed.clear();
-        SCRATCH.with_borrow_mut(|Scratch { reach, ended, to_end }| {
+        SCRATCH.with_borrow_mut(|LookupBuffers { reach, ended, to_end }| {
             self.index.lookup(chain.hashes(), reach);
             if !reach.is_complete() {
                 self.incomplete.fetch_add(1, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Knowledge {
             let (events, held) = (self.events.read(), self.held.read());
             for worker in (0..workers as u32).map(WorkerId) {
                 let mirrored = reach.of(worker) as usize;
-                let asked = Asked {
+                let asked = LookupRequest {
                     chain,
                     scale: &found.scale,
                     tail,
@@ -165,13 +165,13 @@ impl Knowledge {
 
 /// Returns the number of leading tokens of a prompt that are cached on a worker: whole blocks, and never the last
 /// token.
-fn resident(events: Option<&EventEvidence>, asked: &Asked<'_>) -> (Tokens, Source) {
-    let &Asked { chain, mirrored, .. } = asked;
+fn resident(events: Option<&EventEvidence>, asked: &LookupRequest<'_>) -> (Tokens, PredictionSource) {
+    let &LookupRequest { chain, mirrored, .. } = asked;
     let mirror = match asked.past(mirrored) {
         Some((end, held)) if end.is_none() || asked.mirrored_to_end => held,
         _ => asked.scale.held(chain.span(mirrored)),
     };
-    let believed = Source::Mirror { edge: mirrored };
+    let believed = PredictionSource::Mirror { edge: mirrored };
     let Some(events) = events else {
         return (Tokens(mirror), believed);
     };
@@ -192,7 +192,7 @@ fn resident(events: Option<&EventEvidence>, asked: &Asked<'_>) -> (Tokens, Sourc
                 Some(further) => further.tokens.0,
                 None => 0,
             });
-            (past.max(tokens.0), Source::Events { edge })
+            (past.max(tokens.0), PredictionSource::Events { edge })
         }
         None => (mirror, believed),
     };

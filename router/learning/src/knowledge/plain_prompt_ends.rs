@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use policy::fingerprint::{CHUNK_BYTES, Chain};
 use policy::ids::PrefixHash;
 
-use super::Counted;
+use super::CountedTurn;
 
 const TAILS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// Number of a prompt's keys that are looked up, the last ones first: as many as a turn is likely to add.
@@ -49,7 +49,7 @@ pub(super) fn last_full(goes_on: bool, reply: &Chain) -> Option<usize> {
 }
 
 impl PlainPromptEnds {
-    pub(super) fn counted(&self, turn: &Counted<'_>) {
+    pub(super) fn counted(&self, turn: &CountedTurn<'_>) {
         let Some((_, reply)) = turn.reply else { return };
         let Some(at) = last_full(turn.goes_on, reply) else {
             return;
@@ -104,7 +104,7 @@ mod tests {
         let (prompt, mut reply) = plain(text);
         reply.push(said);
         reply.end_message();
-        tails.counted(&Counted {
+        tails.counted(&CountedTurn {
             model: "m",
             worker: WorkerId(0),
             session: None,

@@ -6,9 +6,9 @@ use policy::residency::{Corrected, Report, Reservation};
 use policy::units::Tokens;
 
 use super::Knowledge;
-use super::counted::Counted;
+use super::counted::CountedTurn;
 use super::event_evidence::EventEvidence;
-use super::lookup::Source;
+use super::lookup::PredictionSource;
 use super::models::Ratio;
 use super::scale::Scale;
 
@@ -28,7 +28,7 @@ pub struct Reported<'a> {
     /// Number of leading keys that the mirror held.
     pub mirrored: usize,
     /// Source of the prediction.
-    pub source: Source,
+    pub source: PredictionSource,
     pub predicted: u64,
     pub cached: u64,
 }
@@ -36,7 +36,7 @@ pub struct Reported<'a> {
 impl Knowledge {
     /// Records the positions of a turn's keys from its counted tokens and binds the keys to cache blocks. Returns the
     /// positions of the prompt's keys.
-    pub fn turn_over(&self, turn: &Counted<'_>) -> Scale {
+    pub fn turn_over(&self, turn: &CountedTurn<'_>) -> Scale {
         let ratio = self.models.of(turn.model);
         let places = self.offsets.counted(turn, ratio);
         self.tails.counted(turn);
@@ -49,7 +49,7 @@ impl Knowledge {
     }
 
     /// Binds a turn's keys to the blocks that its worker's events name.
-    fn bind(&self, events: &EventEvidence, session: [u64; 2], turn: &Counted<'_>, ratio: Ratio) {
+    fn bind(&self, events: &EventEvidence, session: [u64; 2], turn: &CountedTurn<'_>, ratio: Ratio) {
         let all = turn.reply.map_or_else(
             || turn.prompt.clone(),
             |(parent, reply)| turn.prompt.with_reply(parent, reply),
@@ -75,14 +75,14 @@ impl Knowledge {
             self.misplaced(report, block);
         }
         if report.predicted.abs_diff(cached) > block
-            && matches!(report.source, Source::Events { .. })
+            && matches!(report.source, PredictionSource::Events { .. })
             && let Some(events) = self.events.get(report.worker)
         {
             events.change(|evidence| evidence.contradicted(prompt.hashes()));
         }
         let more = cached.saturating_sub(report.predicted);
-        let is_more =
-            matches!(report.source, Source::Mirror { .. }) && more > 2 * block.max(report.predicted / 8);
+        let is_more = matches!(report.source, PredictionSource::Mirror { .. })
+            && more > 2 * block.max(report.predicted / 8);
         let believed = report.mirrored.min(prompt.len());
         let found = scale.found(prompt, cached).min(believed);
         let missing = scale.missing(prompt, believed, cached, block);
@@ -108,10 +108,12 @@ impl Knowledge {
     /// not counted.
     fn misplaced(&self, report: &Reported<'_>, block: u64) {
         let (edge, is_exact) = match report.source {
-            Source::Events { edge: Some(edge) } => (edge, true),
+            PredictionSource::Events { edge: Some(edge) } => (edge, true),
             // If the following text is known too, the cache ends there and not the text.
-            Source::Mirror { edge } if !self.offsets.knows_past(report.prompt, edge) => (edge, false),
-            Source::Mirror { .. } | Source::Events { edge: None } => return,
+            PredictionSource::Mirror { edge } if !self.offsets.knows_past(report.prompt, edge) => {
+                (edge, false)
+            }
+            PredictionSource::Mirror { .. } | PredictionSource::Events { edge: None } => return,
         };
         let Some(&key) = edge.checked_sub(1).and_then(|at| report.prompt.hashes().get(at)) else {
             return;

@@ -6,7 +6,7 @@ use policy::fingerprint::{Chain, MediaPart};
 use policy::ids::PrefixHash;
 use policy::set_associative::SetAssociativeMap;
 
-use super::Counted;
+use super::CountedTurn;
 use super::models::Ratio;
 use super::scale::Scale;
 use super::token_offset::{Packed, TokenOffset};
@@ -15,9 +15,9 @@ use super::token_offset::{Packed, TokenOffset};
 const PLACES: usize = 200_000;
 
 #[derive(Debug)]
-struct Table(SetAssociativeMap);
+struct TokenOffsetTable(SetAssociativeMap);
 
-impl Table {
+impl TokenOffsetTable {
     /// Prefetches the entries of a prompt's messages.
     fn warm(&self, chain: &Chain) {
         self.0.warm(chain.message_ends().map(|(key, _)| key.0));
@@ -39,11 +39,11 @@ impl Table {
 }
 
 #[derive(Debug)]
-pub(super) struct TokenOffsets(RwLock<Table>);
+pub(super) struct TokenOffsets(RwLock<TokenOffsetTable>);
 
 impl Default for TokenOffsets {
     fn default() -> Self {
-        Self(RwLock::new(Table(SetAssociativeMap::new(PLACES))))
+        Self(RwLock::new(TokenOffsetTable(SetAssociativeMap::new(PLACES))))
     }
 }
 
@@ -61,7 +61,7 @@ impl TokenOffsets {
     }
 
     /// Records the positions of a counted turn. Returns the scale of its prompt.
-    pub(super) fn counted(&self, turn: &Counted<'_>, ratio: Ratio) -> Scale {
+    pub(super) fn counted(&self, turn: &CountedTurn<'_>, ratio: Ratio) -> Scale {
         let mut places = self.0.write();
         places.warm(turn.prompt);
         if let Some(last) = turn.prompt.last() {

@@ -1,9 +1,9 @@
 //! Keys that depend on several flags of the family.
 
 use crate::compose::{self, Default};
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::error::Error;
-use crate::given::Given;
+use crate::given::ParsedOption;
 
 /// Defaults in which the routers of this family differ.
 pub(crate) struct Defaults {
@@ -29,7 +29,7 @@ const THRESHOLDS: [(&str, f64, &str); 3] = [
     ),
 ];
 
-pub(crate) fn finish(draft: &mut Draft, defaults: &Defaults) -> Result<(), Error> {
+pub(crate) fn finish(draft: &mut ConfigDraft, defaults: &Defaults) -> Result<(), Error> {
     compose::listen(draft, ("--host", defaults.host), ("--port", "30000"))?;
     let host: Default = ("--prometheus-host", defaults.prometheus_host);
     compose::metrics(draft, host, ("--prometheus-port", "29000"))?;
@@ -52,7 +52,7 @@ pub(crate) fn finish(draft: &mut Draft, defaults: &Defaults) -> Result<(), Error
     Ok(())
 }
 
-fn discovery(draft: &mut Draft) {
+fn discovery(draft: &mut ConfigDraft) {
     const PORT: Default = ("--service-discovery-port", "80");
     let is_on = draft.take("--service-discovery").is_some();
     let selector = draft.take("--selector").filter(|given| !given.list().is_empty());
@@ -76,11 +76,11 @@ fn discovery(draft: &mut Draft) {
     }
 }
 
-fn traces(draft: &mut Draft) {
+fn traces(draft: &mut ConfigDraft) {
     let is_on = draft.take("--enable-trace").is_some();
     let given = draft.take("--otlp-traces-endpoint");
     if is_on {
-        let endpoint = given.unwrap_or(Given {
+        let endpoint = given.unwrap_or(ParsedOption {
             name: "--otlp-traces-endpoint".to_owned(),
             values: vec!["localhost:4317".to_owned()],
             line: None,
@@ -94,7 +94,7 @@ fn traces(draft: &mut Draft) {
 }
 
 /// Divides the limit on all requests among the workers, if their number is known: queues form at limits per worker.
-fn concurrency(draft: &mut Draft) -> Result<(), Error> {
+fn concurrency(draft: &mut ConfigDraft) -> Result<(), Error> {
     let Some(given) = draft.take("--max-concurrent-requests") else {
         return Ok(());
     };

@@ -1,5 +1,5 @@
-use crate::draft::Draft;
-use crate::given::Given;
+use crate::draft::ConfigDraft;
+use crate::given::ParsedOption;
 
 /// Policies of the sources, each with the nearest policy of tailroute, and the difference.
 const POLICIES: &[(&str, &str, &str)] = &[
@@ -50,7 +50,7 @@ const POLICIES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-pub(super) fn policy(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn policy(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let name = given.one()?;
     match POLICIES.iter().find(|(theirs, ..)| *theirs == name) {
         Some((_, ours, differs)) => {

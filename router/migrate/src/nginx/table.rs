@@ -1,4 +1,4 @@
-use crate::table::{Row, rows};
+use crate::table::{OptionRow, rows};
 
 use super::write::{
     body_size, error_log, header_size, ignored, least_conn, least_time, next_upstream, queue, random,
@@ -14,7 +14,7 @@ const LOGS: &str = "requests are in metrics, traces and the decision log";
 const TLS: &str = "TLS 1.2 and 1.3 with the library's own ciphers";
 const CACHE: &str = "answers are not cached";
 
-pub(crate) const TABLE: &[Row] = rows! {
+pub(crate) const TABLE: &[OptionRow] = rows! {
     by Any "server"
         => ("workers.url, failure.breaker_failures, failure.breaker_pause_s, failure.slow_start_s, admission.max_concurrent_per_worker", ignored);
     by Any "least_conn" => ("routing.policy", least_conn);

@@ -4,7 +4,7 @@ use crate::error::Error;
 
 use super::read::Directive;
 
-pub(super) struct Target {
+pub(super) struct ProxyTarget {
     /// Line of the `proxy_pass`.
     pub(super) line: usize,
     /// Line of the `server` block around it.
@@ -27,7 +27,7 @@ struct Pass<'a> {
 }
 
 /// Finds the `proxy_pass` of the inference APIs: below `/v1`, else below `/`, else the first.
-pub(super) fn target(directives: &[Directive], name: &str) -> Result<Target, Error> {
+pub(super) fn target(directives: &[Directive], name: &str) -> Result<ProxyTarget, Error> {
     let mut found = Vec::new();
     passes(directives, (0, "/", 2), &mut found);
     let best = found.into_iter().min_by_key(|pass| pass.rank);
@@ -42,7 +42,7 @@ pub(super) fn target(directives: &[Directive], name: &str) -> Result<Target, Err
         let what = "the host is a variable; name the upstream itself";
         return Err(Error::wrong(place(), what));
     }
-    Ok(Target {
+    Ok(ProxyTarget {
         line: pass.directive.line,
         server: pass.server,
         scheme: scheme.to_owned(),

@@ -1,36 +1,36 @@
 //! Writes the keys of directives whose values need more than a conversion.
 
-use crate::draft::Draft;
+use crate::draft::ConfigDraft;
 use crate::family::log_level;
-use crate::given::Given;
+use crate::given::ParsedOption;
 use crate::workers;
 
 use super::units::{bytes, seconds};
 
 /// Notes a directive that the walk itself handles, in a block where it has no meaning.
-pub(super) fn ignored(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn ignored(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.note(given.shown(), "has no meaning in this block");
     Ok(())
 }
 
-pub(super) fn least_conn(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn least_conn(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("routing.policy", "least_loaded", given.shown());
     Ok(())
 }
 
-pub(super) fn least_time(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn least_time(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("routing.policy", "least_ttft", given.shown());
     Ok(())
 }
 
-pub(super) fn sticky(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn sticky(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.set("routing.policy", "consistent_hash", given.shown());
     let why = "becomes consistent_hash, which hashes the conversation (X-Session-ID, or the one that the prompt continues)";
     draft.note(given.shown(), why);
     Ok(())
 }
 
-pub(super) fn random(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn random(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let policy = if given.first() == "two" {
         "power_of_two"
     } else {
@@ -40,7 +40,7 @@ pub(super) fn random(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn queue(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn queue(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let size: i64 = given
         .first()
         .parse()
@@ -54,7 +54,7 @@ pub(super) fn queue(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn body_size(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn body_size(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let size = bytes(given.one()?).ok_or("expected a size such as 10m")?;
     if size == 0.0 {
         draft.note(
@@ -67,7 +67,7 @@ pub(super) fn body_size(draft: &mut Draft, given: &Given) -> Result<(), String> 
     Ok(())
 }
 
-pub(super) fn header_size(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn header_size(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let number: f64 = given
         .first()
         .parse()
@@ -77,19 +77,19 @@ pub(super) fn header_size(draft: &mut Draft, given: &Given) -> Result<(), String
     Ok(())
 }
 
-pub(super) fn time(draft: &mut Draft, given: &Given, key: &str) -> Result<(), String> {
+pub(super) fn time(draft: &mut ConfigDraft, given: &ParsedOption, key: &str) -> Result<(), String> {
     let seconds = seconds(given.first()).ok_or("expected a time such as 60s")?;
     draft.set_number(key, seconds, given.shown());
     Ok(())
 }
 
 /// Sets both timeouts: nginx's time between two reads bounds the time to the first byte too.
-pub(super) fn read_timeout(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn read_timeout(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     time(draft, given, "limits.first_byte_timeout_s")?;
     time(draft, given, "limits.idle_timeout_s")
 }
 
-pub(super) fn trusted_proxy(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn trusted_proxy(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     let network = given.one()?.to_owned();
     let earlier = draft.entries.get("http.trusted_proxies").cloned();
     let from = earlier
@@ -106,7 +106,7 @@ pub(super) fn trusted_proxy(draft: &mut Draft, given: &Given) -> Result<(), Stri
     Ok(())
 }
 
-pub(super) fn set_header(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn set_header(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     match given.first().to_ascii_lowercase().as_str() {
         "host" | "connection" | "upgrade" | "x-real-ip" | "x-forwarded-for" | "x-forwarded-proto"
         | "x-forwarded-host" | "x-request-id" => {
@@ -127,7 +127,7 @@ pub(super) fn set_header(draft: &mut Draft, given: &Given) -> Result<(), String>
     Ok(())
 }
 
-pub(super) fn next_upstream(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn next_upstream(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     if given.first() == "off" {
         draft.set("limits.retries", 0, given.shown());
     } else {
@@ -137,7 +137,7 @@ pub(super) fn next_upstream(draft: &mut Draft, given: &Given) -> Result<(), Stri
     Ok(())
 }
 
-pub(super) fn tries(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn tries(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     match given.integer()? {
         ..=0 => draft.note(
             given.shown(),
@@ -148,7 +148,7 @@ pub(super) fn tries(draft: &mut Draft, given: &Given) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn error_log(draft: &mut Draft, given: &Given) -> Result<(), String> {
+pub(super) fn error_log(draft: &mut ConfigDraft, given: &ParsedOption) -> Result<(), String> {
     draft.note_built_in(given.shown(), "the log goes to standard error");
     if given.values.len() > 1 {
         log_level(draft, given)?;

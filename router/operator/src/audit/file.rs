@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A file of lines, checked before each write: another router or log rotation may have written to it or moved it.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct AuditFile {
     path: PathBuf,
     max_bytes: u64,
     file: File,
@@ -15,7 +15,7 @@ pub(super) struct Lines {
     is_torn: bool,
 }
 
-impl Lines {
+impl AuditFile {
     pub(super) fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -108,7 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let moved = folder.path().join("elsewhere");
-        let mut lines = Lines::open(&path, 8).unwrap();
+        let mut lines = AuditFile::open(&path, 8).unwrap();
         lines.write(b"one\n").unwrap();
         std::fs::rename(&path, &moved).unwrap();
         lines.write(b"two\n").unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         std::fs::write(&path, "{\"ha").unwrap();
-        let mut lines = Lines::open(&path, 1000).unwrap();
+        let mut lines = AuditFile::open(&path, 1000).unwrap();
         lines.write(b"one\n").unwrap();
         lines.write(b"two\n").unwrap();
         assert_eq!(text(&path), "{\"ha\none\ntwo\n");

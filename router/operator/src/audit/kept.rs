@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Audit, Entry, Newest, Outcome};
+use super::{Audit, ChangeOutcome, Entry, NewestEntries};
 
 /// Highest number from which numbering continues.
 const HIGHEST_NUMBER: u64 = 1 << 53;
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct AuditSnapshot<'a> {
     next: u64,
     entries: Vec<&'a Entry>,
 }
@@ -41,7 +41,7 @@ impl Audit {
         });
         let mut entries: Vec<&Entry> = fitting.map(|(entry, _)| &**entry).collect();
         entries.reverse();
-        serde_json::to_vec(&Written { next, entries }).unwrap_or_default()
+        serde_json::to_vec(&AuditSnapshot { next, entries }).unwrap_or_default()
     }
 
     /// Restores the entries of another process before those of this one, which are numbered after them. Returns the
@@ -59,14 +59,14 @@ impl Audit {
             std::mem::take(&mut recent.applied).entries,
             std::mem::take(&mut recent.refused).entries,
         ];
-        let push = |to: &mut [Newest; 2], entry: Arc<Entry>| {
+        let push = |to: &mut [NewestEntries; 2], entry: Arc<Entry>| {
             let bytes = serde_json::to_vec(&*entry).map_or(0, |text| text.len());
             match entry.outcome {
-                Outcome::Applied => to[0].push(entry, bytes),
-                Outcome::Refused => to[1].push(entry, bytes),
+                ChangeOutcome::Applied => to[0].push(entry, bytes),
+                ChangeOutcome::Refused => to[1].push(entry, bytes),
             }
         };
-        let mut both = [Newest::default(), Newest::default()];
+        let mut both = [NewestEntries::default(), NewestEntries::default()];
         for entry in read.entries {
             push(&mut both, Arc::new(entry));
         }

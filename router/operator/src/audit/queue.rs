@@ -6,19 +6,19 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-type Outcome = Arc<OnceLock<Result<(), io::Error>>>;
+type WriteOutcome = Arc<OnceLock<Result<(), io::Error>>>;
 
 /// Lines that wait to be written. Each caller of [`Queue::add`] waits for its line, so there are as many as callers.
 #[derive(Debug, Default)]
-pub(super) struct Queue(Mutex<VecDeque<(Vec<u8>, Outcome)>>);
+pub(super) struct Queue(Mutex<VecDeque<(Vec<u8>, WriteOutcome)>>);
 
 /// Handle of a line that was queued, which has its outcome once the line is written.
 #[derive(Clone, Debug)]
-pub(super) struct Queued(Outcome);
+pub(super) struct Queued(WriteOutcome);
 
 impl Queue {
     pub(super) fn add(&self, line: String) -> Queued {
-        let outcome = Outcome::default();
+        let outcome = WriteOutcome::default();
         self.0.lock().push_back((line.into_bytes(), Arc::clone(&outcome)));
         Queued(outcome)
     }

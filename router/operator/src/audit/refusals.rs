@@ -10,10 +10,10 @@ const NAMES: usize = 1_024;
 
 /// Remaining allowance by name.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(HashMap<String, Left>);
+pub(super) struct Refusals(HashMap<String, RefusalAllowance>);
 
 #[derive(Debug)]
-struct Left {
+struct RefusalAllowance {
     /// Allowance in milliseconds, at most that of [`AT_ONCE`] entries.
     room_ms: u64,
     at_ms: u64,
@@ -27,7 +27,7 @@ impl Refusals {
         if !self.0.contains_key(name) && self.0.len() >= NAMES {
             self.0.clear();
         }
-        let left = self.0.entry(name.to_owned()).or_insert(Left {
+        let left = self.0.entry(name.to_owned()).or_insert(RefusalAllowance {
             room_ms: FULL,
             at_ms: now_ms,
             left_out: 0,

@@ -6,9 +6,9 @@ use policy::units::Millis;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keys::{Values, settings_of};
+use super::keys::{KeyValues, settings_of};
 use super::timers::{self, WrittenTimer};
-use super::{HISTORY, Revision, Revisions, Source};
+use super::{HISTORY, Revision, RevisionSource, Revisions};
 
 /// Most bytes of the revisions that are kept. The newest one is kept whatever its size, which the admin port bounds.
 const MOST_BYTES: usize = 4 << 20;
@@ -33,11 +33,11 @@ struct KeptRevision {
     since_unix_ms: u64,
     by: String,
     reason: Option<String>,
-    source: Source,
+    source: RevisionSource,
     replica: Option<String>,
     temporary: bool,
     #[serde(default)]
-    temporary_keys: Values,
+    temporary_keys: KeyValues,
 }
 
 impl KeptRevision {
@@ -159,7 +159,7 @@ mod tests {
             settings,
             by: "ann".to_owned(),
             reason: Some("noon".to_owned()),
-            source: Source::Put,
+            source: RevisionSource::Put,
             revert_after: seconds.map(|seconds| Millis(seconds * 1e3)),
             sets: std::collections::BTreeSet::new(),
         };
@@ -225,7 +225,7 @@ mod tests {
         let after = Revisions::new(file.clone());
         after.restore(kept, NOW, UNIX_MS).unwrap();
         let (_, changed) = after.configure(NOW, file).unwrap();
-        assert_eq!((changed.revision, changed.source), (4, Source::Reload));
+        assert_eq!((changed.revision, changed.source), (4, RevisionSource::Reload));
         assert_eq!(
             (changed.settings.kappa_max, changed.settings.weights.locality),
             (12.0, 3.0)
@@ -306,7 +306,7 @@ mod tests {
             settings: Settings::default(),
             by: "ann".to_owned(),
             reason: None,
-            source: Source::Put,
+            source: RevisionSource::Put,
             revert_after: None,
             sets: std::collections::BTreeSet::new(),
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 /// Values by key; `None` for a key that is absent. A key is a JSON pointer into the settings, since names of overrides
 /// may have dots.
-pub type Values = BTreeMap<String, Option<Value>>;
+pub type KeyValues = BTreeMap<String, Option<Value>>;
 
 /// Returns the values of all keys.
 fn leaves(settings: &Settings) -> BTreeMap<String, Value> {
@@ -37,9 +37,9 @@ fn collect(value: Value, at: String, leaves: &mut BTreeMap<String, Value>) {
 
 /// Returns the keys that differ, with their values in `after`.
 #[must_use]
-pub fn differing(before: &Settings, after: &Settings) -> Values {
+pub fn differing(before: &Settings, after: &Settings) -> KeyValues {
     if before == after {
-        return Values::new();
+        return KeyValues::new();
     }
     let (before, mut after) = (leaves(before), leaves(after));
     let keys: BTreeSet<String> = before.keys().chain(after.keys()).cloned().collect();
@@ -51,7 +51,7 @@ pub fn differing(before: &Settings, after: &Settings) -> Values {
 }
 
 /// Returns the values of these keys.
-pub(super) fn values_of<'a>(settings: &Settings, keys: impl IntoIterator<Item = &'a String>) -> Values {
+pub(super) fn values_of<'a>(settings: &Settings, keys: impl IntoIterator<Item = &'a String>) -> KeyValues {
     let leaves = leaves(settings);
     keys.into_iter()
         .map(|key| (key.clone(), leaves.get(key).cloned()))
@@ -59,7 +59,7 @@ pub(super) fn values_of<'a>(settings: &Settings, keys: impl IntoIterator<Item = 
 }
 
 /// Returns the settings with these values replaced. Fails if the result is not valid settings.
-pub fn with(settings: &Settings, values: &Values) -> Result<Settings, String> {
+pub fn with(settings: &Settings, values: &KeyValues) -> Result<Settings, String> {
     if values.is_empty() {
         return Ok(settings.clone());
     }
@@ -162,7 +162,7 @@ mod tests {
         let back = differing(&own, &plain);
         assert_eq!(with(&own, &back).unwrap(), plain);
         assert!(differing(&own, &own).is_empty());
-        assert_eq!(with(&own, &Values::new()).unwrap(), own);
+        assert_eq!(with(&own, &KeyValues::new()).unwrap(), own);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             ("", Value::from(3)),
             ("/weights/load/x", Value::from(3)),
         ] {
-            let values = Values::from([(key.to_owned(), Some(value.clone()))]);
+            let values = KeyValues::from([(key.to_owned(), Some(value.clone()))]);
             let made = with(&settings(), &values);
             assert!(made.is_err() || made == Ok(settings()), "{key} {value}: {made:?}");
         }

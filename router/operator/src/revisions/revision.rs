@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Timers;
-use super::keys::{self, Values};
+use super::keys::{self, KeyValues};
 
 /// The part of a revision that a routing decision reads.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub struct Revision {
     /// Reason given by the caller; `null` without one.
     pub reason: Option<String>,
     /// Kind of change that created the revision.
-    pub source: Source,
+    pub source: RevisionSource,
     /// Replica that applied the revision; absent unless replicas share their policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
@@ -44,9 +44,9 @@ pub struct Revision {
     pub temporary: bool,
     /// Keys whose values are temporary in this revision, as JSON pointers into `settings`, with the values that return
     /// (`null` for a key that is absent then); absent if there are none.
-    #[serde(skip_serializing_if = "Values::is_empty")]
+    #[serde(skip_serializing_if = "KeyValues::is_empty")]
     #[schemars(default)]
-    pub temporary_keys: Values,
+    pub temporary_keys: KeyValues,
 }
 
 impl Revision {
@@ -60,7 +60,7 @@ impl Revision {
 /// Kind of change that created a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum RevisionSource {
     /// The configuration at the router's start.
     Start,
     /// The admin API.
@@ -73,7 +73,7 @@ pub enum Source {
     Reload,
 }
 
-impl Source {
+impl RevisionSource {
     /// Returns the name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ pub struct Change {
     /// Reason given by the caller; `null` without one.
     pub reason: Option<String>,
     /// Kind of change that created the revision.
-    pub source: Source,
+    pub source: RevisionSource,
     /// Time after which the changed values return; `None` for a lasting change.
     pub revert_after: Option<Millis>,
     /// Keys that the change sets even where their values stay as they are.
@@ -103,7 +103,7 @@ pub struct Change {
 
 impl Change {
     /// Returns the change for keys of `[routing]` that have changed.
-    pub(super) fn configured(before: &Settings, values: &Values) -> Self {
+    pub(super) fn configured(before: &Settings, values: &KeyValues) -> Self {
         Self {
             // The values come from checked settings.
             settings: keys::with(before, values).unwrap_or_else(|_| before.clone()),
@@ -113,7 +113,7 @@ impl Change {
                 "[routing] of the configuration has changed: {}",
                 keys::in_words(values.keys())
             )),
-            source: Source::Reload,
+            source: RevisionSource::Reload,
             revert_after: None,
         }
     }

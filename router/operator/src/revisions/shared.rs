@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use policy::route::Settings;
 use policy::units::Millis;
 
-use super::{Change, Revision, Revisions, Source, Timers, keys, timers};
+use super::{Change, Revision, RevisionSource, Revisions, Timers, keys, timers};
 
 /// A revision read from a bucket.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Revisions {
     pub fn was_configured(&self, change: &Change) -> bool {
         let state = self.state.lock();
         let mut newest_first = state.history();
-        let last = newest_first.find(|known| known.source == Source::Reload);
+        let last = newest_first.find(|known| known.source == RevisionSource::Reload);
         let values = |settings| keys::values_of(settings, &change.sets);
         last.is_some_and(|last| values(&last.settings) == values(&change.settings))
     }
@@ -124,10 +124,10 @@ mod tests {
             since_unix_ms: 0,
             by: "a".to_owned(),
             reason: None,
-            source: Source::Put,
+            source: RevisionSource::Put,
             replica: None,
             temporary: false,
-            temporary_keys: keys::Values::new(),
+            temporary_keys: keys::KeyValues::new(),
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn a_file_that_another_replica_has_read_is_not_put_in_force_over_what_came_since() {
         let revisions = Revisions::new(Settings::default());
         let file = |number, locality| Revision {
-            source: Source::Reload,
+            source: RevisionSource::Reload,
             ..revision(number, locality)
         };
         let found = |revision| Adopted {
@@ -242,7 +242,10 @@ mod tests {
         revisions.adopt(for_a_time).unwrap();
         assert!(revisions.due(NOW).is_none());
         let due = revisions.due(NOW + Millis(10.0)).unwrap();
-        assert_eq!((due.settings.weights.locality, due.source), (1.0, Source::Revert));
+        assert_eq!(
+            (due.settings.weights.locality, due.source),
+            (1.0, RevisionSource::Revert)
+        );
         revisions.adopt(adopted(7, 3, 1.0)).unwrap();
         assert!(revisions.due(NOW + Millis(1e9)).is_none());
     }

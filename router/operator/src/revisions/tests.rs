@@ -11,7 +11,7 @@ fn put(locality: f64) -> Change {
         settings,
         by: "a".to_owned(),
         reason: None,
-        source: Source::Put,
+        source: RevisionSource::Put,
         revert_after: None,
         sets: std::collections::BTreeSet::new(),
     }
@@ -43,7 +43,7 @@ fn a_change_for_a_time_goes_back_when_it_is_due_and_not_before() {
     revisions.apply(NOW, put_for(2.0, 60.0), None).unwrap();
     assert!(revisions.revert(NOW + Millis(59_999.0)).is_none());
     let (_, after) = revisions.revert(NOW + Millis(60_000.0)).unwrap();
-    assert_eq!((after.revision, after.source), (3, Source::Revert));
+    assert_eq!((after.revision, after.source), (3, RevisionSource::Revert));
     assert_eq!(revisions.load().settings, Settings::default());
     assert!(revisions.revert(NOW + Millis(1e9)).is_none(), "once");
 }
@@ -91,7 +91,7 @@ fn a_configuration_is_put_in_force_only_where_its_routing_has_changed() {
     };
     assert_eq!(
         (after.source, revisions.load().settings.clone()),
-        (Source::Reload, expected),
+        (RevisionSource::Reload, expected),
         "the live change of another key stays"
     );
 }
@@ -131,7 +131,7 @@ fn a_temporary_value_returns_although_another_key_was_changed_meanwhile() {
     let (_, after) = revisions.revert(at(60.0)).unwrap();
     assert_eq!(
         (weights(&revisions), after.source),
-        ((locality, 7.0), Source::Revert)
+        ((locality, 7.0), RevisionSource::Revert)
     );
     assert_eq!(
         after.reason.as_deref(),
@@ -187,7 +187,7 @@ fn a_rollback_ends_all_timers() {
     let revisions = Revisions::new(Settings::default());
     revisions.apply(NOW, put_for(9.0, 60.0), None).unwrap();
     let rollback = Change {
-        source: Source::Rollback,
+        source: RevisionSource::Rollback,
         ..put(9.0)
     };
     revisions.apply(NOW, rollback, None).unwrap();
@@ -203,7 +203,10 @@ fn a_changed_configuration_changes_its_keys_and_leaves_the_others_with_their_tim
     let mut file = Settings::default();
     file.weights.load = 7.0;
     let (_, after) = revisions.configure(NOW, file).unwrap();
-    assert_eq!((after.source, weights(&revisions)), (Source::Reload, (9.0, 7.0)));
+    assert_eq!(
+        (after.source, weights(&revisions)),
+        (RevisionSource::Reload, (9.0, 7.0))
+    );
     revisions.revert(at(60.0)).unwrap();
     assert_eq!(
         weights(&revisions),

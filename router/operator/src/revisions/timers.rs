@@ -7,8 +7,8 @@ use policy::units::Millis;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keys::{Values, differing, in_words, values_of, with};
-use super::{Change, Revision, Source};
+use super::keys::{KeyValues, differing, in_words, values_of, with};
+use super::{Change, Revision, RevisionSource};
 
 /// Longest duration of a temporary change, in seconds: a week.
 pub const LONGEST_S: f64 = 604_800.0;
@@ -74,12 +74,12 @@ pub fn read(written: &[WrittenTimer], now: Millis, unix_ms: u64) -> Timers {
 pub fn after(timers: &Timers, now: Millis, before: &Revision, change: &Change) -> Timers {
     let mut after = timers.clone();
     match change.source {
-        Source::Rollback | Source::Start => return Timers::new(),
-        Source::Revert => {
+        RevisionSource::Rollback | RevisionSource::Start => return Timers::new(),
+        RevisionSource::Revert => {
             after.retain(|_, timer| timer.due > now);
             return after;
         }
-        Source::Put | Source::Reload => {}
+        RevisionSource::Put | RevisionSource::Reload => {}
     }
     let mut changed: BTreeSet<String> = differing(&before.settings, &change.settings)
         .into_keys()
@@ -111,7 +111,7 @@ pub fn after(timers: &Timers, now: Millis, before: &Revision, change: &Change) -
 
 /// Returns the values that return when these timers end.
 #[must_use]
-pub fn values(timers: &Timers) -> Values {
+pub fn values(timers: &Timers) -> KeyValues {
     let value = |(key, timer): (&String, &Timer)| (key.clone(), timer.back_to.clone());
     timers.iter().map(value).collect()
 }
@@ -141,7 +141,7 @@ pub(super) fn revert(timers: &Timers, now: Millis, newest: &Revision) -> Option<
         settings,
         by: "router".to_owned(),
         reason: Some(reason),
-        source: Source::Revert,
+        source: RevisionSource::Revert,
         revert_after: None,
         sets: BTreeSet::new(),
     })

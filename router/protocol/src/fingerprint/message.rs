@@ -366,12 +366,12 @@ fn function(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) ->
     held(name, pieces, Field::ToolName)
 }
 
-enum Held<'a> {
+enum DeferredField<'a> {
     Plain(&'a [u8]),
     At(Scanner<'a>),
 }
 
-fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(), Malformed> {
+fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<DeferredField<'a>>) -> Result<(), Malformed> {
     let is_string = scanner.peek() == Some(b'"');
     let start = scanner.clone();
     let plain = if is_string {
@@ -380,19 +380,19 @@ fn hold<'a>(scanner: &mut Scanner<'a>, place: &mut Option<Held<'a>>) -> Result<(
         scanner.skip()?;
         None
     };
-    *place = Some(plain.map_or(Held::At(start), Held::Plain));
+    *place = Some(plain.map_or(DeferredField::At(start), DeferredField::Plain));
     Ok(())
 }
 
-fn held(place: Option<Held<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
+fn held(place: Option<DeferredField<'_>>, pieces: &mut Pieces, of: Field) -> Result<(), Malformed> {
     match place {
         None => Ok(()),
-        Some(Held::Plain(text)) => {
+        Some(DeferredField::Plain(text)) => {
             pieces.field(of);
             pieces.push(text);
             Ok(())
         }
-        Some(Held::At(mut scanner)) => field(&mut scanner, pieces, of),
+        Some(DeferredField::At(mut scanner)) => field(&mut scanner, pieces, of),
     }
 }
 

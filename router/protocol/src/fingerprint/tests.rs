@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::parse::parse;
-use super::super::reply::Reply;
+use super::super::reply::ReplyBuilder;
 use super::super::routes::Endpoint;
 use super::super::watch::Watch;
 use super::*;
@@ -110,7 +110,7 @@ fn a_streamed_reply_is_found_in_the_next_turn_however_the_stream_is_split() {
     for size in 1..=stream.len() {
         let turn = of_text(&this);
         let (mut reply, mut watch) = (
-            Reply::new(turn.reply.unwrap()),
+            ReplyBuilder::new(turn.reply.unwrap()),
             Watch::new(Endpoint::Chat, Some("text/event-stream"), false),
         );
         for chunk in stream.as_bytes().chunks(size) {

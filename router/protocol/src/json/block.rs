@@ -41,7 +41,7 @@ pub(super) fn marks(bytes: &[u8; BYTES]) -> Option<Marks> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum First {
+pub(super) enum FirstSpecial {
     None,
     Quote(usize),
     Other,
@@ -49,18 +49,18 @@ pub(super) enum First {
 
 /// Finds the first special byte and, from the same bits, whether it is a quote.
 #[inline]
-pub(super) fn first_special(bytes: &[u8; 16]) -> First {
+pub(super) fn first_special(bytes: &[u8; 16]) -> FirstSpecial {
     let lanes = u8x16::from(*bytes);
     let (quotes, special) = (
         lanes.simd_eq(u8x16::splat(b'"')).to_bitmask(),
         special(lanes).to_bitmask(),
     );
     if special == 0 {
-        First::None
+        FirstSpecial::None
     } else if special & special.wrapping_neg() & quotes != 0 {
-        First::Quote(quotes.trailing_zeros() as usize)
+        FirstSpecial::Quote(quotes.trailing_zeros() as usize)
     } else {
-        First::Other
+        FirstSpecial::Other
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
             }
             let head: &[u8; 16] = bytes.first_chunk().unwrap();
             let first = head.iter().position(|byte| *byte < 0x20 || b"\"\\".contains(byte));
-            let expected = first.map_or(First::None, |at| if head[at] == b'"' { First::Quote(at) } else { First::Other });
+            let expected = first.map_or(FirstSpecial::None, |at| if head[at] == b'"' { FirstSpecial::Quote(at) } else { FirstSpecial::Other });
             prop_assert_eq!(first_special(head), expected);
         }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::block::{First, first_special, marks};
+use super::block::{FirstSpecial, first_special, marks};
 use super::escape::decoded;
 use super::walk::{Out, flush};
 use super::{Malformed, Scanner};
@@ -78,9 +78,9 @@ impl<'a> Scanner<'a> {
         let (heads, _) = self.bytes.get(self.at..)?.as_chunks::<16>();
         for (number, head) in heads.iter().take(2).enumerate() {
             match first_special(head) {
-                First::None => {}
-                First::Quote(end) => return Some(self.at + 16 * number + end),
-                First::Other => return None,
+                FirstSpecial::None => {}
+                FirstSpecial::Quote(end) => return Some(self.at + 16 * number + end),
+                FirstSpecial::Other => return None,
             }
         }
         None

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::namespace::{Namespace, Value};
+use super::namespace::{Namespace, NamespaceValue};
 use super::{Malformed, Parsed, Scanner, text};
 use crate::claim::Allowed;
 use crate::fingerprint::Draft;
@@ -64,9 +64,9 @@ pub(super) struct Members<'a, 'd> {
     /// Whether the response repeats the prompt or continues its last message, so that its keys do not match those of
     /// the next turn.
     within: bool,
-    session: Option<Value<'a>>,
-    cache_key: Option<Value<'a>>,
-    request_id: Option<Value<'a>>,
+    session: Option<NamespaceValue<'a>>,
+    cache_key: Option<NamespaceValue<'a>>,
+    request_id: Option<NamespaceValue<'a>>,
     previous: Option<Cow<'a, str>>,
     priority: bool,
     rid: bool,
@@ -153,8 +153,8 @@ impl<'a, 'd> Members<'a, 'd> {
             b"model" => self.model = text(scanner)?,
             b"stream" => self.stream = scanner.skip()? == b"true",
             b"echo" | b"continue_final_message" => self.within |= scanner.skip()? == b"true",
-            b"session_id" => self.session = Value::read(scanner)?,
-            b"prompt_cache_key" => self.cache_key = Value::read(scanner)?,
+            b"session_id" => self.session = NamespaceValue::read(scanner)?,
+            b"prompt_cache_key" => self.cache_key = NamespaceValue::read(scanner)?,
             b"previous_response_id" if self.form == Form::Responses => {
                 self.previous = text(scanner)?.filter(|id| !id.is_empty());
             }
@@ -166,7 +166,7 @@ impl<'a, 'd> Members<'a, 'd> {
                 let asked = number(scanner)?;
                 self.allowed.choices = self.allowed.choices.max(asked.unwrap_or(0));
             }
-            b"request_id" if self.form == Form::Responses => self.request_id = Value::read(scanner)?,
+            b"request_id" if self.form == Form::Responses => self.request_id = NamespaceValue::read(scanner)?,
             b"priority" if self.tenant.is_some() => {
                 self.priority = true;
                 scanner.skip()?;
@@ -218,9 +218,9 @@ impl<'a, 'd> Members<'a, 'd> {
         let own = self.namespace.salt();
         let given = Given {
             salt: self.namespace.cache_salt(),
-            session: self.session.as_ref().map(Value::as_str),
-            cache_key: self.cache_key.as_ref().map(Value::as_str),
-            request_id: self.request_id.as_ref().map(Value::as_str),
+            session: self.session.as_ref().map(NamespaceValue::as_str),
+            cache_key: self.cache_key.as_ref().map(NamespaceValue::as_str),
+            request_id: self.request_id.as_ref().map(NamespaceValue::as_str),
             priority: self.priority,
             rid: self.rid,
         };
@@ -240,8 +240,8 @@ impl<'a, 'd> Members<'a, 'd> {
             stream: self.stream,
             session: self
                 .session
-                .and_then(Value::name)
-                .or(self.cache_key.and_then(Value::name)),
+                .and_then(NamespaceValue::name)
+                .or(self.cache_key.and_then(NamespaceValue::name)),
             has_tools: self.has_tools,
             previous: self.previous,
             fingerprint,

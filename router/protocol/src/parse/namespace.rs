@@ -15,39 +15,39 @@ const LIST: char = '\0';
 
 /// Values of [`MEMBERS`]. Absent and `null` are the same, as in engines; an empty text is a value.
 #[derive(Debug, Default)]
-pub(super) struct Namespace<'a>([Option<Value<'a>>; MEMBERS.len()]);
+pub(super) struct Namespace<'a>([Option<NamespaceValue<'a>>; MEMBERS.len()]);
 
 #[derive(Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum NamespaceValue<'a> {
     Text(Cow<'a, str>),
     /// Any other value (SGLang accepts lists), without insignificant white space.
     Json(String),
 }
 
-impl<'a> Value<'a> {
+impl<'a> NamespaceValue<'a> {
     pub(super) fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
         Ok(match scanner.peek() {
             Some(b'n') => scanner.skip().map(|_| None)?,
-            Some(b'"') => text(scanner)?.map(Value::Text),
+            Some(b'"') => text(scanner)?.map(NamespaceValue::Text),
             _ => {
                 let mut json = Vec::new();
                 scanner.compact(&mut |bytes: &[u8]| json.extend_from_slice(bytes))?;
-                Some(Value::Json(String::from_utf8_lossy(&json).into_owned()))
+                Some(NamespaceValue::Json(String::from_utf8_lossy(&json).into_owned()))
             }
         })
     }
 
     pub(super) fn as_str(&self) -> &str {
         match self {
-            Value::Text(text) => text,
-            Value::Json(json) => json,
+            NamespaceValue::Text(text) => text,
+            NamespaceValue::Json(json) => json,
         }
     }
 
     pub(super) fn name(self) -> Option<Cow<'a, str>> {
         match self {
-            Value::Text(text) => Some(text).filter(|text| !text.is_empty()),
-            Value::Json(_) => None,
+            NamespaceValue::Text(text) => Some(text).filter(|text| !text.is_empty()),
+            NamespaceValue::Json(_) => None,
         }
     }
 }
@@ -58,7 +58,7 @@ impl<'a> Namespace<'a> {
     }
 
     pub(super) fn take(&mut self, place: usize, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
-        let value = Value::read(scanner)?;
+        let value = NamespaceValue::read(scanner)?;
         if let Some(slot) = self.0.get_mut(place) {
             *slot = value;
         }
@@ -66,14 +66,14 @@ impl<'a> Namespace<'a> {
     }
 
     pub(super) fn cache_salt(&self) -> Option<&str> {
-        self.0.first()?.as_ref().map(Value::as_str)
+        self.0.first()?.as_ref().map(NamespaceValue::as_str)
     }
 
     /// Encodes all values as one salt; `None` if there are none.
     pub(super) fn salt(&self) -> Option<Cow<'_, str>> {
         match &self.0 {
             [None, None, None, None] => return None,
-            [Some(Value::Text(salt)), None, None, None] if !salt.starts_with(LIST) => {
+            [Some(NamespaceValue::Text(salt)), None, None, None] if !salt.starts_with(LIST) => {
                 return Some(Cow::Borrowed(salt));
             }
             _ => {}
@@ -82,8 +82,8 @@ impl<'a> Namespace<'a> {
         for (place, value) in self.0.iter().enumerate() {
             let (kind, value) = match value {
                 None => continue,
-                Some(Value::Text(text)) => ('t', &**text),
-                Some(Value::Json(json)) => ('j', &**json),
+                Some(NamespaceValue::Text(text)) => ('t', &**text),
+                Some(NamespaceValue::Json(json)) => ('j', &**json),
             };
             // Writing to a string cannot fail.
             let _ = write!(list, "{LIST}{place}{kind}{}:{value}", value.len());
@@ -100,18 +100,18 @@ mod tests {
 
     use super::*;
 
-    fn salt(values: &[Option<Value<'_>>; 4]) -> Option<String> {
+    fn salt(values: &[Option<NamespaceValue<'_>>; 4]) -> Option<String> {
         let values = values.each_ref().map(|value| {
             value.as_ref().map(|value| match value {
-                Value::Text(text) => Value::Text(Cow::Owned(text.clone().into_owned())),
-                Value::Json(json) => Value::Json(json.clone()),
+                NamespaceValue::Text(text) => NamespaceValue::Text(Cow::Owned(text.clone().into_owned())),
+                NamespaceValue::Json(json) => NamespaceValue::Json(json.clone()),
             })
         });
         Namespace(values).salt().map(Cow::into_owned)
     }
 
     fn texts(values: [Option<&str>; 4]) -> Option<String> {
-        salt(&values.map(|value| value.map(|text| Value::Text(text.into()))))
+        salt(&values.map(|value| value.map(|text| NamespaceValue::Text(text.into()))))
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
         ];
         let salts: HashSet<_> = tricks.iter().map(|trick| texts(*trick)).collect();
         assert_eq!(salts.len(), tricks.len());
-        let json = salt(&[None, Some(Value::Json("a".into())), None, None]);
+        let json = salt(&[None, Some(NamespaceValue::Json("a".into())), None, None]);
         assert_ne!(json, list);
     }
 

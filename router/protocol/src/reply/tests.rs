@@ -181,7 +181,7 @@ fn fingerprint(messages: &[&str]) -> Fingerprint {
 fn known<'a>(kind: &str, chunks: impl Iterator<Item = &'a [u8]>) -> Option<Chain> {
     let turn = fingerprint(&[QUESTION]);
     let (mut reply, mut watch) = (
-        Reply::new(turn.reply.unwrap()),
+        ReplyBuilder::new(turn.reply.unwrap()),
         Watch::new(Endpoint::Chat, Some(kind), false),
     );
     for chunk in chunks {
@@ -267,7 +267,7 @@ fn a_reply_with_more_or_larger_calls_than_are_held_is_not_learned() {
     let most = MAX_HELD_BYTES / part.len();
     assert!(streamed(&large(most)).is_some());
 
-    let mut reply = Reply::new(fingerprint(&[QUESTION]).reply.unwrap());
+    let mut reply = ReplyBuilder::new(fingerprint(&[QUESTION]).reply.unwrap());
     let mut push = |arguments| {
         reply.push(Piece::Call {
             index: Some(0),
@@ -355,7 +355,7 @@ fn of_several_choices_the_first_is_learned() {
 fn an_answer_that_is_not_read_is_not_learned() {
     let turn = fingerprint(&[QUESTION]);
     let (mut reply, mut watch) = (
-        Reply::new(turn.reply.unwrap()),
+        ReplyBuilder::new(turn.reply.unwrap()),
         Watch::new(Endpoint::Chat, Some("application/json"), true),
     );
     watch.push(b"\x1f\x8b", |piece| reply.push(piece));
@@ -394,7 +394,7 @@ fn an_anthropic_reply_is_found_in_the_next_turn() {
     ]
     .concat();
     let first = turn("");
-    let mut reply = Reply::at(Endpoint::Messages, first.reply.unwrap());
+    let mut reply = ReplyBuilder::at(Endpoint::Messages, first.reply.unwrap());
     let mut watch = Watch::new(Endpoint::Messages, Some("text/event-stream"), false);
     for chunk in stream.as_bytes().chunks(11) {
         watch.push(chunk, |piece| reply.push(piece));

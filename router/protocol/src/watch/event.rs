@@ -11,9 +11,9 @@ use super::{MAX_TOKENS, Usage};
 use crate::reply::Piece;
 
 #[derive(Deserialize)]
-pub(super) struct Event<'a> {
+pub(super) struct CompletionEvent<'a> {
     #[serde(borrow, default)]
-    pub(super) choices: Vec<Choice<'a>>,
+    pub(super) choices: Vec<CompletionChoice<'a>>,
     #[serde(default)]
     pub(super) usage: Option<WireUsage>,
     #[serde(default)]
@@ -46,7 +46,7 @@ impl WireTimes {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Choice<'a> {
+pub(super) struct CompletionChoice<'a> {
     #[serde(default)]
     pub(super) index: u64,
     #[serde(borrow, default)]
@@ -64,9 +64,9 @@ pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
     pub(super) content: StreamFact<'a>,
     #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    pub(super) tool_calls: Option<Vec<ToolCallDelta<'a>>>,
     #[serde(borrow, default)]
-    pub(super) function_call: Option<Call<'a>>,
+    pub(super) function_call: Option<ToolCallDelta<'a>>,
     #[serde(borrow, default)]
     reasoning: StreamFact<'a>,
     #[serde(borrow, default)]
@@ -127,7 +127,7 @@ impl StreamFact<'_> {
 
 /// A fragment of a call, also in the older form without `function`.
 #[derive(Deserialize)]
-pub(super) struct Call<'a> {
+pub(super) struct ToolCallDelta<'a> {
     #[serde(default)]
     pub(super) index: Option<u64>,
     #[serde(borrow, default)]
@@ -148,7 +148,7 @@ struct Function<'a> {
     arguments: StreamFact<'a>,
 }
 
-impl Call<'_> {
+impl ToolCallDelta<'_> {
     /// Returns the fragment; [`Piece::Unrepeated`] unless all its members are text.
     pub(super) fn piece(&self, index: Option<u64>) -> Piece<'_> {
         let inner = self.function.as_ref().filter(|_| index.is_some());

@@ -14,7 +14,7 @@ use crate::reply::Piece;
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct GenerateEvent<'a> {
     #[serde(borrow, default)]
     text: StreamFact<'a>,
     #[serde(borrow, default)]
@@ -30,11 +30,11 @@ struct Meta<'a> {
     #[serde(default)]
     cached_tokens: Option<u64>,
     #[serde(borrow, default)]
-    finish_reason: Option<Reason<'a>>,
+    finish_reason: Option<FinishReason<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Reason<'a> {
+struct FinishReason<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: StreamFact<'a>,
 }
@@ -48,7 +48,7 @@ pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<
         watch.saw_token();
         return;
     }
-    let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+    let Ok(event) = serde_json::from_slice::<GenerateEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };

@@ -13,19 +13,19 @@ use super::{MAX_TOKENS, Usage, Watch};
 use crate::reply::Piece;
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct MessagesEvent<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: StreamFact<'a>,
     #[serde(default)]
     index: u64,
     #[serde(borrow, default)]
-    message: Option<Message<'a>>,
+    message: Option<EventMessage<'a>>,
     #[serde(borrow, default)]
     content_block: Option<Block<'a>>,
     #[serde(borrow, default)]
     delta: Option<Block<'a>>,
     #[serde(default)]
-    usage: Option<WireUsage>,
+    usage: Option<MessagesUsage>,
     #[serde(borrow, default)]
     content: Option<Vec<Block<'a>>>,
     #[serde(borrow, default)]
@@ -33,9 +33,9 @@ struct Event<'a> {
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct EventMessage<'a> {
     #[serde(default)]
-    usage: Option<WireUsage>,
+    usage: Option<MessagesUsage>,
     #[serde(borrow, default)]
     content: Option<Vec<Block<'a>>>,
 }
@@ -61,7 +61,7 @@ struct Block<'a> {
 }
 
 #[derive(Clone, Copy, Deserialize)]
-struct WireUsage {
+struct MessagesUsage {
     #[serde(default)]
     input_tokens: Option<u64>,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct WireUsage {
     cache_creation_input_tokens: Option<u64>,
 }
 
-impl WireUsage {
+impl MessagesUsage {
     fn after(self, known: Option<Usage>) -> Usage {
         let mut usage = known.unwrap_or_default();
         let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
@@ -93,7 +93,7 @@ impl WireUsage {
 }
 
 pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+    let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };

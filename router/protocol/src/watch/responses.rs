@@ -12,23 +12,23 @@ use crate::reply::Piece;
 use crate::routes::response_key;
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct ResponsesEvent<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: StreamFact<'a>,
     #[serde(borrow, default)]
     delta: StreamFact<'a>,
     #[serde(borrow, default)]
-    response: Option<Response<'a>>,
+    response: Option<ResponseObject<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Response<'a> {
+struct ResponseObject<'a> {
     #[serde(borrow, default)]
     id: StreamFact<'a>,
     #[serde(borrow, default)]
     status: StreamFact<'a>,
     #[serde(default)]
-    usage: Option<WireUsage>,
+    usage: Option<ResponsesUsage>,
     #[serde(borrow, default)]
     output: Option<Vec<Item<'a>>>,
 }
@@ -38,33 +38,33 @@ struct Item<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: StreamFact<'a>,
     #[serde(borrow, default)]
-    content: Option<Vec<Part<'a>>>,
+    content: Option<Vec<ContentPart<'a>>>,
 }
 
 #[derive(Deserialize)]
-struct Part<'a> {
+struct ContentPart<'a> {
     #[serde(borrow, default)]
     text: StreamFact<'a>,
 }
 
 #[derive(Deserialize)]
-struct WireUsage {
+struct ResponsesUsage {
     #[serde(default)]
     input_tokens: u64,
     #[serde(default)]
     output_tokens: u64,
     #[serde(default)]
-    input_tokens_details: Option<Details>,
+    input_tokens_details: Option<InputTokenDetails>,
 }
 
 #[derive(Deserialize)]
-struct Details {
+struct InputTokenDetails {
     #[serde(default)]
     cached_tokens: Option<u64>,
 }
 
 pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(event) = serde_json::from_slice::<Event<'_>>(json) else {
+    let Ok(event) = serde_json::from_slice::<ResponsesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };
@@ -96,7 +96,7 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
 }
 
 pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(response) = serde_json::from_slice::<Response<'_>>(json) else {
+    let Ok(response) = serde_json::from_slice::<ResponseObject<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };
@@ -115,7 +115,7 @@ pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     watch.saw_token();
 }
 
-fn said(watch: &mut Watch, response: &Response<'_>) {
+fn said(watch: &mut Watch, response: &ResponseObject<'_>) {
     if let StreamFact::Text(id) = &response.id {
         watch.answer = Some(response_key(id));
     }

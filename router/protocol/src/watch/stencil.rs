@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::event::{Event, StreamFact};
+use super::event::{CompletionEvent, StreamFact};
 use crate::reply::Piece;
 
 /// Maximum length in bytes of an event with one token.
@@ -46,7 +46,7 @@ impl Stencil {
     }
 
     /// Learns from a parsed event that has one token's text and nothing else.
-    pub(super) fn learn(&mut self, json: &[u8], event: &Event<'_>) {
+    pub(super) fn learn(&mut self, json: &[u8], event: &CompletionEvent<'_>) {
         let Some((text, is_reasoning)) = only_text(event) else {
             return;
         };
@@ -67,7 +67,7 @@ impl Stencil {
 }
 
 /// Returns the text if it is the event's only content, and whether it is reasoning.
-fn only_text<'a>(event: &'a Event<'_>) -> Option<(&'a str, bool)> {
+fn only_text<'a>(event: &'a CompletionEvent<'_>) -> Option<(&'a str, bool)> {
     let [choice] = event.choices.as_slice() else {
         return None;
     };
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn parse(json: &[u8]) -> Option<Event<'_>> {
+    fn parse(json: &[u8]) -> Option<CompletionEvent<'_>> {
         serde_json::from_slice(json).ok()
     }
 
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    fn said(event: &Event<'_>) -> Option<(String, bool)> {
+    fn said(event: &CompletionEvent<'_>) -> Option<(String, bool)> {
         only_text(event).map(|(text, is_reasoning)| (text.to_owned(), is_reasoning))
     }
 

@@ -127,13 +127,13 @@ impl Drop for Permit {
 }
 
 /// A waiting request. Dropping it removes the request from the queue.
-struct Queued<'a> {
+struct QueuedRequest<'a> {
     gate: &'a Gate,
     model: Arc<str>,
     ticket: Ticket,
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         let mut pools = self.gate.pools.lock();
         let Some(pool) = pools.of.get_mut(&self.model) else {
@@ -286,9 +286,9 @@ impl Gate {
         let gate = &proxy.admission.gate;
         let (patience, sheds) = (ask.patience, ask.shed.is_some());
         let (queued, mut told) = match gate.join(proxy, ask)? {
-            Joined::Free => return Ok(None),
-            Joined::Inside(permit) => return Ok(Some(permit)),
-            Joined::Waits(queued, told) => (queued, told),
+            AdmissionResult::Free => return Ok(None),
+            AdmissionResult::Inside(permit) => return Ok(Some(permit)),
+            AdmissionResult::Waits(queued, told) => (queued, told),
         };
         gate.has_waiters.notify_one();
         match tokio::time::timeout(patience, &mut told).await {
@@ -309,11 +309,11 @@ impl Gate {
         }
     }
 
-    fn join<'a>(&'a self, proxy: &Arc<Proxy>, ask: Ask) -> Result<Joined<'a>, ApiError> {
+    fn join<'a>(&'a self, proxy: &Arc<Proxy>, ask: Ask) -> Result<AdmissionResult<'a>, ApiError> {
         let settings = proxy.admission.settings.load();
         let bounded = settings.max_concurrent_per_worker.is_some() || settings.max_wait.is_some();
         if !bounded && ask.shed.is_none() {
-            return Ok(Joined::Free);
+            return Ok(AdmissionResult::Free);
         }
         let now = proxy.state.clock.now();
         // The load of the workers is valid only while no other request can be admitted.
@@ -325,7 +325,7 @@ impl Gate {
         }
         if !bounded {
             pools.note(&ask.model, now);
-            return Ok(Joined::Free);
+            return Ok(AdmissionResult::Free);
         }
         let (waiting, capacity) = (pools.waiting, pools.capacity);
         let pool = pools.of.entry(Arc::clone(&ask.model)).or_insert_with(|| Pool {
@@ -336,7 +336,7 @@ impl Gate {
         if pool.queue.is_empty() && room.admits(pool, others) {
             let permit = pool.admit(proxy, &ask.model);
             pools.note(&ask.model, now);
-            return Ok(Joined::Inside(permit));
+            return Ok(AdmissionResult::Inside(permit));
         }
         if waiting >= capacity {
             return Err(ApiError::QueueFull);
@@ -347,12 +347,12 @@ impl Gate {
         let pushed = pool.queue.push(ask.flow, priority, weight, ask.cost, waiter);
         let ticket = pushed.map_err(|_| ApiError::QueueFull)?;
         pools.waiting += 1;
-        let queued = Queued {
+        let queued = QueuedRequest {
             gate: self,
             model: ask.model,
             ticket,
         };
-        Ok(Joined::Waits(queued, told))
+        Ok(AdmissionResult::Waits(queued, told))
     }
 
     /// Applies a change to a model's pool, then admits requests for which there is room.
@@ -379,11 +379,11 @@ impl Gate {
     }
 }
 
-enum Joined<'a> {
+enum AdmissionResult<'a> {
     /// Nothing limits admission.
     Free,
     Inside(Permit),
-    Waits(Queued<'a>, oneshot::Receiver<Result<Permit, ApiError>>),
+    Waits(QueuedRequest<'a>, oneshot::Receiver<Result<Permit, ApiError>>),
 }
 
 impl Pool {

@@ -16,7 +16,7 @@ use super::limits::{Charge, Left, Used};
 use super::tenants;
 use fleet::clock::Clock;
 use operator::secret::{Sealed, bearer, hash};
-use operator::tokens::Named;
+use operator::tokens::NamedDigests;
 use protocol::error::ApiError;
 use protocol::headers::X_API_KEY;
 use protocol::tenant::{Tenant, hex};
@@ -115,7 +115,7 @@ impl Keyring {
     }
 
     /// Returns the digests of the keys by the keys' names, to detect changes.
-    pub fn named(&self) -> Named {
+    pub fn named(&self) -> NamedDigests {
         let named = |key: &Arc<Key>| (key.spec.name.clone(), (key.spec.digest.0, None));
         self.keys.values().map(named).collect()
     }

@@ -96,10 +96,10 @@ pub struct Left {
 
 /// Tokens charged to a key by estimate. Dropping the charge refunds them, unless the request was sent.
 #[derive(Debug, Default)]
-pub struct Charge(Option<Open>);
+pub struct Charge(Option<OpenCharge>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenCharge {
     used: Arc<Mutex<Used>>,
     clock: Clock,
     estimated: Tokens,
@@ -116,7 +116,7 @@ impl Charge {
                 .map_err(|after| refusal("tokens", after))?;
         }
         key.open += 1;
-        Ok(Self(Some(Open {
+        Ok(Self(Some(OpenCharge {
             used: Arc::clone(used),
             clock,
             estimated,

@@ -13,7 +13,7 @@ use protocol::headers;
 const MAX_BYTES: usize = 256;
 
 #[derive(Clone, Debug)]
-struct Carried(Vec<HeaderValue>);
+struct PolicyHeaders(Vec<HeaderValue>);
 
 /// The policy or weights that a request asks for and may have.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub fn take<B>(request: &mut Request<B>) {
         return;
     }
     let values = request.headers().get_all(&headers::POLICY);
-    let carried = Carried(values.iter().cloned().collect());
+    let carried = PolicyHeaders(values.iter().cloned().collect());
     request.headers_mut().remove(&headers::POLICY);
     request.extensions_mut().insert(carried);
 }
@@ -38,7 +38,7 @@ impl Asked {
     /// Reads the choice of a request; `None` if it makes none, or may not. Fails with 400 if the request may choose and
     /// its header is invalid.
     pub fn of(proxy: &Proxy, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
-        let Some(Carried(values)) = extensions.get() else {
+        let Some(PolicyHeaders(values)) = extensions.get() else {
             return Ok(None);
         };
         let allowed = &proxy.state.live().requests;

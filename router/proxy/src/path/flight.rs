@@ -23,8 +23,8 @@ use policy::tail;
 use policy::units::Millis;
 use tracing::warn;
 
-pub use self::finish::End;
-pub use self::outcome::Outcome;
+pub use self::finish::AttemptEnd;
+pub use self::outcome::AttemptOutcome;
 use self::prediction::Prediction;
 use super::account::Account;
 use super::retry::Charged;
@@ -38,7 +38,7 @@ use learning::feedback::{Begun, LearnerEvent};
 use protocol::claim;
 use protocol::reply::{self, Piece};
 use protocol::routes::Endpoint;
-use protocol::watch::{Passed, Seen};
+use protocol::watch::{Passed, ResponseReport};
 use state::turn_reports::{ReportedTurn, SentTurn};
 use telemetry::capture::Slip;
 use telemetry::traces::Note;
@@ -61,7 +61,7 @@ pub struct Flight {
     in_flight: InFlight,
     prediction: Prediction,
     noted: Noted,
-    progress: Progress,
+    progress: AttemptProgress,
     /// The request's permit, once this attempt is the one that is answered.
     permit: Option<RequestPermit>,
     charged: Charged,
@@ -88,7 +88,7 @@ struct Noted {
 }
 
 #[derive(Debug, Default)]
-struct Progress {
+struct AttemptProgress {
     started: bool,
     streamed: bool,
     ttft: Millis,
@@ -101,7 +101,7 @@ struct Progress {
     /// The worker of the conversation's last turn, if it was another one.
     left: Option<WorkerId>,
     passed: Passed,
-    passing: Option<reply::Reply>,
+    passing: Option<reply::ReplyBuilder>,
     /// The keys of the whole reply, if the next turn can repeat it.
     reply: Option<ChainBuilder>,
 }
@@ -131,9 +131,9 @@ impl Flight {
                 bytes_before: choice.worker.bytes_seen(),
                 ..Noted::default()
             },
-            progress: Progress {
-                passing: reply.map(|hash| reply::Reply::at(turn.endpoint, hash)),
-                ..Progress::default()
+            progress: AttemptProgress {
+                passing: reply.map(|hash| reply::ReplyBuilder::at(turn.endpoint, hash)),
+                ..AttemptProgress::default()
             },
             permit: None,
             charged,
@@ -220,7 +220,7 @@ impl Flight {
     }
 
     fn measure_first_token(&mut self) {
-        let Progress {
+        let AttemptProgress {
             streamed, is_untimed, ..
         } = self.progress;
         let ttft = self.proxy.state.clock.now() - self.turn.arrived;
@@ -271,7 +271,7 @@ impl Flight {
     }
 
     /// Returns the plausible part of the response's own figures. Counts the rest, and logs it at a limited rate.
-    pub fn believed(&self, seen: Seen) -> Seen {
+    pub fn believed(&self, seen: ResponseReport) -> ResponseReport {
         let (worker, now) = (self.worker(), self.proxy.state.clock.now());
         let context = || claim::context(worker.context(&self.turn.model));
         let (answered, took) = (self.progress.passed.bytes(), now - self.turn.arrived);

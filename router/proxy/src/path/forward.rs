@@ -16,7 +16,7 @@ use policy::ids::WorkerId;
 use tracing::debug;
 
 pub(in crate::path) use self::attempt::note;
-use self::attempt::{Answer, Next, NotFound, Sent};
+use self::attempt::{AttemptResponse, AttemptResult, NotFound, PendingTurn};
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
 pub use self::request::turn_request;
@@ -58,7 +58,7 @@ pub(crate) async fn deliver(
     loop {
         let (mut sent, has_alternative, may_go_elsewhere) = {
             let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
-            let sent = Sent::start(&request, &choice, pass, &state.charged)?;
+            let sent = PendingTurn::start(&request, &choice, pass, &state.charged)?;
             state.tried.push(choice.worker.id);
             (sent, choice.has_alternative, choice.may_go_elsewhere)
         };
@@ -91,18 +91,18 @@ pub(crate) async fn deliver(
             state.may_retry(proxy, failure, request.head, || has_other)
         });
         match next {
-            Next::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
-            Next::Again(failure) => {
+            AttemptResult::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
+            AttemptResult::Again(failure) => {
                 again(proxy, &worker, failure);
             }
-            Next::Failed(error) => {
+            AttemptResult::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
                     // The worker may have computed until then, so the key is charged.
                     drop(permit.take());
                 }
                 return Ok(error.response_for(request.turn.endpoint.family()));
             }
-            Next::NotReached(error) => return Err(error),
+            AttemptResult::NotReached(error) => return Err(error),
         }
     }
 }
@@ -156,8 +156,12 @@ fn again(proxy: &Proxy, worker: &str, failure: Failure) {
     proxy.state.metrics.retry(worker);
 }
 
-fn answered(request: &TurnRequest<'_>, answer: Answer, permit: Option<RequestPermit>) -> Response<Body> {
-    let Answer {
+fn answered(
+    request: &TurnRequest<'_>,
+    answer: AttemptResponse,
+    permit: Option<RequestPermit>,
+) -> Response<Body> {
+    let AttemptResponse {
         response,
         first,
         verdict,

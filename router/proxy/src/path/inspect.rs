@@ -47,14 +47,14 @@ impl From<Refused> for ApiError {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum BodyFormat {
     Form(Result<Parts, Unreadable>),
     /// A form in the encoding of queries.
     Urlencoded,
     Other,
 }
 
-impl Kind {
+impl BodyFormat {
     fn of(head: &HeaderMap) -> Self {
         let kind = head
             .get(CONTENT_TYPE)
@@ -109,7 +109,7 @@ impl ModelPart {
 /// Inspection of one body as it streams.
 #[derive(Debug)]
 pub struct Inspector {
-    kind: Kind,
+    kind: BodyFormat,
     keys: Keys,
     refuses: bool,
     /// The first bytes, which show the encoding of JSON.
@@ -132,7 +132,7 @@ impl Inspector {
             .map(|kind| kind.to_str().unwrap_or_default());
         let may_be_json = kind.is_none_or(|kind| kind.contains("json"));
         Self {
-            kind: Kind::of(head),
+            kind: BodyFormat::of(head),
             keys: Keys::default(),
             refuses,
             first: may_be_json.then(Vec::new),
@@ -146,9 +146,9 @@ impl Inspector {
     pub fn push(&mut self, piece: &[u8]) -> Result<(), Refused> {
         self.seen += piece.len();
         let found = match &mut self.kind {
-            Kind::Form(Err(Unreadable)) => return Err(Refused::Form),
-            Kind::Form(Ok(form)) => push_form(form, &mut self.model, &mut self.keys, piece)?,
-            Kind::Urlencoded | Kind::Other => {
+            BodyFormat::Form(Err(Unreadable)) => return Err(Refused::Form),
+            BodyFormat::Form(Ok(form)) => push_form(form, &mut self.model, &mut self.keys, piece)?,
+            BodyFormat::Urlencoded | BodyFormat::Other => {
                 let is_text = |byte: &&u8| !byte.is_ascii_whitespace() && !BYTE_ORDER_MARK.contains(byte);
                 self.text = self.text.or_else(|| piece.iter().find(is_text).copied());
                 if self.refuses {
@@ -181,10 +181,10 @@ impl Inspector {
     pub fn is_over(&self, search: Search) -> bool {
         match (search, &self.kind) {
             (Search::Nothing, _) => true,
-            (_, Kind::Form(_)) if self.model.is_whole => true,
-            (Search::Beginning, Kind::Form(_)) => self.seen >= LOOKED_AT,
+            (_, BodyFormat::Form(_)) if self.model.is_whole => true,
+            (Search::Beginning, BodyFormat::Form(_)) => self.seen >= LOOKED_AT,
             (Search::Beginning, _) => true,
-            (Search::Whole, Kind::Other) => self.text.is_some_and(|text| text != b'{'),
+            (Search::Whole, BodyFormat::Other) => self.text.is_some_and(|text| text != b'{'),
             (Search::Whole, _) => false,
         }
     }
@@ -193,9 +193,9 @@ impl Inspector {
     pub fn model(&self, body: &[u8]) -> Named {
         match &self.kind {
             _ if self.seen == 0 => Named::Nothing,
-            Kind::Form(_) => self.model.named(),
+            BodyFormat::Form(_) => self.model.named(),
             // Some clients send JSON with this type.
-            Kind::Urlencoded if self.text != Some(b'{') => model::in_query(body),
+            BodyFormat::Urlencoded if self.text != Some(b'{') => model::in_query(body),
             _ => model::in_json(body),
         }
     }
@@ -311,7 +311,7 @@ mod tests {
         let two = part("model", "a") + &part("x", "1") + &part("model", "b") + "--xyz--\r\n";
         for size in [1, 1000] {
             let mut inspector = Inspector::with(&HeaderMap::new(), true);
-            inspector.kind = Kind::Form(Ok(Parts::new("xyz")));
+            inspector.kind = BodyFormat::Form(Ok(Parts::new("xyz")));
             let pushed = two
                 .as_bytes()
                 .chunks(size)

@@ -65,8 +65,8 @@ pub async fn check_again(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
 }
 
 /// Reads the lists of all healthy workers again, and waits for them, though not longer than for a probe. Requests that
-/// wait at the same time share one reading, and readings are limited in number ([`Facts::doubt`](fleet::facts::Facts)).
-/// Returns whether any was requested.
+/// wait at the same time share one reading, and readings are limited in number
+/// ([`EngineFacts::doubt`](fleet::facts::EngineFacts)). Returns whether any was requested.
 pub async fn refreshed(proxy: &Proxy) -> bool {
     let now = proxy.state.clock.now();
     let workers = proxy.state.fleet.workers();

@@ -14,7 +14,7 @@ const LONGEST_MS: f64 = 1e9;
 
 /// The source of a turn's objective. A bounded set, used as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ObjectiveOrigin {
     /// The objective is the configured one.
     Default,
     /// A header of the request states the time.
@@ -28,7 +28,7 @@ pub enum Origin {
 pub struct Goal {
     /// Longest time to first token that is within the objective.
     pub ttft: Millis,
-    pub origin: Origin,
+    pub origin: ObjectiveOrigin,
     /// Whether the request names the objective, by its time or by its class.
     pub is_requested: bool,
 }
@@ -41,7 +41,7 @@ impl Goal {
         if let Some(ttft) = own {
             return Self {
                 ttft,
-                origin: Origin::Header,
+                origin: ObjectiveOrigin::Header,
                 is_requested: true,
             };
         }
@@ -57,12 +57,12 @@ impl Goal {
         match named.or_else(of_model) {
             Some(at) => Self {
                 ttft: objective.classes[at].ttft,
-                origin: Origin::Class(at),
+                origin: ObjectiveOrigin::Class(at),
                 is_requested,
             },
             None => Self {
                 ttft: objective.ttft,
-                origin: Origin::Default,
+                origin: ObjectiveOrigin::Default,
                 is_requested,
             },
         }
@@ -75,7 +75,7 @@ impl Goal {
     }
 }
 
-impl Origin {
+impl ObjectiveOrigin {
     /// Returns the name in captures; empty for the configured objective.
     pub fn named(self, objective: &Objective) -> &str {
         match self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use super::flight::{End, Flight, Outcome};
+use super::flight::{AttemptEnd, AttemptOutcome, Flight};
 use super::traced::answer_facts;
 use super::watchdog::Overrun;
 use fleet::Worker;
@@ -41,7 +41,7 @@ pub struct Observer {
     flight: Option<Box<Flight>>,
     status: StatusCode,
     /// The outcome of the response by its head, if it completes.
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     span: AttemptSpan,
     whose: Option<RequestIdentity>,
 }
@@ -57,7 +57,7 @@ impl Observer {
             worker: Arc::clone(flight.worker()),
             flight: Some(flight),
             status,
-            outcome: Outcome::of(status, verdict),
+            outcome: AttemptOutcome::of(status, verdict),
             span,
             whose: RequestIdentity::current(),
         }
@@ -119,7 +119,7 @@ impl Observer {
         if let Some(key) = self.watch.answer.take() {
             flight.record_stored(key);
         }
-        let is_good = self.outcome == Outcome::Ok && self.watch.error.is_none();
+        let is_good = self.outcome == AttemptOutcome::Ok && self.watch.error.is_none();
         if self.watch.first_token && is_good && !self.watch.is_in_doubt() {
             flight.first_token(self.watch.is_stream());
             self.span.first_token();
@@ -154,17 +154,17 @@ impl Observer {
             flight.record_stored(key);
         }
         let outcome = self.outcome_by_body();
-        let complete = self.watch.complete || self.watch.finished || outcome != Outcome::Ok;
-        let outcome = if complete { outcome } else { Outcome::Broken };
+        let complete = self.watch.complete || self.watch.finished || outcome != AttemptOutcome::Ok;
+        let outcome = if complete { outcome } else { AttemptOutcome::Broken };
         self.settle(flight, outcome, complete);
     }
 
     /// Returns the outcome, with regard to an error in the body.
-    fn outcome_by_body(&self) -> Outcome {
+    fn outcome_by_body(&self) -> AttemptOutcome {
         match self.watch.error {
-            Some(error) if self.outcome == Outcome::Ok => Outcome::of(self.status, error),
+            Some(error) if self.outcome == AttemptOutcome::Ok => AttemptOutcome::of(self.status, error),
             Some(error @ Verdict::Declined(_)) if self.status == StatusCode::SERVICE_UNAVAILABLE => {
-                Outcome::of(self.status, error)
+                AttemptOutcome::of(self.status, error)
             }
             _ => self.outcome,
         }
@@ -180,7 +180,7 @@ impl Observer {
         let Some(mut flight) = self.flight.take() else {
             return;
         };
-        if self.outcome == Outcome::Ok {
+        if self.outcome == AttemptOutcome::Ok {
             flight.first_token(false);
         }
         self.settle(flight, self.outcome, false);
@@ -195,7 +195,7 @@ impl Observer {
     }
 
     /// Ends the attempt of a response that broke off. Calls `say` with the attempt first.
-    pub fn fail(&mut self, outcome: Outcome, say: impl FnOnce(&Flight)) {
+    pub fn fail(&mut self, outcome: AttemptOutcome, say: impl FnOnce(&Flight)) {
         self.catch_up();
         let Some(flight) = self.flight.take() else { return };
         self.within(|| say(&flight));
@@ -210,7 +210,7 @@ impl Observer {
     /// does not wait for `[DONE]` would take the partial reply as complete. Call [`catch_up`](Self::catch_up) first.
     pub fn stops_short(&self) -> bool {
         let is_complete = self.aside.is_empty() && (self.watch.complete || self.watch.finished);
-        self.outcome == Outcome::Ok
+        self.outcome == AttemptOutcome::Ok
             && self.watch.is_stream()
             && !is_complete
             && !self.has_error()
@@ -220,12 +220,12 @@ impl Observer {
                 .is_some_and(|flight| flight.is_ended_by_done())
     }
 
-    fn settle(&self, flight: Box<Flight>, outcome: Outcome, complete: bool) {
+    fn settle(&self, flight: Box<Flight>, outcome: AttemptOutcome, complete: bool) {
         let seen = flight.believed(self.watch.seen());
         self.span.end(outcome.as_str(), Some(answer_facts(seen)));
         let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| {
-            flight.end(End {
+            flight.end(AttemptEnd {
                 outcome,
                 seen: Some(seen),
                 keeps_reply: complete,
@@ -252,7 +252,7 @@ impl Drop for Observer {
             self.settle(flight, self.outcome_by_body(), false);
             return;
         }
-        self.span.end(Outcome::Aborted.as_str(), None);
+        self.span.end(AttemptOutcome::Aborted.as_str(), None);
         let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| drop(flight));
     }

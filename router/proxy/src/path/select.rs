@@ -11,14 +11,14 @@ use tracing::debug;
 
 use super::ask::Asked;
 use super::evict_first::evict_first;
-use super::objective::Origin;
+use super::objective::ObjectiveOrigin;
 use super::turn::Turn;
 use crate::Proxy;
 use fleet::Worker;
 use fleet::breaker::BreakerState;
 use fleet::facts::Serves;
 use fleet::rotation::{self, Condition};
-use learning::knowledge::{Match, Scale, Source};
+use learning::knowledge::{Match, PredictionSource, Scale};
 use protocol::error::ApiError;
 use telemetry::traces::Stage;
 
@@ -49,7 +49,7 @@ pub struct Matched {
     /// Tokens of the prompt, counted or estimated.
     pub prompt: Tokens,
     /// The source of the resident tokens.
-    pub source: Source,
+    pub source: PredictionSource,
     /// Leading keys in the mirror.
     pub mirrored: usize,
     /// Token offsets of the chain's keys.
@@ -62,7 +62,7 @@ impl Matched {
         let source = found.sources.get(slot).copied();
         Self {
             prompt: found.prompt,
-            source: source.unwrap_or(Source::Mirror { edge: 0 }),
+            source: source.unwrap_or(PredictionSource::Mirror { edge: 0 }),
             mirrored: found.mirrored.get(slot).copied().unwrap_or(0),
             scale: found.scale.clone(),
         }
@@ -254,9 +254,9 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
     let session = turn.session.as_ref();
     let live;
     let class = match turn.goal.origin {
-        Origin::Default => "",
-        Origin::Header => config::OF_HEADER,
-        Origin::Class(_) => {
+        ObjectiveOrigin::Default => "",
+        ObjectiveOrigin::Header => config::OF_HEADER,
+        ObjectiveOrigin::Class(_) => {
             live = proxy.state.live();
             turn.goal.origin.named(&live.objective)
         }

@@ -9,21 +9,21 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use super::flight::Outcome;
+use super::flight::AttemptOutcome;
 use super::observe::Observer;
 use super::watchdog::{CUT_OFF, Overrun, Watchdog};
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::mend;
-use tailroute_http::body::{self, BodyError, MOST_BYTES, Piece, Pieces, PolledFrame};
-use tailroute_http::upstream::Answer;
+use tailroute_http::body::{self, BodyError, BodyPiece, MOST_BYTES, Pieces, PolledFrame};
+use tailroute_http::upstream::ResponseBody;
 
 /// The response body sent to the client.
 pub struct Tap {
     /// First field, so that it is dropped first: in-flight state is released before the worker's connection closes.
     observer: Observer,
     first: Option<Frame<Bytes>>,
-    inner: Answer,
+    inner: ResponseBody,
     watchdog: Watchdog,
     failing: Failing,
     /// Whether the whole body was handed to hyper. Learning runs when the body is dropped, which is after the write if
@@ -41,7 +41,12 @@ enum Failing {
 
 impl Tap {
     /// Wraps a response, of which `first` was already read.
-    pub fn new(first: Option<Frame<Bytes>>, inner: Answer, observer: Observer, watchdog: Watchdog) -> Self {
+    pub fn new(
+        first: Option<Frame<Bytes>>,
+        inner: ResponseBody,
+        observer: Observer,
+        watchdog: Watchdog,
+    ) -> Self {
         let mut tap = Self {
             first,
             inner,
@@ -104,8 +109,9 @@ impl Tap {
     }
 
     fn fail(&mut self, cx: &mut Context<'_>, error: BodyError) -> Poll<PolledFrame> {
-        self.observer
-            .fail(Outcome::Broken, |flight| flight.log_failure(&error, CUT_OFF));
+        self.observer.fail(AttemptOutcome::Broken, |flight| {
+            flight.log_failure(&error, CUT_OFF)
+        });
         self.end(cx, error, &ApiError::WorkerBrokeOff)
     }
 
@@ -138,28 +144,28 @@ impl Drop for Tap {
 }
 
 impl Pieces for Tap {
-    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Piece> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<BodyPiece> {
         if self.first.is_some() && self.inner.is_end_stream() || !matches!(self.failing, Failing::No) {
-            return Pin::new(self).poll_frame(cx).map(Piece::Frame);
+            return Pin::new(self).poll_frame(cx).map(BodyPiece::Frame);
         }
         match self.first.take().map(Frame::into_data) {
             Some(Ok(data)) if data.len() <= MOST_BYTES => {
                 self.watchdog.saw(self.observer.passed(&data));
                 out.extend_from_slice(&data);
-                return Poll::Ready(Piece::Added);
+                return Poll::Ready(BodyPiece::Added);
             }
-            Some(Ok(data)) => return self.hand_on(Frame::data(data)).map(Piece::Frame),
-            Some(Err(trailers)) => return self.hand_on(trailers).map(Piece::Frame),
+            Some(Ok(data)) => return self.hand_on(Frame::data(data)).map(BodyPiece::Frame),
+            Some(Err(trailers)) => return self.hand_on(trailers).map(BodyPiece::Frame),
             None => {}
         }
         let before = out.len();
         match self.inner.poll_piece(cx, out) {
-            Poll::Ready(Piece::Added) => {
+            Poll::Ready(BodyPiece::Added) => {
                 self.watchdog.saw(self.observer.passed(&out[before..]));
-                Poll::Ready(Piece::Added)
+                Poll::Ready(BodyPiece::Added)
             }
-            Poll::Ready(Piece::Frame(given)) => self.on_frame(cx, given).map(Piece::Frame),
-            Poll::Pending => self.poll_watchdog(cx).map(Piece::Frame),
+            Poll::Ready(BodyPiece::Frame(given)) => self.on_frame(cx, given).map(BodyPiece::Frame),
+            Poll::Pending => self.poll_watchdog(cx).map(BodyPiece::Frame),
         }
     }
 }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use telemetry::traces::{AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TurnFacts, Usage};
+use telemetry::traces::{
+    AnswerFacts, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TraceUsage, TurnFacts,
+};
 
 use super::select::Choice;
 use super::turn::Turn;
 use fleet::Worker;
-use protocol::watch::Seen;
+use protocol::watch::ResponseReport;
 
 impl DescribeTurn for Turn {
     fn facts(&self) -> TurnFacts {
@@ -42,9 +44,9 @@ impl DescribeChoice for Choice {
     }
 }
 
-pub(super) fn answer_facts(seen: Seen) -> AnswerFacts {
+pub(super) fn answer_facts(seen: ResponseReport) -> AnswerFacts {
     AnswerFacts {
-        usage: seen.usage.map(|usage| Usage {
+        usage: seen.usage.map(|usage| TraceUsage {
             prompt: usage.prompt,
             completion: usage.completion,
             cached: usage.cached,

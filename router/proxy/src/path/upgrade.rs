@@ -8,11 +8,11 @@ use hyper::ext::Protocol;
 pub(super) const WEBSOCKET: &str = "websocket";
 
 #[derive(Clone, Copy, Debug)]
-struct Asked;
+struct UpgradeRequested;
 
 /// Returns whether a request asks for a WebSocket: it is marked by [`note`], or is an extended `CONNECT`.
 pub(super) fn is_asked(head: &Parts) -> bool {
-    head.extensions.get::<Asked>().is_some() || is_extended_connect(&head.method, &head.extensions)
+    head.extensions.get::<UpgradeRequested>().is_some() || is_extended_connect(&head.method, &head.extensions)
 }
 
 pub(super) fn is_extended_connect(method: &Method, extensions: &Extensions) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn note<B>(request: &mut Request<B>) {
         && names_websocket(request.headers())
         && lists(request.headers(), CONNECTION, "upgrade")
     {
-        request.extensions_mut().insert(Asked);
+        request.extensions_mut().insert(UpgradeRequested);
     }
 }
 

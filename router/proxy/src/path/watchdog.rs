@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::deadline::Deadline;
-use super::flight::Outcome;
+use super::flight::AttemptOutcome;
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::watch::Step;
@@ -31,7 +31,7 @@ use tailroute_http::rare_waker::RareWaker;
 
 pub struct Watchdog {
     timer: Pin<Box<Sleep>>,
-    waits: Waits,
+    waits: WatchdogState,
     /// Woken by the timer and the cut. Otherwise neither needs a poll.
     waker: RareWaker,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -39,7 +39,7 @@ pub struct Watchdog {
 
 /// The limits of one response, and its progress.
 #[derive(Clone, Copy, Debug)]
-struct Waits {
+struct WatchdogState {
     first: Duration,
     idle: Duration,
     deadline: Deadline,
@@ -80,11 +80,11 @@ impl Overrun {
     }
 
     /// Returns the outcome of a response that ends this way.
-    pub fn outcome(self) -> Outcome {
+    pub fn outcome(self) -> AttemptOutcome {
         match self {
-            Self::NotBegun(_) | Self::Silent(_) => Outcome::Broken,
-            Self::Late => Outcome::Deadline,
-            Self::Cut => Outcome::Cut,
+            Self::NotBegun(_) | Self::Silent(_) => AttemptOutcome::Broken,
+            Self::Late => AttemptOutcome::Deadline,
+            Self::Cut => AttemptOutcome::Cut,
         }
     }
 
@@ -99,7 +99,7 @@ impl Overrun {
     }
 }
 
-impl Waits {
+impl WatchdogState {
     fn saw(&mut self, step: Step, now: Instant) {
         self.has_begun |= step == Step::Token;
         if self.has_begun || step != Step::Nothing {
@@ -134,7 +134,7 @@ impl Watchdog {
     /// Begins to watch the response to a request that was sent to a worker at this time.
     pub fn new(proxy: &Proxy, deadline: Deadline, sent: Instant) -> Self {
         let live = proxy.state.live();
-        let waits = Waits {
+        let waits = WatchdogState {
             first: live.limits.first_byte_timeout,
             idle: live.limits.idle_timeout,
             deadline,
@@ -198,7 +198,7 @@ mod tests {
         if let Some(total) = total {
             headers.insert("x-request-timeout-ms", (total * 1000).into());
         }
-        let mut waits = Waits {
+        let mut waits = WatchdogState {
             first: Duration::from_secs(FIRST),
             idle: Duration::from_secs(IDLE),
             deadline: Deadline::of(&headers, &config::Failure::default(), sent),

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::wire::{Ask, Chunk, Offer, Want};
+use super::wire::{Chunk, Offer, OfferRequest, Want};
 use super::{CHUNK_BYTES, MOST_BYTES};
 use crate::{Bus, random_id};
 use state::State;
@@ -22,7 +22,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Pause between two attempts to subscribe.
 const AGAIN: Duration = Duration::from_secs(1);
 
-struct Held {
+struct PreparedSnapshot {
     number: u64,
     taken: Instant,
     used: Instant,
@@ -53,7 +53,7 @@ async fn listen(
     mut asked: Subscriber,
     mut wanted: Subscriber,
 ) {
-    let mut held: Option<Held> = None;
+    let mut held: Option<PreparedSnapshot> = None;
     loop {
         tokio::select! {
             message = asked.next() => {
@@ -71,7 +71,7 @@ async fn listen(
 }
 
 async fn offer(state: &State, bus: &Bus, client: &Client, message: Message) {
-    let (Some(ask), Some(reply)) = (Ask::read(message.payload), message.reply) else {
+    let (Some(ask), Some(reply)) = (OfferRequest::read(message.payload), message.reply) else {
         return;
     };
     if ask.id == bus.id {
@@ -88,11 +88,16 @@ async fn offer(state: &State, bus: &Bus, client: &Client, message: Message) {
     let _ = client.publish(reply, offer.bytes()).await;
 }
 
-async fn hand_out(state: &Arc<State>, client: &Client, held: Option<Held>, message: Message) -> Option<Held> {
+async fn hand_out(
+    state: &Arc<State>,
+    client: &Client,
+    held: Option<PreparedSnapshot>,
+    message: Message,
+) -> Option<PreparedSnapshot> {
     let (Some(want), Some(reply)) = (Want::read(message.payload), message.reply) else {
         return held;
     };
-    let is_enough = |held: &Held| match want.number {
+    let is_enough = |held: &PreparedSnapshot| match want.number {
         0 => held.taken.elapsed() < FRESH,
         _ => held.number == want.snapshot,
     };
@@ -114,18 +119,18 @@ async fn hand_out(state: &Arc<State>, client: &Client, held: Option<Held>, messa
         };
         let _ = client.publish(reply, chunk.bytes()).await;
     }
-    Some(Held {
+    Some(PreparedSnapshot {
         used: Instant::now(),
         ..held
     })
 }
 
-async fn take(state: &Arc<State>) -> Option<Held> {
+async fn take(state: &Arc<State>) -> Option<PreparedSnapshot> {
     let of = Arc::clone(state);
     let taken = tokio::task::spawn_blocking(move || snapshot::take(&of, MOST_BYTES)).await;
     let bytes = taken.ok()?;
     debug!(bytes = bytes.len(), "sending the index to a joining replica");
-    Some(Held {
+    Some(PreparedSnapshot {
         number: random_id(),
         taken: Instant::now(),
         used: Instant::now(),

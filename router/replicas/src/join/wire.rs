@@ -10,7 +10,7 @@ const CHUNK: u64 = u64::from_le_bytes(*b"tr-chk-1");
 const LONGEST_NAME: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct OfferRequest {
     pub(super) id: u64,
 }
 
@@ -41,7 +41,7 @@ fn begins(message: &mut Bytes, with: u64) -> Option<()> {
     (message.try_get_u64_le().ok()? == with).then_some(())
 }
 
-impl Ask {
+impl OfferRequest {
     pub(super) fn bytes(self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u64_le(ASK);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn join_messages_survive_a_round_trip_and_others_are_rejected() {
-        let ask = Ask { id: 7 };
+        let ask = OfferRequest { id: 7 };
         let offer = Offer {
             id: 8,
             up_ms: 1_234,
@@ -141,11 +141,11 @@ mod tests {
             of: 4,
             bytes: Bytes::from_static(b"part"),
         };
-        assert_eq!(Ask::read(ask.bytes()), Some(ask));
+        assert_eq!(OfferRequest::read(ask.bytes()), Some(ask));
         assert_eq!(Offer::read(offer.bytes()), Some(offer.clone()));
         assert_eq!(Want::read(want.bytes()), Some(want));
         assert_eq!(Chunk::read(chunk.bytes()), Some(chunk));
-        assert_eq!(Ask::read(want.bytes()), None);
+        assert_eq!(OfferRequest::read(want.bytes()), None);
         assert_eq!(Want::read(ask.bytes()), None);
         let unprintable = Offer {
             name: "a\nb".to_owned(),
@@ -160,7 +160,7 @@ mod tests {
             let mut message = kind.to_le_bytes().to_vec();
             message.extend_from_slice(&rest);
             let message = Bytes::from(message);
-            let _ = Ask::read(message.clone());
+            let _ = OfferRequest::read(message.clone());
             let _ = Offer::read(message.clone());
             let _ = Want::read(message.clone());
             let _ = Chunk::read(message);

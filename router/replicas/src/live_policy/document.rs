@@ -10,7 +10,7 @@ use crate::Bus;
 use crate::bucket::{HIGHEST_NUMBER, LONGEST_BYTES};
 use operator::revisions::keys::{differing, settings_of};
 use operator::revisions::timers::{self, WrittenTimer};
-use operator::revisions::{Adopted, Change, Revision, Source, Timer, Timers};
+use operator::revisions::{Adopted, Change, Revision, RevisionSource, Timer, Timers};
 use operator::unix_ms;
 use state::State;
 
@@ -24,7 +24,7 @@ pub(super) struct Document {
     by: String,
     replica: String,
     reason: Option<String>,
-    source: Source,
+    source: RevisionSource,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     temporary: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -5,13 +5,14 @@ use policy::ids::PrefixHash;
 use policy::units::Millis;
 
 use super::{
-    ANSWERED, BEGUN, Body, GONE, HINTED, Head, Kind, LONGEST_BYTES, LONGEST_NAME, Left, MOST_KEYS, MOST_TIPS,
-    MOST_WORKERS, NAMED, News, Roll, SENT, Sent, TRIMMED, Trimmed, UnderWay, VERSION, WireError,
+    ANSWERED, BEGUN, CachedTurn, GONE, HINTED, LONGEST_BYTES, LONGEST_NAME, MOST_KEYS, MOST_TIPS,
+    MOST_WORKERS, MessageBody, MessageHead, MessageKind, NAMED, News, Roll, SENT, Sent, TRIMMED, TrimNotice,
+    UnderWay, VERSION, WireError,
 };
 
 /// Parses a whole message. Fails if it has another version, or is malformed.
-pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
-    let mut reader = Reader {
+pub(crate) fn read(bytes: &[u8]) -> Result<(MessageHead, MessageBody), WireError> {
+    let mut reader = MessageReader {
         bytes,
         workers: Vec::new(),
     };
@@ -20,11 +21,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
         other => return Err(WireError::Version(other)),
     }
     let kind = match reader.byte()? {
-        0 => Kind::Turns,
-        1 => Kind::Roll,
+        0 => MessageKind::Turns,
+        1 => MessageKind::Roll,
         _ => return Err(WireError::Malformed),
     };
-    let head = Head {
+    let head = MessageHead {
         kind,
         sender: reader.word()?,
         number: reader.varint()?,
@@ -32,14 +33,14 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     let workers = reader.count(MOST_WORKERS, 8)?;
     reader.workers = (0..workers).map(|_| reader.word()).collect::<Result<_, _>>()?;
     let body = match kind {
-        Kind::Turns => {
+        MessageKind::Turns => {
             let mut news = Vec::new();
             while !reader.bytes.is_empty() {
                 news.push(reader.news()?);
             }
-            Body::Turns(news)
+            MessageBody::Turns(news)
         }
-        Kind::Roll => Body::Roll(reader.roll()?),
+        MessageKind::Roll => MessageBody::Roll(reader.roll()?),
     };
     if reader.bytes.is_empty() {
         Ok((head, body))
@@ -48,12 +49,12 @@ pub(crate) fn read(bytes: &[u8]) -> Result<(Head, Body), WireError> {
     }
 }
 
-struct Reader<'a> {
+struct MessageReader<'a> {
     bytes: &'a [u8],
     workers: Vec<u64>,
 }
 
-impl Reader<'_> {
+impl MessageReader<'_> {
     fn byte(&mut self) -> Result<u8, WireError> {
         let (&byte, rest) = self.bytes.split_first().ok_or(WireError::Short)?;
         self.bytes = rest;
@@ -172,7 +173,7 @@ impl Reader<'_> {
         }
     }
 
-    fn trimmed(&mut self) -> Result<Trimmed, WireError> {
+    fn trimmed(&mut self) -> Result<TrimNotice, WireError> {
         let at = self.varint()?;
         let (worker, keep) = (self.worker(at)?, self.tokens()?);
         let count = self.count(MOST_TIPS, 8)?;
@@ -180,10 +181,10 @@ impl Reader<'_> {
         for _ in 0..count {
             keys.push(PrefixHash(self.word()?));
         }
-        Ok(Trimmed { worker, keep, keys })
+        Ok(TrimNotice { worker, keep, keys })
     }
 
-    fn left(&mut self) -> Result<Left, WireError> {
+    fn left(&mut self) -> Result<CachedTurn, WireError> {
         let (total, evict_first) = (self.tokens()?, self.tokens()?);
         let flags = self.byte()?;
         if flags > 3 {
@@ -195,7 +196,7 @@ impl Reader<'_> {
             Some(PrefixHash(self.word()?))
         };
         let before = self.tokens()?;
-        Ok(Left {
+        Ok(CachedTurn {
             total,
             evict_first,
             parent,

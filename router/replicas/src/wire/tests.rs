@@ -7,8 +7,8 @@ fn chain(seed: u64, keys: usize) -> Chain {
     Chain::of_ends((0..keys as u64).map(key).collect())
 }
 
-fn head(kind: Kind) -> Head {
-    Head {
+fn head(kind: MessageKind) -> MessageHead {
+    MessageHead {
         kind,
         sender: 0xfeed,
         number: 300,
@@ -16,7 +16,7 @@ fn head(kind: Kind) -> Head {
 }
 
 fn turns() -> Vec<News> {
-    let left = Left {
+    let left = CachedTurn {
         total: 250,
         evict_first: 30,
         parent: Some(PrefixHash(9)),
@@ -58,7 +58,7 @@ fn turns() -> Vec<News> {
             worker: 77,
             epoch: 1 << 60,
         },
-        News::Trimmed(Trimmed {
+        News::Trimmed(TrimNotice {
             worker: 78,
             keep: 4_096,
             keys: vec![PrefixHash(6), PrefixHash(5)],
@@ -67,27 +67,30 @@ fn turns() -> Vec<News> {
 }
 
 fn write(news: &[News]) -> Vec<u8> {
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     for news in news {
         match news {
-            News::Sent(sent) => writer.sent(sent, &Keys::of(&sent.keys, 0, |end| end)),
+            News::Sent(sent) => writer.sent(sent, &EncodedKeys::of(&sent.keys, 0, |end| end)),
             News::Begun { turn, age } => writer.begun(*turn, *age),
             News::Answered { turn, age, left } => {
-                let keys = Keys::of(&left.reply, left.before, |end| end);
-                writer.answered(*turn, *age, &LeftBytes::of(left, &keys));
+                let keys = EncodedKeys::of(&left.reply, left.before, |end| end);
+                writer.answered(*turn, *age, &CachedTurnBytes::of(left, &keys));
             }
             News::Gone { turn, age } => writer.gone(*turn, *age),
             News::Hinted { worker, epoch } => writer.hinted(*worker, *epoch),
             News::Trimmed(trimmed) => writer.trimmed(trimmed),
         }
     }
-    writer.take(head(Kind::Turns))
+    writer.take(head(MessageKind::Turns))
 }
 
 #[test]
 fn turns_survive_a_round_trip() {
     let message = write(&turns());
-    assert_eq!(read(&message), Ok((head(Kind::Turns), Body::Turns(turns()))));
+    assert_eq!(
+        read(&message),
+        Ok((head(MessageKind::Turns), MessageBody::Turns(turns())))
+    );
     assert!(message.len() < 300 * 10 + 200, "{} bytes", message.len());
 }
 
@@ -111,11 +114,14 @@ fn a_roll_call_survives_a_round_trip() {
             under_way(1 << 39, 5, true),
         ],
     };
-    let mut writer = Writer::default();
+    let mut writer = MessageWriter::default();
     writer.roll(&roll);
-    let message = writer.take(head(Kind::Roll));
+    let message = writer.take(head(MessageKind::Roll));
     assert!(writer.is_empty());
-    assert_eq!(read(&message), Ok((head(Kind::Roll), Body::Roll(roll))));
+    assert_eq!(
+        read(&message),
+        Ok((head(MessageKind::Roll), MessageBody::Roll(roll)))
+    );
 }
 
 #[test]
@@ -132,7 +138,10 @@ fn an_overlong_prompt_is_truncated() {
     let message = write(&[News::Sent(long)]);
     assert!(message.len() <= LONGEST_BYTES);
     let (_, body) = read(&message).unwrap();
-    assert_eq!(body, Body::Turns(vec![News::Sent(sent(chain(3, MOST_KEYS)))]));
+    assert_eq!(
+        body,
+        MessageBody::Turns(vec![News::Sent(sent(chain(3, MOST_KEYS)))])
+    );
 }
 
 #[test]
@@ -148,7 +157,7 @@ fn other_versions_are_distinguished_from_garbage() {
 fn a_truncated_message_is_rejected_or_ends_between_two_turns() {
     let message = write(&turns());
     for end in 0..message.len() {
-        if let Ok((_, Body::Turns(some))) = read(&message[..end]) {
+        if let Ok((_, MessageBody::Turns(some))) = read(&message[..end]) {
             assert_eq!(some, turns()[..some.len()]);
         }
     }

@@ -9,7 +9,7 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub(super) struct Http2Frames {
     head: [u8; HEAD],
     known: usize,
     left: usize,
@@ -20,7 +20,7 @@ pub(super) struct Frames {
     ends_block: bool,
 }
 
-impl Frames {
+impl Http2Frames {
     pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.known < HEAD {
@@ -98,7 +98,7 @@ mod tests {
             .collect();
         let bytes = whole.concat();
         for step in [1, 2, 8, 9, 10, bytes.len()] {
-            let (mut frames, mut at) = (Frames::default(), 0);
+            let (mut frames, mut at) = (Http2Frames::default(), 0);
             for piece in bytes.chunks(step) {
                 frames.read(piece);
                 at += piece.len();
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_block_is_as_large_as_its_payloads() {
-        let mut frames = Frames::default();
+        let mut frames = Http2Frames::default();
         frames.read(&frame(HEADERS, 0, &[0; 100]));
         frames.read(&frame(CONTINUATION, 0, &[0; 50])[..HEAD + 20]);
         assert_eq!(frames.unfinished_block(), 120);

@@ -1,6 +1,6 @@
 //! Grammar of single lines: request lines, fields, chunk sizes, trailers (RFC 9112).
 
-use super::{Bad, Line, MALFORMED, Place, Why};
+use super::{Bad, LineKind, MALFORMED, Place, Why};
 
 /// Largest number of fields of a head: hyper's own limit.
 pub(super) const MAX_FIELDS: usize = 100;
@@ -12,7 +12,7 @@ pub(super) const MAX_NAME_BYTES: usize = 8 * 1024;
 pub(super) const MAX_LENGTH: u64 = i64::MAX as u64;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     is_old: bool,
     has_host: bool,
     length: Option<u64>,
@@ -20,39 +20,39 @@ pub(super) struct Head {
     fields: usize,
 }
 
-impl Head {
+impl RequestHead {
     /// Parses a complete line. Returns the place after it.
-    pub(super) fn line(&mut self, line: Line, bytes: &[u8]) -> Result<Place, Bad> {
+    pub(super) fn line(&mut self, line: LineKind, bytes: &[u8]) -> Result<Place, Bad> {
         let text = bytes.strip_suffix(b"\r\n").ok_or(MALFORMED)?;
         if memchr::memchr2(b'\r', 0, text).is_some() {
             return Err(MALFORMED);
         }
         Ok(match line {
             // An empty line before a request is skipped (RFC 9112, section 2.2).
-            Line::Request if text.is_empty() => Place::Line(Line::Request),
-            Line::Request => {
+            LineKind::Request if text.is_empty() => Place::Line(LineKind::Request),
+            LineKind::Request => {
                 *self = Self {
                     is_old: is_old(text)?,
                     ..Self::default()
                 };
-                Place::Line(Line::Field)
+                Place::Line(LineKind::Field)
             }
-            Line::Field if text.is_empty() => self.end()?,
-            Line::Field => {
+            LineKind::Field if text.is_empty() => self.end()?,
+            LineKind::Field => {
                 self.field(text)?;
-                Place::Line(Line::Field)
+                Place::Line(LineKind::Field)
             }
-            Line::ChunkSize => match chunk_size(text)? {
-                0 => Place::Line(Line::Trailer),
+            LineKind::ChunkSize => match chunk_size(text)? {
+                0 => Place::Line(LineKind::Trailer),
                 size => Place::Chunk(size),
             },
-            Line::ChunkEnd if text.is_empty() => Place::Line(Line::ChunkSize),
-            Line::ChunkEnd => return Err(MALFORMED),
-            Line::Trailer if text.is_empty() => Place::Line(Line::Request),
-            Line::Trailer => {
+            LineKind::ChunkEnd if text.is_empty() => Place::Line(LineKind::ChunkSize),
+            LineKind::ChunkEnd => return Err(MALFORMED),
+            LineKind::Trailer if text.is_empty() => Place::Line(LineKind::Request),
+            LineKind::Trailer => {
                 let (name, _) = field(text)?;
                 match Name::of(name) {
-                    Name::Other => Place::Line(Line::Trailer),
+                    Name::Other => Place::Line(LineKind::Trailer),
                     _ => return Err(MALFORMED),
                 }
             }
@@ -89,8 +89,8 @@ impl Head {
             return Err(MALFORMED);
         }
         Ok(match self.length {
-            _ if self.is_chunked => Place::Line(Line::ChunkSize),
-            None | Some(0) => Place::Line(Line::Request),
+            _ if self.is_chunked => Place::Line(LineKind::ChunkSize),
+            None | Some(0) => Place::Line(LineKind::Request),
             Some(length) => Place::Body(length),
         })
     }
@@ -194,10 +194,10 @@ fn is_token(text: &[u8]) -> bool {
 }
 
 /// Rejects the beginning of a line that hyper would answer by itself: hyper parses an incomplete head as it arrives.
-pub(super) fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
+pub(super) fn begins(line: LineKind, part: &[u8]) -> Result<(), Bad> {
     let is_good = match (line, part) {
-        (Line::Request | Line::Field, b"\r") => true,
-        (Line::Request, part) => {
+        (LineKind::Request | LineKind::Field, b"\r") => true,
+        (LineKind::Request, part) => {
             let mut words = part.splitn(3, |byte| *byte == b' ');
             let (method, target, version) = (words.next(), words.next(), words.next());
             method.is_some_and(is_token)
@@ -209,7 +209,7 @@ pub(super) fn begins(line: Line, part: &[u8]) -> Result<(), Bad> {
                         .any(|all| all.starts_with(version))
                 })
         }
-        (Line::Field, part) => match memchr::memchr(b':', part) {
+        (LineKind::Field, part) => match memchr::memchr(b':', part) {
             None => is_token(part),
             Some(colon) => {
                 let value = &part[colon + 1..];

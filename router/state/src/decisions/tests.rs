@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use config::{Config, Overrides};
 use fleet::overrides::{AdminState, Measured, PinnedAlpha};
-use fleet::source::Source;
-use operator::revisions::{Change, Source as Kind};
+use fleet::source::WorkerSource;
+use operator::revisions::{Change, RevisionSource};
 use policy::cost::PrefillCost;
 use policy::units::Millis;
 use serde_json::json;
@@ -40,7 +40,7 @@ fn locality(of: &State, value: f64, seconds: Option<f64>) {
         settings,
         by: "ann".to_owned(),
         reason: None,
-        source: Kind::Put,
+        source: RevisionSource::Put,
         revert_after: seconds.map(|seconds| Millis(seconds * 1e3)),
         sets: BTreeSet::new(),
     };
@@ -77,7 +77,7 @@ fn decided() -> Arc<State> {
 }
 
 /// Returns each worker of a router with its source and hold.
-fn workers(state: &State) -> Vec<(String, Source, AdminState)> {
+fn workers(state: &State) -> Vec<(String, WorkerSource, AdminState)> {
     let present = state.fleet.present();
     let shown = |worker: &Arc<fleet::Worker>| (worker.name().to_owned(), worker.source, worker.admin_state());
     present.iter().map(shown).collect()
@@ -96,8 +96,12 @@ async fn everything_that_was_decided_is_in_force_after_a_restart() {
     assert_eq!(
         workers(&after),
         [
-            ("one".to_owned(), Source::Configuration, AdminState::Cordoned),
-            ("three".to_owned(), Source::Operator, AdminState::Draining),
+            (
+                "one".to_owned(),
+                WorkerSource::Configuration,
+                AdminState::Cordoned
+            ),
+            ("three".to_owned(), WorkerSource::Operator, AdminState::Draining),
         ]
     );
     assert_eq!(after.policy.load().settings, before.policy.load().settings);
@@ -152,7 +156,7 @@ async fn an_entry_that_was_changed_in_the_file_since_has_the_last_word() {
         taken_over.workers.push(spec(name, "http://127.0.0.1:3"));
         let after = restarted(&taken_over, &document);
         let found = after.fleet.find(name).unwrap();
-        assert_eq!(found.source, Source::Configuration);
+        assert_eq!(found.source, WorkerSource::Configuration);
         let hold = if name == "three" {
             AdminState::Draining
         } else {
@@ -185,7 +189,7 @@ async fn a_worker_that_was_replaced_under_its_name_stays_replaced() {
     let two = after.fleet.find("two").unwrap();
     assert_eq!(
         (two.source, two.spec.url.to_string()),
-        (Source::Operator, "http://127.0.0.1:7/".to_owned())
+        (WorkerSource::Operator, "http://127.0.0.1:7/".to_owned())
     );
 }
 
@@ -206,7 +210,7 @@ async fn a_time_that_passed_in_between_has_ended() {
 async fn kept_state_of_a_worker_waits_until_discovery_has_found_it() {
     let before = decided();
     before
-        .join_named(spec("pod", "http://127.0.0.1:5"), Source::Kubernetes, true)
+        .join_named(spec("pod", "http://127.0.0.1:5"), WorkerSource::Kubernetes, true)
         .unwrap();
     before
         .fleet
@@ -218,7 +222,7 @@ async fn kept_state_of_a_worker_waits_until_discovery_has_found_it() {
     // A snapshot in the meantime has it, too.
     let after = restarted(&config(), &taken(&after));
     let pod = after
-        .join_named(spec("pod", "http://127.0.0.1:5"), Source::Kubernetes, true)
+        .join_named(spec("pod", "http://127.0.0.1:5"), WorkerSource::Kubernetes, true)
         .unwrap();
     assert_eq!(pod.admin_state(), AdminState::Cordoned);
     after.drop_pending();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use config::WorkerDocument;
 use fleet::Worker;
 use fleet::overrides::{AdminState, Measured, PinnedAlpha};
-use fleet::source::Source;
+use fleet::source::WorkerSource;
 use operator::revisions::timers::LONGEST_S;
 use operator::unix_ms;
 use policy::cost::PrefillCost;
@@ -164,7 +164,7 @@ pub(super) fn added(state: &State) -> Vec<Value> {
     let present = state.fleet.present();
     let added = present
         .iter()
-        .filter(|worker| worker.source == Source::Operator && !worker.admin_state().is_final());
+        .filter(|worker| worker.source == WorkerSource::Operator && !worker.admin_state().is_final());
     added.map(|worker| worker.spec.document()).collect()
 }
 
@@ -174,7 +174,7 @@ pub(super) fn removed(state: &State) -> Vec<String> {
     let is_there = |name: &str| {
         present.iter().any(|worker| {
             worker.name() == name
-                && worker.source == Source::Configuration
+                && worker.source == WorkerSource::Configuration
                 && !worker.admin_state().is_final()
         })
     };
@@ -270,7 +270,7 @@ fn add(
     }
     let present = state.fleet.present();
     let is_taken_over = |other: &&std::sync::Arc<Worker>| {
-        other.source == Source::Configuration
+        other.source == WorkerSource::Configuration
             && other.spec.url == spec.url
             && other.name() != spec.name
             && is_decided_anew(&other.spec)

@@ -190,7 +190,7 @@ async fn learned_costs_predict_as_before_and_those_of_unknown_workers_are_named(
     for at in 0..150_u64 {
         let size = policy::estimate::PrefillSize::of(Tokens(500 + at * 71 % 3_000), Tokens(at * 37 % 900));
         let took = Millis(4.0 + 0.276 * size.uncached);
-        let sample = learning::feedback::Sample::Engine(took);
+        let sample = learning::feedback::PrefillSample::Engine(took);
         let now = before.clock.now();
         before
             .feedback

@@ -14,7 +14,7 @@ use policy::units::Millis;
 use super::file::first_line;
 use super::fleet;
 use super::numbers::{BLOCK_TOKENS, Numbers, prompt_tokens};
-use super::record::{Arrival, Record, micros};
+use super::record::{ArrivalOrder, Record, micros};
 
 const CHUNKS: usize = 64;
 /// Minimum and maximum bytes of a chunk; a larger turn has its own chunk.
@@ -25,12 +25,12 @@ const MOST_KEYS: usize = 2 << 20;
 
 /// The newest turns, shared between writer and readers.
 #[derive(Clone, Debug)]
-pub struct Memory(Arc<Mutex<Held>>);
+pub struct Memory(Arc<Mutex<CaptureBuffer>>);
 
 #[derive(Debug)]
-struct Held {
-    full: VecDeque<Arc<Chunk>>,
-    open: Chunk,
+struct CaptureBuffer {
+    full: VecDeque<Arc<CaptureChunk>>,
+    open: CaptureChunk,
     left_out: u64,
     /// Total turns written; orders turns of the same microsecond.
     sequence: u64,
@@ -42,7 +42,7 @@ struct Held {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Chunk {
+struct CaptureChunk {
     turns: usize,
     bytes: Vec<u8>,
 }
@@ -53,9 +53,9 @@ impl Memory {
     pub fn new(max_bytes: usize) -> Self {
         let [least, most] = CHUNK_BYTES;
         let max_bytes = max_bytes.max(LEAST_BYTES);
-        Self(Arc::new(Mutex::new(Held {
+        Self(Arc::new(Mutex::new(CaptureBuffer {
             full: VecDeque::new(),
-            open: Chunk::default(),
+            open: CaptureChunk::default(),
             left_out: 0,
             sequence: 0,
             turns: 0,
@@ -82,7 +82,7 @@ impl Memory {
             held.open.bytes.reserve_exact(held.chunk_bytes.max(size));
         }
         held.sequence += 1;
-        let arrival = Arrival {
+        let arrival = ArrivalOrder {
             at_us: micros(arrived),
             sequence: held.sequence,
         };
@@ -114,7 +114,7 @@ impl Memory {
     /// Returns the newest turns as a trace. Too slow for threads that serve requests.
     #[must_use]
     pub fn newest(&self, turns: usize) -> Vec<u8> {
-        let (chunks, fleet): (Vec<Arc<Chunk>>, _) = {
+        let (chunks, fleet): (Vec<Arc<CaptureChunk>>, _) = {
             let held = self.0.lock();
             let open = Arc::new(held.open.clone());
             let chunks = held.full.iter().cloned().chain([open]).collect();
@@ -138,7 +138,7 @@ impl Memory {
 }
 
 /// Returns the turns' positions by arrival, and a numbering for up to [`MOST_KEYS`] of their keys.
-fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Arrival, usize, usize)>, Numbers) {
+fn in_order(chunks: &[Arc<CaptureChunk>]) -> (Vec<(ArrivalOrder, usize, usize)>, Numbers) {
     let (mut order, mut keys) = (Vec::new(), 0);
     for (number, chunk) in chunks.iter().enumerate() {
         let mut rest = &chunk.bytes[..];
@@ -161,7 +161,7 @@ fn in_order(chunks: &[Arc<Chunk>]) -> (Vec<(Arrival, usize, usize)>, Numbers) {
     (order, numbers)
 }
 
-impl Held {
+impl CaptureBuffer {
     fn size(&self) -> usize {
         self.bytes + self.open.bytes.len()
     }

@@ -101,7 +101,7 @@ impl Line {
 }
 
 #[derive(Debug)]
-struct Conversation {
+struct NumberedConversation {
     number: u64,
     turns: u32,
     total: u64,
@@ -110,7 +110,7 @@ struct Conversation {
 /// The numbers of conversations and blocks that were assigned so far.
 #[derive(Debug)]
 pub struct Numbers {
-    conversations: LruCache<u64, Conversation>,
+    conversations: LruCache<u64, NumberedConversation>,
     /// Position of a key's end, in tokens.
     ends: Recent<PrefixHash, u64>,
     /// Number of a block, by the preceding block and the key that covers it.
@@ -240,7 +240,7 @@ impl Numbers {
         let number = self.next_conversation;
         self.next_conversation += 1;
         if let Some(key) = key {
-            let begun = Conversation {
+            let begun = NumberedConversation {
                 number,
                 turns: 1,
                 total,

@@ -12,7 +12,7 @@ use super::numbers::{MODEL_BYTES, OTHER_MODEL};
 const NUMBERS: usize = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Arrival {
+pub(super) struct ArrivalOrder {
     /// Microseconds of the router's clock.
     pub(super) at_us: u64,
     /// Orders turns that arrived in the same microsecond.
@@ -112,7 +112,7 @@ impl Record<'_> {
     }
 
     /// Appends the encoded record: little-endian numbers; text and keys with a length prefix.
-    pub(super) fn write(&self, arrival: Arrival, to: &mut Vec<u8>) {
+    pub(super) fn write(&self, arrival: ArrivalOrder, to: &mut Vec<u8>) {
         let numbers: [u64; NUMBERS] = [
             arrival.at_us,
             arrival.sequence,
@@ -148,7 +148,7 @@ impl Record<'_> {
         }
     }
 
-    pub(super) fn read(from: &mut &[u8]) -> Option<(Arrival, Record<'static>)> {
+    pub(super) fn read(from: &mut &[u8]) -> Option<(ArrivalOrder, Record<'static>)> {
         let mut numbers = [0; NUMBERS];
         for number in &mut numbers {
             *number = from.try_get_u64_le().ok()?;
@@ -180,7 +180,7 @@ impl Record<'_> {
             reported_cached: reported.then_some(numbers[11]),
             outcome,
         };
-        let arrival = Arrival {
+        let arrival = ArrivalOrder {
             at_us: numbers[0],
             sequence: numbers[1],
         };

@@ -77,7 +77,7 @@ fn shared(a: &Line, b: &Line) -> usize {
 #[derive(Debug, Default)]
 struct Counted(Mutex<HashMap<String, u64>>);
 
-impl Counters for Counted {
+impl CaptureObserver for Counted {
     fn count(&self, outcome: &str, turns: u64) {
         *self.0.lock().entry(outcome.to_owned()).or_default() += turns;
     }
@@ -93,7 +93,7 @@ impl Counted {
 
 fn start(path: &Path, max_bytes: usize) -> (Capture, Arc<Counted>) {
     let counted = Arc::<Counted>::default();
-    let counters: Arc<dyn Counters> = Arc::<Counted>::clone(&counted);
+    let counters: Arc<dyn CaptureObserver> = Arc::<Counted>::clone(&counted);
     (
         Capture::start(&settings(path, max_bytes), counters).unwrap(),
         counted,
@@ -276,7 +276,7 @@ fn a_path_that_cannot_be_written_is_an_error_at_the_start() {
 fn a_full_queue_drops_and_counts_and_never_waits() {
     let (queue, _nobody_reads) = mpsc::channel(1);
     let turns = Arc::<Counted>::default();
-    let capture = Capture(Arc::new(Shared {
+    let capture = Capture(Arc::new(CaptureState {
         queue,
         open: Arc::default(),
         sequence: AtomicU64::new(0),
@@ -356,7 +356,7 @@ fn what_is_held_of_a_turn_is_all_of_it_and_takes_what_it_says() {
     full.whole = true;
     let mut bare = record(None, Chain::new(), 0, [0, 0]);
     bare.counted = false;
-    let arrival = |at_us| Arrival { at_us, sequence: 9 };
+    let arrival = |at_us| ArrivalOrder { at_us, sequence: 9 };
     let mut held = Vec::new();
     for (at, turn) in (0..).zip([&full, &bare]) {
         let before = held.len();

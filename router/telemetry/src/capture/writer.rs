@@ -11,8 +11,8 @@ use tracing::{error, warn};
 
 use super::file::Ring;
 use super::numbers::{Line, Numbers};
-use super::record::{Arrival, Record};
-use super::{Counters, Message, Open, TARGET};
+use super::record::{ArrivalOrder, Record};
+use super::{CaptureMessage, CaptureObserver, OpenTurns, TARGET};
 use crate::logs::panic_message;
 
 /// Maximum keys of held records: 32 MiB.
@@ -29,16 +29,21 @@ const USUAL_BYTES: usize = 512;
 pub(super) struct Writer {
     ring: Ring,
     numbers: Numbers,
-    open: Arc<Open>,
-    counters: Arc<dyn Counters>,
-    held: BTreeMap<Arrival, Box<Record<'static>>>,
+    open: Arc<OpenTurns>,
+    counters: Arc<dyn CaptureObserver>,
+    held: BTreeMap<ArrivalOrder, Box<Record<'static>>>,
     held_keys: usize,
     last_us: u64,
     failing: bool,
 }
 
 impl Writer {
-    pub(super) fn new(ring: Ring, numbers: Numbers, open: Arc<Open>, counters: Arc<dyn Counters>) -> Self {
+    pub(super) fn new(
+        ring: Ring,
+        numbers: Numbers,
+        open: Arc<OpenTurns>,
+        counters: Arc<dyn CaptureObserver>,
+    ) -> Self {
         Self {
             ring,
             numbers,
@@ -52,7 +57,7 @@ impl Writer {
     }
 
     /// Runs until all senders are dropped. A panic loses the turns being written.
-    pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<Message>) {
+    pub(super) fn run_supervised(mut self, mut messages: mpsc::Receiver<CaptureMessage>) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(&mut messages))) {
             self.counters.restarted();
             self.held_keys = self.held.values().map(|record| record.prompt.len()).sum();
@@ -66,7 +71,7 @@ impl Writer {
         }
     }
 
-    fn run(&mut self, messages: &mut mpsc::Receiver<Message>) {
+    fn run(&mut self, messages: &mut mpsc::Receiver<CaptureMessage>) {
         loop {
             let mut next = if self.held.is_empty() {
                 match messages.blocking_recv() {
@@ -82,9 +87,9 @@ impl Writer {
             let mut waiting = Vec::new();
             let is_over = loop {
                 match next.map_or_else(|| messages.try_recv(), Ok) {
-                    Ok(Message::Turn(arrival, record)) => self.hold(arrival, record),
-                    Ok(Message::Fleet(line)) => self.write_fleet(line),
-                    Ok(Message::End(done)) => waiting.push(done),
+                    Ok(CaptureMessage::Turn(arrival, record)) => self.hold(arrival, record),
+                    Ok(CaptureMessage::Fleet(line)) => self.write_fleet(line),
+                    Ok(CaptureMessage::End(done)) => waiting.push(done),
                     Err(TryRecvError::Empty) => break false,
                     Err(TryRecvError::Disconnected) => break true,
                 }
@@ -101,13 +106,13 @@ impl Writer {
         }
     }
 
-    fn hold(&mut self, arrival: Arrival, record: Box<Record<'static>>) {
+    fn hold(&mut self, arrival: ArrivalOrder, record: Box<Record<'static>>) {
         self.held_keys += record.prompt.len();
         self.held.insert(arrival, record);
     }
 
     /// Writes held turns that arrived before every turn in flight, and more if too many are held.
-    fn release(&mut self, oldest: Option<Arrival>) {
+    fn release(&mut self, oldest: Option<ArrivalOrder>) {
         let mut lines = Vec::new();
         while let Some((arrival, record)) = self.held.pop_first() {
             let free = oldest.is_none_or(|oldest| arrival < oldest);
@@ -152,7 +157,7 @@ impl Writer {
         let _ = self.ring.write_fleet(line);
     }
 
-    fn line(&mut self, arrival: Arrival, record: &Record<'_>) -> Option<Line> {
+    fn line(&mut self, arrival: ArrivalOrder, record: &Record<'_>) -> Option<Line> {
         let arrived_us = arrival.at_us;
         if arrived_us + TOLERANCE_US < self.last_us {
             self.counters.count("late", 1);

@@ -21,17 +21,17 @@ tokio::task_local! {
 
 /// Identity of the current request in the log.
 #[derive(Clone, Debug)]
-pub struct RequestIdentity(Arc<Ids>);
+pub struct RequestIdentity(Arc<RequestIds>);
 
 #[derive(Debug)]
-struct Ids {
+struct RequestIds {
     trace: TraceId,
     request: HeaderValue,
 }
 
 impl RequestIdentity {
     pub fn new(trace: TraceId, request_id: HeaderValue) -> Self {
-        Self(Arc::new(Ids {
+        Self(Arc::new(RequestIds {
             trace,
             request: request_id,
         }))

@@ -39,12 +39,12 @@ impl Dropped {
 
 static LINES: OnceLock<&'static Lines> = OnceLock::new();
 
-pub(super) fn start(is_json: bool) -> io::Result<Writer> {
+pub(super) fn start(is_json: bool) -> io::Result<LogWriter> {
     let lines = LINES.get_or_init(|| Box::leak(Box::default()));
     // One thread for the life of the process, so the leak is bounded.
     let run = || lines.write_to(&mut io::stderr());
     std::thread::Builder::new().name("log".to_owned()).spawn(run)?;
-    Ok(Writer { lines, is_json })
+    Ok(LogWriter { lines, is_json })
 }
 
 /// Returns the number of dropped lines.
@@ -65,20 +65,20 @@ pub fn flush(limit: Duration) {
 
 /// Writer of the log's lines; each `write` is one line.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Writer {
+pub(super) struct LogWriter {
     lines: &'static Lines,
     is_json: bool,
 }
 
 #[derive(Debug, Default)]
 struct Lines {
-    state: Mutex<State>,
+    state: Mutex<LogQueue>,
     filled: Condvar,
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LogQueue {
     waiting: Vec<u8>,
     is_writing: bool,
     dropped: Dropped,
@@ -199,7 +199,7 @@ fn cut(line: &[u8], is_json: bool) -> Vec<u8> {
     cut.into_bytes()
 }
 
-impl Write for Writer {
+impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if line.len() > LONGEST_LINE {
             self.lines.push(&cut(line, self.is_json));
@@ -214,7 +214,7 @@ impl Write for Writer {
     }
 }
 
-impl<'a> MakeWriter<'a> for Writer {
+impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     fn write(lines: &'static Lines, line: &str) {
-        let mut writer = Writer {
+        let mut writer = LogWriter {
             lines,
             is_json: false,
         };

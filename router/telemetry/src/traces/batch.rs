@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-use super::{Counters, Message, TARGET, spans};
+use super::{TARGET, TraceMessage, TraceObserver, spans};
 
 const BATCH: u64 = 128;
 /// Maximum age of a batch.
@@ -22,28 +22,28 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Batcher<E> {
-    queue: mpsc::Receiver<Message>,
+    queue: mpsc::Receiver<TraceMessage>,
     exporter: E,
     endpoint: String,
-    counters: Arc<dyn Counters>,
+    counters: Arc<dyn TraceObserver>,
     is_out: bool,
 }
 
 #[derive(Default)]
-struct Batch {
+struct SpanBatch {
     spans: Vec<SpanData>,
     traces: u64,
     flushes: Vec<oneshot::Sender<()>>,
 }
 
-impl Batch {
-    fn add(&mut self, message: Message) {
+impl SpanBatch {
+    fn add(&mut self, message: TraceMessage) {
         match message {
-            Message::Trace(kept) => {
+            TraceMessage::Trace(kept) => {
                 self.traces += 1;
                 self.spans.extend(spans::of(&kept));
             }
-            Message::Flush(done) => self.flushes.push(done),
+            TraceMessage::Flush(done) => self.flushes.push(done),
         }
     }
 
@@ -54,10 +54,10 @@ impl Batch {
 
 impl<E: SpanExporter> Batcher<E> {
     pub(super) fn new(
-        queue: mpsc::Receiver<Message>,
+        queue: mpsc::Receiver<TraceMessage>,
         exporter: E,
         endpoint: String,
-        counters: Arc<dyn Counters>,
+        counters: Arc<dyn TraceObserver>,
     ) -> Self {
         Self {
             queue,
@@ -71,7 +71,7 @@ impl<E: SpanExporter> Batcher<E> {
     pub(super) async fn run(&mut self) {
         while let Some(first) = self.queue.recv().await {
             let due = Instant::now() + PATIENCE;
-            let mut batch = Batch::default();
+            let mut batch = SpanBatch::default();
             batch.add(first);
             while !batch.is_due() {
                 match timeout_at(due, self.queue.recv()).await {
@@ -83,7 +83,7 @@ impl<E: SpanExporter> Batcher<E> {
         }
     }
 
-    async fn send(&mut self, batch: Batch) {
+    async fn send(&mut self, batch: SpanBatch) {
         if batch.traces > 0 {
             let result = self.exporter.export(batch.spans).await;
             let was_out = std::mem::replace(&mut self.is_out, result.is_err());
@@ -134,7 +134,7 @@ mod tests {
         refuses: bool,
     }
 
-    impl Counters for Seen {
+    impl TraceObserver for Seen {
         fn kept(&self, _: &str) {}
 
         fn discarded(&self) {}
@@ -162,19 +162,19 @@ mod tests {
         }
     }
 
-    fn trace() -> Message {
+    fn trace() -> TraceMessage {
         let (id, now) = (HeaderValue::from_static("r"), std::time::Instant::now());
         let mut record = SpanRecord::new(Context::NONE, &id, now);
         record.stages.push((Stage::Parse, now, now));
-        Message::Trace(Box::new(KeptTrace {
+        TraceMessage::Trace(Box::new(KeptTrace {
             record,
             reason: KeepReason::Share,
         }))
     }
 
-    fn running(seen: &Arc<Seen>) -> mpsc::Sender<Message> {
+    fn running(seen: &Arc<Seen>) -> mpsc::Sender<TraceMessage> {
         let (queue, outbox) = mpsc::channel(1000);
-        let counters: Arc<dyn Counters> = Arc::<Seen>::clone(seen);
+        let counters: Arc<dyn TraceObserver> = Arc::<Seen>::clone(seen);
         let mut batcher = Batcher::new(outbox, Collector(Arc::clone(seen)), "c".to_owned(), counters);
         tokio::spawn(async move { batcher.run().await });
         queue
@@ -202,7 +202,7 @@ mod tests {
         });
         let queue = running(&seen);
         let (done, flushed) = oneshot::channel();
-        for message in [trace(), trace(), Message::Flush(done)] {
+        for message in [trace(), trace(), TraceMessage::Flush(done)] {
             queue.send(message).await.unwrap();
         }
         let begun = Instant::now();

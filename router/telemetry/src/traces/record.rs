@@ -58,7 +58,7 @@ pub trait DescribeChoice {
 }
 
 /// The worker of an attempt.
-pub trait Target: Debug + Send + Sync {
+pub trait AttemptTarget: Debug + Send + Sync {
     /// Returns the name in attributes.
     fn name(&self) -> &str;
 
@@ -84,7 +84,7 @@ pub struct TurnFacts {
 /// Reason of a choice, and predictions for the worker.
 #[derive(Debug)]
 pub struct ChoiceFacts {
-    pub worker: Arc<dyn Target>,
+    pub worker: Arc<dyn AttemptTarget>,
     /// Number of the decision.
     pub decision: u64,
     pub policy: &'static str,
@@ -103,14 +103,14 @@ pub struct ChoiceFacts {
 #[derive(Clone, Copy, Debug)]
 pub struct AnswerFacts {
     /// Token counts of the worker.
-    pub usage: Option<Usage>,
+    pub usage: Option<TraceUsage>,
     /// How the response ended.
     pub finish: Finish,
 }
 
 /// Token counts of a worker.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct TraceUsage {
     /// Tokens of the prompt.
     pub prompt: u64,
     /// Tokens of the response.
@@ -132,11 +132,11 @@ pub(super) struct SpanRecord {
     pub(super) error: Option<String>,
     pub(super) turn: Option<TurnFacts>,
     pub(super) stages: Vec<(Stage, Instant, Instant)>,
-    pub(super) attempts: Vec<Attempt>,
+    pub(super) attempts: Vec<AttemptRecord>,
 }
 
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct AttemptRecord {
     pub(super) span: u64,
     pub(super) choice: ChoiceFacts,
     pub(super) sent: Instant,
@@ -147,7 +147,7 @@ pub(super) struct Attempt {
     pub(super) cause: Option<&'static str>,
 }
 
-impl Attempt {
+impl AttemptRecord {
     /// Returns the finish reason as named in OpenTelemetry's conventions.
     pub(super) fn finish(&self) -> Option<&'static str> {
         self.answer.map(|answer| match answer.finish {
@@ -194,7 +194,7 @@ impl SpanRecord {
         }
     }
 
-    pub(super) fn last(&self) -> Option<&Attempt> {
+    pub(super) fn last(&self) -> Option<&AttemptRecord> {
         let answered = self.attempts.iter().find(|attempt| attempt.answer.is_some());
         answered.or(self.attempts.last())
     }

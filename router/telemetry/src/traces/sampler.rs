@@ -67,11 +67,11 @@ pub(super) struct Shares {
 #[derive(Debug)]
 pub(super) struct TailSampler {
     shares: Shares,
-    recent: Mutex<Recent>,
+    recent: Mutex<TtftHistogram>,
 }
 
 #[derive(Debug)]
-struct Recent {
+struct TtftHistogram {
     counts: [f32; BINS],
     total: f32,
     since_look: u32,
@@ -83,7 +83,7 @@ impl TailSampler {
     pub(super) fn new(shares: Shares) -> Self {
         Self {
             shares,
-            recent: Mutex::new(Recent {
+            recent: Mutex::new(TtftHistogram {
                 counts: [0.0; BINS],
                 total: 0.0,
                 since_look: 0,
@@ -129,7 +129,7 @@ impl TailSampler {
     }
 }
 
-impl Recent {
+impl TtftHistogram {
     /// Returns whether a turn is among the slowest so far, and counts it. `drawn` decides in the bin of the threshold.
     fn is_slow(&mut self, ttft: Millis, share: f64, drawn: f64) -> bool {
         let bin = bin(ttft);
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    fn recent() -> Recent {
+    fn recent() -> TtftHistogram {
         let shares = Shares {
             slowest: 0.0,
             rest: 0.0,

@@ -21,7 +21,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::KeptTrace;
-use super::record::{Attempt, SpanRecord};
+use super::record::{AttemptRecord, SpanRecord};
 
 pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
@@ -179,7 +179,7 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     all
 }
 
-fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
+fn of_model(record: &SpanRecord, attempt: &AttemptRecord) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("gen_ai.operation.name", operation(record.endpoint)),
         KeyValue::new("gen_ai.provider.name", "tailroute"),
@@ -205,7 +205,7 @@ fn of_model(record: &SpanRecord, attempt: &Attempt) -> Vec<KeyValue> {
     all
 }
 
-fn of_attempt(record: &SpanRecord, attempt: &Attempt, ended: Instant, spans: &mut Vec<SpanData>) {
+fn of_attempt(record: &SpanRecord, attempt: &AttemptRecord, ended: Instant, spans: &mut Vec<SpanData>) {
     let until = attempt.ended.unwrap_or(ended);
     let choice = &attempt.choice;
     let mut attributes = of_model(record, attempt);

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
 use super::record::{
-    AnswerFacts, Attempt, DescribeChoice, DescribeTurn, MAX_ATTEMPTS, SpanRecord, Stage, is_failure,
+    AnswerFacts, AttemptRecord, DescribeChoice, DescribeTurn, MAX_ATTEMPTS, SpanRecord, Stage, is_failure,
 };
 use crate::context::{PARENT, TraceId};
 
@@ -142,7 +142,7 @@ impl Trace {
             }
             let span = xxh3_64_with_seed(&(number as u64).to_le_bytes(), record.context.span) | 1;
             headers.insert(PARENT, record.context.parent_of(span));
-            record.attempts.push(Attempt {
+            record.attempts.push(AttemptRecord {
                 span,
                 choice: choice.facts(),
                 sent: Instant::now(),
@@ -205,7 +205,7 @@ pub struct AttemptSpan {
 }
 
 impl AttemptSpan {
-    fn write(&self, write: impl FnOnce(&mut Attempt)) {
+    fn write(&self, write: impl FnOnce(&mut AttemptRecord)) {
         self.trace.write(|record| {
             if let Some(attempt) = record.attempts.get_mut(self.number) {
                 write(attempt);

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use fleet::cache_policy::{self, ReportedPolicy};
 use fleet::dialect::sglang;
-use fleet::facts::{Change, Fact, FactSource, Query};
+use fleet::facts::{Fact, FactChange, FactSource, Query};
 use fleet::{Worker, dialect};
 use proxy::Proxy;
 use state::control;
@@ -124,7 +124,7 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
     }
     let change = worker.facts.learn_dialect(now, found, source);
     let dialect = worker.dialect();
-    if change == Change::Changed {
+    if change == FactChange::Changed {
         info!(
             worker = worker.name(),
             before = before.name(),
@@ -132,7 +132,7 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
             "the worker's dialect changed"
         );
     }
-    if change == Change::First {
+    if change == FactChange::First {
         info!(
             worker = worker.name(),
             dialect = dialect.name(),
@@ -143,7 +143,7 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
             super::super::learner::introduce(&proxy.state, worker.id);
         }
     }
-    if change != Change::Same && proxy.state.config.hints.enabled && worker.takes_objective() {
+    if change != FactChange::Same && proxy.state.config.hints.enabled && worker.takes_objective() {
         worker.hints.took(None);
         worker.hints.objective(proxy.state.objective_for(worker));
         super::super::hints::send_objective(proxy, worker).await;
@@ -186,14 +186,14 @@ fn take_policy(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) {
         return;
     }
     match worker.facts.learn(now, Fact::CachePolicy, source, name.clone()) {
-        Change::Same => return,
-        Change::Changed => info!(
+        FactChange::Same => return,
+        FactChange::Changed => info!(
             worker = worker.name(),
             before = before.map(|known| known.value),
             policy = name,
             "the worker's cache policy changed"
         ),
-        Change::First => log_policy(worker, source, &name),
+        FactChange::First => log_policy(worker, source, &name),
     }
     proxy
         .state

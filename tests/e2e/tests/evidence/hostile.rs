@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use config::KvEvents;
 use metrics::Format;
-use operator::events::Kind;
+use operator::events::EventKind;
 use policy::ids::WorkerId;
 use sim_engine::{EngineConfig, KvEventsConfig};
 use tailroute::serve::Server;
@@ -151,7 +151,8 @@ async fn an_endless_greeting_times_out_and_an_invalid_one_is_rejected() {
         let mut events = fleet.router.parts().state.operator.events.listen();
         served_from_the_mirror(&fleet, case).await;
         until(&format!("{case} is counted"), || happened(&fleet, what) >= 1.0).await;
-        let lost = std::iter::from_fn(|| events.try_recv().ok()).find(|event| event.kind == Kind::Evidence);
+        let lost =
+            std::iter::from_fn(|| events.try_recv().ok()).find(|event| event.kind == EventKind::Evidence);
         assert!(lost.is_none_or(|event| event.now["followed"] == false), "{case}");
     }
 }
@@ -179,7 +180,7 @@ async fn an_oversized_replay_ends_the_stream_with_an_event() {
     };
     until("it is counted", || happened(&fleet, "oversized") >= 2.0).await;
     assert!(fleet.router.parts().state.knowledge.stored(WorkerId(0)).is_none());
-    let lost = std::iter::from_fn(|| events.try_recv().ok()).find(|event| event.kind == Kind::Evidence);
+    let lost = std::iter::from_fn(|| events.try_recv().ok()).find(|event| event.kind == EventKind::Evidence);
     let lost = lost.expect("an event");
     assert_eq!(lost.now["followed"], false);
     assert!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use config::{Config, PolicyName};
 use fleet::breaker::BreakerState;
 use fleet::health::Probe;
-use operator::events::Kind;
+use operator::events::EventKind;
 use policy::units::Millis;
 use serde_json::json;
 use sim_engine::Fault;
@@ -101,7 +101,7 @@ async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
     let told = std::iter::from_fn(|| events.try_recv().ok()).last().unwrap();
     assert_eq!(
         (told.kind, told.subject.as_str(), &told.now["breaker"]),
-        (Kind::Breaker, name.as_str(), &"closed".into())
+        (EventKind::Breaker, name.as_str(), &"closed".into())
     );
     let before = fleet.received()[0];
     assert_eq!(statuses(&fleet, 8).await, [200; 8]);

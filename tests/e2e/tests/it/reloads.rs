@@ -11,7 +11,7 @@ use policy::units::{Millis, Tokens};
 use protocol::tenant::hex;
 use serde_json::{Value, json};
 use sim_engine::Engine;
-use tailroute::reload::{self, Source};
+use tailroute::reload::{self, ConfigSource};
 use tailroute::serve::Server;
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{metrics, quick};
@@ -24,7 +24,7 @@ use crate::admission::{bearer, secret};
 
 struct Running {
     router: Server,
-    source: Source,
+    source: ConfigSource,
     worker: String,
     _engine: Engine,
 }
@@ -48,14 +48,14 @@ impl Running {
         let engine = Engine::start(quick()).await.unwrap();
         let worker = format!("[[workers]]\nurl = \"http://{}\"\n", engine.addr());
         std::fs::write(file, format!("{worker}{extra}")).unwrap();
-        let source = Source {
+        let source = ConfigSource {
             file: Some(file.to_owned()),
             overrides: Overrides {
                 listen: Some("127.0.0.1:0".to_owned()),
                 admin: Some("127.0.0.1:0".to_owned()),
                 ..Overrides::default()
             },
-            ..Source::default()
+            ..ConfigSource::default()
         };
         let router = Server::start(source.load().unwrap()).await.unwrap();
         assert!(router.wait_ready(PATIENCE).await);

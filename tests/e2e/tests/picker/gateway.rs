@@ -11,8 +11,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use picker::wire::{
-    self, AnswerPart, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse, Kind,
+    self, AnswerPart, BodyMode, CommonResponse, HttpBody, HttpHeaders, HttpTrailers, ImmediateResponse,
     Metadata, Mutation, ProcessingRequest, ProcessingResponse, ProtocolConfiguration, RequestPart, Struct,
+    ValueKind,
 };
 use serde_json::Value as Json;
 use tailroute_e2e::client::{self, CHAT, Fields};
@@ -79,7 +80,7 @@ fn said(request: RequestPart) -> ProcessingRequest {
 
 pub(crate) fn text(text: &str) -> wire::Value {
     wire::Value {
-        kind: Some(Kind::Text(text.to_owned())),
+        kind: Some(ValueKind::Text(text.to_owned())),
     }
 }
 
@@ -94,7 +95,7 @@ pub(crate) fn metadata(namespace: &str, name: &str, value: wire::Value) -> Metad
 pub(crate) fn subset(endpoints: &[SocketAddr]) -> Metadata {
     let values = endpoints.iter().map(|endpoint| text(&endpoint.to_string()));
     let list = wire::Value {
-        kind: Some(Kind::List(wire::ListValue {
+        kind: Some(ValueKind::List(wire::ListValue {
             values: values.collect(),
         })),
     };
@@ -290,7 +291,7 @@ impl Stream {
         let said = named.set.remove(DESTINATION).expect("endpoints in a header");
         named.endpoints = said.split(',').map(|one| one.parse().unwrap()).collect();
         let noted = noted.expect("endpoints in metadata").fields;
-        let Some(Kind::Struct(lb)) = &noted["envoy.lb"].kind else {
+        let Some(ValueKind::Struct(lb)) = &noted["envoy.lb"].kind else {
             panic!("{noted:?}")
         };
         assert_eq!(lb.fields[DESTINATION], text(&said), "the same in both places");

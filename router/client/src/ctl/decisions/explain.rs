@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 
 use super::super::format::{count, counted, ms, time};
-use super::super::table::{Align, Table};
-use super::{Decision, Outcome, RunnerUp, Terms};
+use super::super::table::{Align, TextTable};
+use super::{CandidateTerms, Decision, DecisionOutcome, SecondBest};
 
 /// Formats the decisions of a request, one for each attempted worker, the first attempt first.
 pub(super) fn text(decisions: &[Decision]) -> String {
@@ -64,7 +64,7 @@ fn table(decision: &Decision) -> String {
         header.push(("= predicted", Align::Right));
     }
     header.push((if is_cost { "= score" } else { "score" }, Align::Right));
-    let mut table = Table::new(&header);
+    let mut table = TextTable::new(&header);
     for terms in &decision.terms {
         let sum: f64 = terms.parts.iter().map(|part| part.ms).sum();
         let mut cells = vec![
@@ -128,7 +128,7 @@ fn came(decision: &Decision) -> String {
 }
 
 /// Compares the predictions of the chosen worker and the runner-up, which both were made before the turn was sent.
-fn predicted(chosen: &Terms, second: &RunnerUp) -> String {
+fn predicted(chosen: &CandidateTerms, second: &SecondBest) -> String {
     let (own, other) = (chosen.predicted_ttft_ms, second.predicted_ttft_ms);
     let name = &second.worker;
     match other - own {
@@ -148,7 +148,7 @@ fn predicted(chosen: &Terms, second: &RunnerUp) -> String {
 }
 
 /// Formats the parts of the time to first token that are not zero.
-fn split(outcome: Option<&Outcome>) -> Option<String> {
+fn split(outcome: Option<&DecisionOutcome>) -> Option<String> {
     let outcome = outcome?;
     let named = |(name, value): (&String, &serde_json::Value)| {
         let part = value.as_f64().filter(|part| *part >= 0.05)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Filters, Page, explain, listed};
+use super::{DecisionsPage, Filters, explain, listed};
 
 /// A worker's terms: cached and computed tokens, and its parts in milliseconds.
 fn terms(worker: &str, cached: u64, computed: u64, parts: [f64; 5]) -> Value {
@@ -19,7 +19,7 @@ fn terms(worker: &str, cached: u64, computed: u64, parts: [f64; 5]) -> Value {
 
 const VERDICT: &str = "gpu-0 chosen: 403 ms predicted, 47 ms behind gpu-1, but it is the better choice.";
 
-fn page(decisions: Vec<Value>) -> Page {
+fn page(decisions: Vec<Value>) -> DecisionsPage {
     serde_json::from_value(json!({ "decisions": decisions, "next": null, "capacity": 11_335 })).unwrap()
 }
 
@@ -128,10 +128,10 @@ fn a_list_counts_late_turns_by_cause() {
         "1970-01-01 00:00:01Z        17  gpu-0      403 ms       512 ms     400 ms  late: queue      280.0  0123456789abcdef"
     );
     assert_eq!(*lines.last().unwrap(), "older ones: --before 40");
-    assert!(listed(&Page::default()).contains("keeps no decisions"));
-    let none = Page {
+    assert!(listed(&DecisionsPage::default()).contains("keeps no decisions"));
+    let none = DecisionsPage {
         capacity: 11_335,
-        ..Page::default()
+        ..DecisionsPage::default()
     };
     assert_eq!(
         listed(&none),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use simulator::side_by_side::{header, rows};
 
 use super::super::format::{count, list, ms, number, plain, share, text, time};
-use super::super::table::{Align, Table};
+use super::super::table::{Align, TextTable};
 use super::settings::{differences, flat};
 
 pub(super) fn policy(answer: &Value) -> String {
@@ -89,7 +89,7 @@ fn head(answer: &Value) -> String {
 
 /// Formats at most `limit` revisions, each with its differences from the revision before it.
 pub(super) fn history(answer: &Value, limit: usize) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("revision", Align::Right),
         ("since", Align::Left),
         ("by", Align::Left),
@@ -176,7 +176,7 @@ pub(super) fn shadow(answer: &Value, in_force: &Value) -> String {
             count(faster),
         )
     };
-    let mut table = Table::new(&[("", Align::Left), ("", Align::Right)]);
+    let mut table = TextTable::new(&[("", Align::Left), ("", Align::Right)]);
     table.row(["since".to_owned(), time(&answer["since_unix_ms"])]);
     table.row(["turns".to_owned(), count(turns)]);
     table.row(["to another worker".to_owned(), count(elsewhere)]);

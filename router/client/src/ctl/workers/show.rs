@@ -3,11 +3,11 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::super::format::{count, list, ms, number, slowness, text, time};
-use super::super::table::{Align, Table};
+use super::super::table::{Align, TextTable};
 
-fn table() -> Table {
+fn table() -> TextTable {
     let right = Align::Right;
-    Table::new(&[
+    TextTable::new(&[
         ("worker", Align::Left),
         ("state", Align::Left),
         ("in flight", right),

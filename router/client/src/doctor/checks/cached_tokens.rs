@@ -1,16 +1,16 @@
 //! The worker reports cached tokens, by which predictions are checked.
 
 use super::super::facts::Engine;
-use super::super::facts::{Facts, Worker};
-use super::super::verdict::Verdict;
+use super::super::facts::{Facts, WorkerFacts};
+use super::super::verdict::CheckVerdict;
 use super::{unreached, untold};
 
 /// Answered turns without a report from which on it is missing.
 const TURNS: usize = 20;
 
-pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+pub(in super::super) fn check(facts: &Facts, worker: &WorkerFacts) -> CheckVerdict {
     if is_reported(worker) {
-        return Verdict::ok("its responses report cached tokens");
+        return CheckVerdict::ok("its responses report cached tokens");
     }
     let is_off = worker.direct.reports_cached_tokens == Some(false);
     if is_off || matches!(worker.direct.prompts, Some(Ok(_))) {
@@ -34,7 +34,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
 
 /// Returns whether the worker reports cached tokens. SGLang's settings count as well, because its responses omit a
 /// figure of zero.
-fn is_reported(worker: &Worker) -> bool {
+fn is_reported(worker: &WorkerFacts) -> bool {
     let seen = match &worker.direct.prompts {
         Some(Ok(prompts)) => prompts.iter().any(|prompt| prompt.cached_tokens.is_some()),
         _ => false,
@@ -42,8 +42,8 @@ fn is_reported(worker: &Worker) -> bool {
     seen || worker.cached_tokens_reported == Some(true) || worker.direct.reports_cached_tokens == Some(true)
 }
 
-fn missing(worker: &Worker, found: String) -> Verdict {
-    Verdict::warning(
+fn missing(worker: &WorkerFacts, found: String) -> CheckVerdict {
+    CheckVerdict::warning(
         found,
         match worker.direct.engine {
             Engine::Vllm => "start vLLM with --enable-prompt-tokens-details",

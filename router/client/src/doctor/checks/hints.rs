@@ -1,14 +1,14 @@
 //! The worker takes hints about what to evict first.
 
 use super::super::facts::Engine;
-use super::super::facts::{Facts, Worker};
-use super::super::verdict::Verdict;
+use super::super::facts::{Facts, WorkerFacts};
+use super::super::verdict::CheckVerdict;
 use super::unreached;
 
-pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
+pub(in super::super) fn check(_: &Facts, worker: &WorkerFacts) -> CheckVerdict {
     match worker.dialect.as_str() {
         "none" if !worker.is_up() => unreached(worker),
-        "none" => Verdict::warning(
+        "none" => CheckVerdict::warning(
             "it takes no hints about what to evict first",
             match worker.direct.engine {
                 Engine::Vllm => {
@@ -23,10 +23,10 @@ pub(in super::super) fn check(_: &Facts, worker: &Worker) -> Verdict {
                 }
             },
         ),
-        "sglang (fixed)" => Verdict::note(
+        "sglang (fixed)" => CheckVerdict::note(
             "it evicts by a threshold that is fixed at its start",
             "install deploy/engines/sglang so that the router can adjust the threshold (docs/engines.md)",
         ),
-        dialect => Verdict::ok(format!("it takes hints (dialect {dialect})")),
+        dialect => CheckVerdict::ok(format!("it takes hints (dialect {dialect})")),
     }
 }

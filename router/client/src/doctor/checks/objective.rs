@@ -4,19 +4,19 @@
 use policy::cost::PrefillCost;
 use policy::units::Tokens;
 
-use super::super::facts::{Facts, Worker};
-use super::super::verdict::{Verdict, counted};
+use super::super::facts::{Facts, WorkerFacts};
+use super::super::verdict::{CheckVerdict, counted};
 
 /// Least number of turns for a median.
 const TURNS: usize = 20;
 
-pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+pub(in super::super) fn check(facts: &Facts, worker: &WorkerFacts) -> CheckVerdict {
     let turns = &facts.turns;
     if let Some(verdict) = overdue(facts, worker) {
         return verdict;
     }
     if turns.len() < TURNS {
-        return Verdict::unknown(
+        return CheckVerdict::unknown(
             format!(
                 "{} answered so far, and {TURNS} show the usual prompt",
                 counted(turns.len(), "turn")
@@ -25,7 +25,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         );
     }
     if worker.cost_source.as_deref() == Some("default") {
-        return Verdict::unknown("its speed is not known", "see its cost");
+        return CheckVerdict::unknown("its speed is not known", "see its cost");
     }
     let uncached = median(turns.iter().map(|turn| turn.uncached_tokens as f64)) as u64;
     let cached = median(turns.iter().map(|turn| turn.cached_tokens as f64)) as u64;
@@ -41,13 +41,13 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         "a usual prompt ({uncached} new tokens) takes {ttft:.0} ms of the objective of {objective:.0} ms"
     );
     if ttft > objective {
-        return Verdict::problem(
+        return CheckVerdict::problem(
             format!("{found}, even without a wait"),
             "relax objective.ttft_ms (or the class), send less new text per turn, or use faster workers",
         );
     }
     if ttft + worker.wait_ms > objective {
-        return Verdict::warning(
+        return CheckVerdict::warning(
             format!(
                 "{found}, and {:.0} ms of wait come before it at present",
                 worker.wait_ms
@@ -55,11 +55,11 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
             "add workers, relax the objective, or set admission.shed (docs/admission.md)",
         );
     }
-    Verdict::ok(found)
+    CheckVerdict::ok(found)
 }
 
 /// Reports a worker whose present wait exceeds the objective by itself: a problem if most of its turns were late too.
-fn overdue(facts: &Facts, worker: &Worker) -> Option<Verdict> {
+fn overdue(facts: &Facts, worker: &WorkerFacts) -> Option<CheckVerdict> {
     let of_turns = facts.turns.iter().map(|turn| turn.objective_ms);
     let objective = match facts.turns.is_empty() {
         true => facts.objective_ms?,
@@ -78,14 +78,14 @@ fn overdue(facts: &Facts, worker: &Worker) -> Option<Verdict> {
         worker.wait_ms
     );
     Some(match 2 * late > all {
-        true => Verdict::problem(
+        true => CheckVerdict::problem(
             format!(
                 "{late} of its last {} were late, and {wait}",
                 counted(all, "turn")
             ),
             action,
         ),
-        false => Verdict::warning(wait, action),
+        false => CheckVerdict::warning(wait, action),
     })
 }
 

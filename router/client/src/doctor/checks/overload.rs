@@ -1,18 +1,18 @@
 //! Overload of the fleet.
 
 use super::super::facts::Facts;
-use super::super::verdict::Verdict;
+use super::super::verdict::CheckVerdict;
 
-pub(in super::super) fn check(facts: &Facts) -> Verdict {
+pub(in super::super) fn check(facts: &Facts) -> CheckVerdict {
     let Some(overload) = &facts.overload else {
-        return Verdict::ok("the fleet is not overloaded");
+        return CheckVerdict::ok("the fleet is not overloaded");
     };
     let action = if overload.refused > 0 {
         "add workers; clients that are refused should send less or retry later"
     } else {
         "add workers, or set admission.shed so that requests which cannot meet the objective are refused at once"
     };
-    Verdict::problem(
+    CheckVerdict::problem(
         format!(
             "the fleet is overloaded: the wait alone exceeds the objective of {:.0} ms on {} of {} ready workers (the \
              median wait is {:.0} ms); since it began {} turns were late and {} requests were refused",

@@ -2,8 +2,8 @@
 //! mostly cached. Answers to turns outweigh the prompts, which a busy worker may have evicted in between.
 
 use super::super::facts::{Engine, Prompt};
-use super::super::facts::{Facts, Worker};
-use super::super::verdict::{Verdict, counted};
+use super::super::facts::{Facts, WorkerFacts};
+use super::super::verdict::{CheckVerdict, counted};
 use super::unreached;
 
 /// Share of the prompt that has to be found again. The last block is always computed.
@@ -17,13 +17,13 @@ const MEASURABLE_MS: f64 = 20.0;
 /// Wait from which on the prompts prove nothing against a worker.
 const BUSY_MS: f64 = 500.0;
 
-pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
+pub(in super::super) fn check(facts: &Facts, worker: &WorkerFacts) -> CheckVerdict {
     if let Some(shown) = facts
         .shown_by(&worker.name)
         .filter(|shown| shown.caches_prefixes())
     {
         let share = shown.cached_tokens as f64 / shown.prompt_tokens.max(1) as f64 * 100.0;
-        return Verdict::ok(format!(
+        return CheckVerdict::ok(format!(
             "{} found {share:.0} % of their prompts in the cache",
             counted(shown.turns, "turn")
         ));
@@ -32,7 +32,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
         (_, Some(false)) => off(worker, "its settings switch prefix caching off".to_owned()),
         (Some(Ok(prompts)), _) => judge(worker, prompts),
         (_, Some(true)) => on(),
-        (Some(Err(error)), None) => Verdict::unknown(
+        (Some(Err(error)), None) => CheckVerdict::unknown(
             format!("the test prompt failed: {error}"),
             "401: give --worker-key-file; otherwise see the worker's log",
         ),
@@ -40,7 +40,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &Worker) -> Verdict {
     }
 }
 
-fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
+fn judge(worker: &WorkerFacts, [first, second]: &[Prompt; 2]) -> CheckVerdict {
     let (tokens, before, after) = (second.prompt_tokens, first.took_ms, second.took_ms);
     // SGLang, and older vLLM, omit a figure of zero.
     let reports = first.cached_tokens.is_some()
@@ -48,7 +48,7 @@ fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
         || worker.direct.reports_cached_tokens == Some(true);
     if let Some(cached) = second.cached_tokens.or(reports.then_some(0)) {
         return match cached as f64 >= FOUND * tokens as f64 {
-            true => Verdict::ok(format!(
+            true => CheckVerdict::ok(format!(
                 "a repeated prompt of {tokens} tokens found {cached} in the cache"
             )),
             false => off(
@@ -63,27 +63,27 @@ fn judge(worker: &Worker, [first, second]: &[Prompt; 2]) -> Verdict {
     let times =
         format!("a repeated prompt took {after:.0} ms after {before:.0} ms; cached tokens are not reported");
     if before >= MEASURABLE_MS && after <= FASTER * before {
-        return Verdict::ok(times);
+        return CheckVerdict::ok(times);
     }
     if before >= MEASURABLE_MS && after >= AS_SLOW * before && worker.wait_ms < before / 2.0 {
         return off(worker, times);
     }
-    Verdict::unknown(times, "let the worker report cached tokens, and run doctor again")
+    CheckVerdict::unknown(times, "let the worker report cached tokens, and run doctor again")
 }
 
-fn on() -> Verdict {
-    Verdict::ok("its settings switch prefix caching on")
+fn on() -> CheckVerdict {
+    CheckVerdict::ok("its settings switch prefix caching on")
 }
 
-fn off(worker: &Worker, found: String) -> Verdict {
+fn off(worker: &WorkerFacts, found: String) -> CheckVerdict {
     let is_certain = worker.direct.caches_prefixes == Some(false);
     if worker.wait_ms > BUSY_MS && !is_certain {
-        return Verdict::unknown(
+        return CheckVerdict::unknown(
             format!("{found}, while {:.0} ms of other work waited", worker.wait_ms),
             "run doctor again under less load",
         );
     }
-    Verdict::problem(
+    CheckVerdict::problem(
         found,
         match worker.direct.engine {
             Engine::Vllm => {

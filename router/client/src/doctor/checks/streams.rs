@@ -3,7 +3,7 @@
 use super::super::facts::Facts;
 use super::super::facts::Stream;
 use super::super::stream_probe::StreamError;
-use super::super::verdict::Verdict;
+use super::super::verdict::CheckVerdict;
 
 /// Pieces that a judgement needs.
 const PIECES: usize = 8;
@@ -11,14 +11,16 @@ const PIECES: usize = 8;
 const AT_ONCE: f64 = 0.1;
 const MEASURABLE_MS: f64 = 100.0;
 
-pub(in super::super) fn check(facts: &Facts) -> Verdict {
+pub(in super::super) fn check(facts: &Facts) -> CheckVerdict {
     match &facts.stream {
-        None => Verdict::unknown(
+        None => CheckVerdict::unknown(
             "not examined",
             "give the base URL of your clients: --url http://…",
         ),
-        Some(Err(StreamError::Unserved(_))) => Verdict::unknown("no stream was asked for", "see clients"),
-        Some(Err(error)) => Verdict::unknown(
+        Some(Err(StreamError::Unserved(_))) => {
+            CheckVerdict::unknown("no stream was asked for", "see clients")
+        }
+        Some(Err(error)) => CheckVerdict::unknown(
             format!("no stream: {error}"),
             "401: give --key-file; otherwise check that --url is the base URL of your clients",
         ),
@@ -26,7 +28,7 @@ pub(in super::super) fn check(facts: &Facts) -> Verdict {
     }
 }
 
-fn judge(stream: &Stream) -> Verdict {
+fn judge(stream: &Stream) -> CheckVerdict {
     let Stream {
         pieces,
         moments,
@@ -41,14 +43,14 @@ fn judge(stream: &Stream) -> Verdict {
             .named
             .as_ref()
             .map(|named| format!(" (the response names {named})"));
-        return Verdict::problem(
+        return CheckVerdict::problem(
             format!("{found}: a proxy buffers them{}", by.unwrap_or_default()),
             "switch its buffering off for these paths (nginx: proxy_buffering off), and compression of event streams",
         );
     }
     match *pieces >= PIECES && *moments >= pieces / 4 {
-        true => Verdict::ok(format!("{found}, at {moments} moments")),
-        false => Verdict::unknown(
+        true => CheckVerdict::ok(format!("{found}, at {moments} moments")),
+        false => CheckVerdict::unknown(
             found,
             "run doctor again with a model that answers at greater length",
         ),

@@ -1,9 +1,9 @@
 //! There are workers, and their sources answer.
 
 use super::super::facts::Facts;
-use super::super::verdict::Verdict;
+use super::super::verdict::CheckVerdict;
 
-pub(in super::super) fn check(facts: &Facts) -> Verdict {
+pub(in super::super) fn check(facts: &Facts) -> CheckVerdict {
     let failing = facts
         .discovery
         .iter()
@@ -15,13 +15,13 @@ pub(in super::super) fn check(facts: &Facts) -> Verdict {
         );
         let action = "correct the cause: permission, selector, name server or file (docs/discovery.md)";
         return match facts.workers.is_empty() {
-            true => Verdict::problem(found, action),
-            false => Verdict::warning(found, action),
+            true => CheckVerdict::problem(found, action),
+            false => CheckVerdict::warning(found, action),
         };
     }
     if facts.workers.is_empty() {
         let named: usize = facts.discovery.iter().map(|source| source.named).sum();
-        return Verdict::problem(
+        return CheckVerdict::problem(
             format!("the router has no workers; its sources name {named}"),
             "add [[workers]], correct the selector of [discovery], or tailroute ctl workers add URL",
         );
@@ -32,10 +32,10 @@ pub(in super::super) fn check(facts: &Facts) -> Verdict {
         .filter(|worker| worker.state == "ready")
         .count();
     match ready {
-        0 => Verdict::problem(
+        0 => CheckVerdict::problem(
             "no worker is ready: clients get 503",
             "see the health of each worker",
         ),
-        _ => Verdict::ok(format!("{ready} of {} workers are ready", facts.workers.len())),
+        _ => CheckVerdict::ok(format!("{ready} of {} workers are ready", facts.workers.len())),
     }
 }

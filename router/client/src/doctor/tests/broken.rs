@@ -161,10 +161,10 @@ pub(super) const BROKEN: &[Broken] = &[
     (
         "discovery fails",
         |facts| {
-            let failure = Some(Failure {
+            let failure = Some(SourceFailure {
                 what: "403: may not list pods".to_owned(),
             });
-            facts.discovery = vec![Source {
+            facts.discovery = vec![SourceFacts {
                 source: "kubernetes".to_owned(),
                 of: "app=llm".to_owned(),
                 failure,
@@ -247,7 +247,7 @@ pub(super) const BROKEN: &[Broken] = &[
     ),
 ];
 
-pub(super) fn one(facts: &mut Facts) -> &mut Worker {
+pub(super) fn one(facts: &mut Facts) -> &mut WorkerFacts {
     &mut facts.workers[1]
 }
 

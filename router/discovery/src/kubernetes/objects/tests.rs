@@ -28,7 +28,7 @@ fn found<T: Object>(port: &str, objects: &[Value]) -> Found {
             .unwrap()
             .endpoints(&rules)
     };
-    let endpoints: Vec<Endpoint> = objects.iter().flat_map(read).collect();
+    let endpoints: Vec<SliceEndpoint> = objects.iter().flat_map(read).collect();
     gather(endpoints.iter())
 }
 
@@ -297,7 +297,7 @@ fn of_what_an_object_says_no_more_is_kept_than_an_api_server_may_say() {
     let config = configured("");
     let settings = config.discovery.kubernetes.as_ref().unwrap();
     let rules = Rules::new(settings, &config.discovery.template);
-    let kept = |endpoint: &Endpoint| {
+    let kept = |endpoint: &SliceEndpoint| {
         let why = endpoint.workers.as_ref().unwrap_err();
         endpoint.name.len() + endpoint.rank.1.len() + why.len()
     };

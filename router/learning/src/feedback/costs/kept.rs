@@ -105,7 +105,7 @@ mod tests {
     use policy::units::Tokens;
 
     use super::super::tests::costs;
-    use super::super::{CostState, Sample};
+    use super::super::{CostState, PrefillSample};
     use super::*;
 
     const SECOND: Millis = Millis(1_000.0);
@@ -121,7 +121,7 @@ mod tests {
                 Tokens(u64::from(at) * 37 % 900),
             );
             let took = Millis(4.0 + 0.276 * size.uncached);
-            costs.observe(now, WorkerId(0), size, Sample::Engine(took));
+            costs.observe(now, WorkerId(0), size, PrefillSample::Engine(took));
         }
         (costs, now)
     }

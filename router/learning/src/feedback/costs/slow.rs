@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::tests::costs;
-    use super::super::{Costs, Sample};
+    use super::super::{Costs, PrefillSample};
     use super::*;
 
     /// Time between two readings.
@@ -100,7 +100,7 @@ mod tests {
                             Millis(self.now),
                             WorkerId(slot),
                             size,
-                            Sample::Engine(Millis(took)),
+                            PrefillSample::Engine(Millis(took)),
                         );
                     }
                 }

@@ -29,7 +29,12 @@ fn counters_teach_nothing_of_a_worker_with_a_floor() {
     costs.calibrate(WorkerId(0), with_floor);
     let size = PrefillSize::of(Tokens(1090), Tokens::ZERO);
     for slot in [0, 1] {
-        costs.observe(Millis::ZERO, WorkerId(slot), size, Sample::Counters(Millis(38.6)));
+        costs.observe(
+            Millis::ZERO,
+            WorkerId(slot),
+            size,
+            PrefillSample::Counters(Millis(38.6)),
+        );
     }
     let [floored, plain] = [0, 1].map(|slot| costs.state(WorkerId(slot)).unwrap());
     assert_eq!((floored.cost, floored.answers), (with_floor, 0));
@@ -48,7 +53,7 @@ fn teach(costs: &mut Costs, slot: u32, alpha: f64, answers: u64) {
             Millis(i as f64),
             WorkerId(slot),
             PrefillSize::of(Tokens(u), Tokens(0)),
-            Sample::Clean(took),
+            PrefillSample::Clean(took),
         );
     }
 }
@@ -68,7 +73,7 @@ fn tell(costs: &mut Costs, slot: u32, beside: f64, answers: u64) {
             Millis(i as f64),
             WorkerId(slot),
             size,
-            Sample::Engine(Millis(5.0 + 0.1 * u as f64)),
+            PrefillSample::Engine(Millis(5.0 + 0.1 * u as f64)),
         );
         costs.beside(WorkerId(slot), Millis(beside));
     }
@@ -220,7 +225,7 @@ fn believed(costs: &Costs) -> Vec<f64> {
 fn answer(costs: &mut Costs, now: Millis, slot: u32, alpha: f64) {
     let size = PrefillSize::of(Tokens(550), Tokens(0));
     let took = Millis(5.0 + alpha * 550.0);
-    costs.observe(now, WorkerId(slot), size, Sample::Clean(took));
+    costs.observe(now, WorkerId(slot), size, PrefillSample::Clean(took));
 }
 
 proptest! {

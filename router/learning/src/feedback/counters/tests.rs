@@ -15,7 +15,7 @@ const TRUE: PrefillCost = PrefillCost {
 /// An engine with counters, and a router that has sent it prompts.
 struct Pair {
     engine: Counted,
-    counters: Counters,
+    counters: FleetCounters,
 }
 
 impl Pair {
@@ -25,7 +25,7 @@ impl Pair {
             tokens: 77_000.0,
             requests,
         };
-        let mut counters = Counters::new(1);
+        let mut counters = FleetCounters::new(1);
         assert_eq!(counters.counted(Millis(0.0), W, engine), None, "a beginning");
         Self { engine, counters }
     }

@@ -5,25 +5,25 @@ use std::sync::atomic::Ordering;
 
 use tracing::debug;
 
-use super::{Flight, Outcome};
+use super::{AttemptOutcome, Flight};
 use crate::path::watchdog::Overrun;
 use protocol::reply;
 use protocol::verdict::PushBack;
-use protocol::watch::Seen;
+use protocol::watch::ResponseReport;
 
 /// The end of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub struct End {
-    pub outcome: Outcome,
+pub struct AttemptEnd {
+    pub outcome: AttemptOutcome,
     /// Figures read from the response.
-    pub seen: Option<Seen>,
+    pub seen: Option<ResponseReport>,
     /// Whether the next turn can repeat the reply.
     pub keeps_reply: bool,
 }
 
-impl From<Outcome> for End {
+impl From<AttemptOutcome> for AttemptEnd {
     /// Creates the end of an attempt whose response was not read.
-    fn from(outcome: Outcome) -> Self {
+    fn from(outcome: AttemptOutcome) -> Self {
         Self {
             outcome,
             seen: None,
@@ -33,11 +33,11 @@ impl From<Outcome> for End {
 }
 
 impl Flight {
-    pub fn end(mut self: Box<Self>, end: impl Into<End>) {
+    pub fn end(mut self: Box<Self>, end: impl Into<AttemptEnd>) {
         self.finish(end.into());
     }
 
-    fn finish(&mut self, mut end: End) {
+    fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
         self.note_breaker(end.outcome);
         self.close_reply(&mut end);
@@ -58,23 +58,23 @@ impl Flight {
     }
 
     /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
-    fn note_breaker(&mut self, outcome: Outcome) {
+    fn note_breaker(&mut self, outcome: AttemptOutcome) {
         match outcome {
-            Outcome::Ok => self.answered(),
-            Outcome::Declined(push_back) => self.declined(push_back),
+            AttemptOutcome::Ok => self.answered(),
+            AttemptOutcome::Declined(push_back) => self.declined(push_back),
             outcome if outcome.is_the_workers() => self.charge(),
             _ => {}
         }
     }
 
     /// Closes the reply's keys. The number of cached tokens of a cut stream is unknown: it comes with the last event.
-    fn close_reply(&mut self, end: &mut End) {
+    fn close_reply(&mut self, end: &mut AttemptEnd) {
         if !end.keeps_reply {
             self.progress.passing = None;
         } else if let Some(usage) = end.seen.as_mut().and_then(|seen| seen.usage.as_mut()) {
             usage.cached = self.worker().cached(usage.cached);
         }
-        self.progress.reply = self.progress.passing.take().and_then(reply::Reply::finish);
+        self.progress.reply = self.progress.passing.take().and_then(reply::ReplyBuilder::finish);
     }
 
     /// Reports a success to the breaker.
@@ -112,7 +112,7 @@ impl Flight {
         }
     }
 
-    fn count_request(&self, outcome: Outcome) {
+    fn count_request(&self, outcome: AttemptOutcome) {
         let seconds = (self.proxy.state.clock.now() - self.turn.arrived).0 / 1e3;
         let name = outcome.as_str();
         if outcome.is_final() {
@@ -130,9 +130,9 @@ impl Drop for Flight {
     /// Finishes an unfinished attempt as abandoned by the client, which may continue from the partial reply.
     fn drop(&mut self) {
         if !self.is_finished {
-            self.finish(End {
+            self.finish(AttemptEnd {
                 keeps_reply: true,
-                ..Outcome::Aborted.into()
+                ..AttemptOutcome::Aborted.into()
             });
         }
     }

@@ -6,9 +6,9 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::{Millis, Tokens};
 
 use super::Flight;
-use learning::feedback::{Late, LearnerEvent, Observation, Sample};
+use learning::feedback::{Late, LearnerEvent, Observation, PrefillSample};
 use protocol::fingerprint::Extent;
-use protocol::watch::Seen;
+use protocol::watch::ResponseReport;
 
 /// A prefill this many times longer than that of the whole uncached prompt marks a slow worker.
 const LATE: f64 = 2.0;
@@ -32,7 +32,7 @@ impl Flight {
             at: self.proxy.state.clock.now(),
             uncached: prediction.prompt.saturating_sub(cached),
             cached,
-            took: Sample::Clean(took),
+            took: PrefillSample::Clean(took),
         }));
     }
 
@@ -48,7 +48,7 @@ impl Flight {
     }
 
     /// Queues the observation for the learner.
-    pub(super) fn teach(&mut self, seen: &Seen) {
+    pub(super) fn teach(&mut self, seen: &ResponseReport) {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
         let end = progress.reply.as_ref().map_or(units, ChainBuilder::bytes);
@@ -59,8 +59,8 @@ impl Flight {
         let reported = counted.and_then(|usage| usage.cached).map(Tokens);
         let prefill = seen
             .prefill
-            .map(Sample::Engine)
-            .or(progress.alone.map(Sample::Clean));
+            .map(PrefillSample::Engine)
+            .or(progress.alone.map(PrefillSample::Clean));
         let engine = seen.engine().filter(|_| !progress.is_untimed);
         let session = turn.session.as_ref();
         let observation = Observation {

@@ -5,7 +5,7 @@ use protocol::verdict::{PushBack, Verdict};
 
 /// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The response is complete.
     Ok,
     /// The response reports an error of the client: its status is 4xx, or its body holds an error with such a code.
@@ -30,7 +30,7 @@ pub enum Outcome {
     Outrun,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     /// Returns the outcome of a response that is relayed completely.
     pub fn of(status: StatusCode, verdict: Verdict) -> Self {
         match verdict {

@@ -4,13 +4,13 @@ use policy::cost::PrefillCost;
 use policy::units::{Millis, Tokens};
 
 use super::super::select::Choice;
-use learning::knowledge::{Scale, Source};
+use learning::knowledge::{PredictionSource, Scale};
 
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
     pub(super) prompt: Tokens,
     pub(super) cached: Tokens,
-    pub(super) source: Source,
+    pub(super) source: PredictionSource,
     pub(super) mirrored: usize,
     pub(super) scale: Scale,
     /// Predicted time to first token, counted from sending.
@@ -47,7 +47,7 @@ impl Prediction {
     /// scaled.
     pub(super) fn cached_of(&self, prompt: Tokens) -> Tokens {
         let share = match self.source {
-            Source::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),
+            PredictionSource::Mirror { .. } => prompt.as_f64() / self.prompt.as_f64().max(1.0),
             _ => 1.0,
         };
         Tokens((self.cached.as_f64() * share).round() as u64).min(prompt)

@@ -6,23 +6,26 @@ use policy::fingerprint::ChainBuilder;
 use policy::units::Tokens;
 
 use super::super::account;
-use super::{End, Flight, Outcome};
+use super::{AttemptEnd, AttemptOutcome, Flight};
 use metrics::Answered;
 use protocol::fingerprint::Extent;
 use protocol::routes::Endpoint;
-use protocol::watch::{Seen, Usage};
+use protocol::watch::{ResponseReport, Usage};
 use telemetry::capture::Record;
 use telemetry::context::TraceId;
 
 impl Flight {
-    pub(super) fn settle_charge(&mut self, outcome: Outcome, usage: Option<Usage>) {
+    pub(super) fn settle_charge(&mut self, outcome: AttemptOutcome, usage: Option<Usage>) {
         let Some(permit) = &mut self.permit else { return };
         match (usage, outcome) {
             (Some(usage), _) => permit.charge.correct(Tokens(usage.prompt + usage.completion)),
-            (None, Outcome::WorkerError | Outcome::ClientError | Outcome::Declined(_)) => {
+            (
+                None,
+                AttemptOutcome::WorkerError | AttemptOutcome::ClientError | AttemptOutcome::Declined(_),
+            ) => {
                 permit.charge.give_back();
             }
-            (None, Outcome::Broken | Outcome::ErrorInBody) if !self.progress.started => {
+            (None, AttemptOutcome::Broken | AttemptOutcome::ErrorInBody) if !self.progress.started => {
                 permit.charge.give_back();
             }
             (None, _) if self.turn.endpoint.generates() => {
@@ -35,7 +38,7 @@ impl Flight {
     }
 
     /// Returns the turn's capture record. Lengths that the worker did not report are estimates.
-    fn record(&self, end: &End) -> Record<'_> {
+    fn record(&self, end: &AttemptEnd) -> Record<'_> {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
         let prompt = prediction.scale.tokens(units);
@@ -65,9 +68,9 @@ impl Flight {
         }
     }
 
-    pub(super) fn count_answered(&self, outcome: Outcome, seen: &Seen) {
+    pub(super) fn count_answered(&self, outcome: AttemptOutcome, seen: &ResponseReport) {
         let (turn, progress) = (&self.turn, &self.progress);
-        if outcome != Outcome::Ok || !progress.started || !turn.endpoint.generates() {
+        if outcome != AttemptOutcome::Ok || !progress.started || !turn.endpoint.generates() {
             return;
         }
         let operation = match turn.endpoint {
@@ -91,7 +94,7 @@ impl Flight {
         self.account.note.exemplar(self.turn.trace, is_late, outcome)
     }
 
-    pub(super) fn close_account(&self, outcome: Outcome, seen: &Seen) {
+    pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport) {
         let live = self.proxy.state.live();
         self.account.close(
             &self.proxy,
@@ -106,7 +109,7 @@ impl Flight {
     }
 
     /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.
-    pub(super) fn write_down(&mut self, end: &End) {
+    pub(super) fn write_down(&mut self, end: &AttemptEnd) {
         let slip = self.slip.take();
         let recent = self.proxy.state.operator.recent.open();
         let was_load = self.progress.started && self.turn.endpoint.generates() && end.outcome.is_computed();

@@ -8,13 +8,13 @@ use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Flight, full_blocks};
-use learning::knowledge::{Counted, Reported, Scale};
+use learning::knowledge::{CountedTurn, Reported, Scale};
 use protocol::fingerprint::Extent;
-use protocol::watch::{Seen, Usage};
+use protocol::watch::{ResponseReport, Usage};
 
 impl Flight {
     /// Settles the mirror's hold. A prompt that produced a token was computed; any other may not have been.
-    pub(super) fn settle(&mut self, is_computed: bool, seen: &Seen, offsets: Option<Scale>) {
+    pub(super) fn settle(&mut self, is_computed: bool, seen: &ResponseReport, offsets: Option<Scale>) {
         let Some(hold) = self.noted.hold.take() else {
             return;
         };
@@ -31,7 +31,7 @@ impl Flight {
 
     /// Records that the worker holds the prompt and the received part of the reply. `offsets`: token offsets of the
     /// prompt, if counted.
-    fn settle_computed(&mut self, hold: Reservation, seen: &Seen, offsets: Option<Scale>) {
+    fn settle_computed(&mut self, hold: Reservation, seen: &ResponseReport, offsets: Option<Scale>) {
         let turn = &self.turn;
         let chain = &turn.fingerprint.chain;
         let (Extent::Bytes(prompt) | Extent::Tokens(prompt)) = turn.fingerprint.extent;
@@ -71,7 +71,7 @@ impl Flight {
     }
 
     /// Learns from the worker's token counts. Returns the token offsets of the prompt's keys.
-    pub(super) fn learn_usage(&self, usage: Usage, seen: &Seen) -> Option<Scale> {
+    pub(super) fn learn_usage(&self, usage: Usage, seen: &ResponseReport) -> Option<Scale> {
         let (worker, model) = (self.worker(), &self.turn.model);
         let predicted = self.prediction.cached.0;
         if let Extent::Bytes(bytes) = self.turn.fingerprint.extent {
@@ -132,14 +132,14 @@ impl Flight {
         }
     }
 
-    fn locate(&self, usage: Usage, seen: &Seen) -> Option<Scale> {
+    fn locate(&self, usage: Usage, seen: &ResponseReport) -> Option<Scale> {
         if !matches!(self.turn.fingerprint.extent, Extent::Bytes(_)) {
             return None;
         }
         let reply = self.progress.reply.as_ref();
         let session = self.turn.session.as_ref();
         Some(
-            self.proxy.state.knowledge.turn_over(&Counted {
+            self.proxy.state.knowledge.turn_over(&CountedTurn {
                 model: &self.turn.model,
                 worker: self.worker().id,
                 session: session.map(|session| [xxh3_64(session.name.as_bytes()), session.key]),

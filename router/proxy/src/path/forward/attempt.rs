@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::super::context::RequestContext;
-use super::super::flight::{Flight, Outcome};
+use super::super::flight::{AttemptOutcome, Flight};
 use super::super::observe::Attempt;
 use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
@@ -28,7 +28,7 @@ use protocol::error::ApiError;
 use protocol::lacks_model::lacks_model;
 use protocol::verdict::Verdict;
 use tailroute_http::body::BodyError;
-use tailroute_http::upstream::{self, Reply};
+use tailroute_http::upstream::{self, PendingResponse};
 use telemetry::traces::AttemptSpan;
 
 /// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails
@@ -38,11 +38,11 @@ const REFUSAL: Duration = Duration::from_millis(100);
 pub(super) const REASON: Duration = Duration::from_secs(1);
 
 /// A turn sent to a worker. Dropping it cancels the request.
-pub(super) struct Sent {
+pub(super) struct PendingTurn {
     flight: Box<Flight>,
-    reply: Reply,
+    reply: PendingResponse,
     /// The response head, while its first piece is awaited.
-    head: Option<Response<upstream::Answer>>,
+    head: Option<Response<upstream::ResponseBody>>,
     sequence: u64,
     explained: Option<HeaderValue>,
     since: Instant,
@@ -56,7 +56,7 @@ pub(super) struct Sent {
 #[expect(clippy::large_enum_variant, reason = "nearly every head is an answer")]
 pub(super) enum Head {
     /// The response head, its first piece if that was awaited, and the verdict on them.
-    Answer(Response<upstream::Answer>, Option<Frame<Bytes>>, Verdict),
+    Answer(Response<upstream::ResponseBody>, Option<Frame<Bytes>>, Verdict),
     /// The connection failed before a head arrived.
     Lost(upstream::Error),
     /// The body failed before its first piece.
@@ -94,8 +94,8 @@ pub(super) enum NotFound {
     Unsaid,
 }
 
-pub(super) struct Answer {
-    pub(super) response: Response<upstream::Answer>,
+pub(super) struct AttemptResponse {
+    pub(super) response: Response<upstream::ResponseBody>,
     pub(super) first: Option<Frame<Bytes>>,
     pub(super) verdict: Verdict,
     pub(super) attempt: Attempt,
@@ -104,9 +104,9 @@ pub(super) struct Answer {
     pub(super) sent: Instant,
 }
 
-pub(super) enum Next {
+pub(super) enum AttemptResult {
     /// The response is relayed.
-    Answer(Box<Answer>),
+    Answer(Box<AttemptResponse>),
     /// The request is retried on another worker. The retry budget was charged.
     Again(Failure),
     /// The client gets this error. The request was counted.
@@ -115,7 +115,7 @@ pub(super) enum Next {
     NotReached(ApiError),
 }
 
-impl Sent {
+impl PendingTurn {
     /// Sends a turn to the chosen worker. Fails if the request cannot be built.
     pub(super) fn start(
         request: &TurnRequest<'_>,
@@ -134,7 +134,7 @@ impl Sent {
             Ok(outgoing) => outgoing,
             Err(error) => {
                 warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
-                flight.end(Outcome::NotReached);
+                flight.end(AttemptOutcome::NotReached);
                 return Err(ApiError::WorkerFailed);
             }
         };
@@ -181,8 +181,8 @@ impl Sent {
 
     /// Cancels the attempt. Another worker was faster.
     pub(super) fn outrun(self) {
-        self.span.end(Outcome::Outrun.as_str(), None);
-        self.flight.end(Outcome::Outrun);
+        self.span.end(AttemptOutcome::Outrun.as_str(), None);
+        self.flight.end(AttemptOutcome::Outrun);
     }
 
     /// Decides how the request proceeds. `may_retry` is called if the attempt failed, and charges the retry budget.
@@ -191,7 +191,7 @@ impl Sent {
         request: &TurnRequest<'_>,
         head: Head,
         mut may_retry: impl FnMut(Failure) -> bool,
-    ) -> Next {
+    ) -> AttemptResult {
         let RequestContext { proxy, deadline, .. } = *request.context;
         let late = Instant::now() >= self.until;
         match head {
@@ -199,15 +199,15 @@ impl Sent {
                 let status = response.status();
                 match Failure::of_answer(status, verdict) {
                     Some(failure) if may_retry(failure) => {
-                        self.lost(failure, Outcome::NotReached);
-                        Next::Again(failure)
+                        self.lost(failure, AttemptOutcome::NotReached);
+                        AttemptResult::Again(failure)
                     }
                     // No stream begins with a refusal.
                     Some(failure @ Failure::Declined(_)) if status.is_success() => {
-                        self.lost(failure, Outcome::of(status, verdict));
-                        Next::Failed(ApiError::WorkersBusy)
+                        self.lost(failure, AttemptOutcome::of(status, verdict));
+                        AttemptResult::Failed(ApiError::WorkersBusy)
                     }
-                    _ => Next::Answer(Box::new(self.answered(response, first, verdict))),
+                    _ => AttemptResult::Answer(Box::new(self.answered(response, first, verdict))),
                 }
             }
             Head::Lost(error) => {
@@ -224,27 +224,27 @@ impl Sent {
             Head::Late if late && deadline.head().is_some_and(|at| at <= self.until) => {
                 let worker = &*self.worker_name();
                 debug!(worker, "no response before the request's deadline");
-                self.lost(Failure::DeadlinePassed, Outcome::Deadline);
-                Next::Failed(deadline.exceeded())
+                self.lost(Failure::DeadlinePassed, AttemptOutcome::Deadline);
+                AttemptResult::Failed(deadline.exceeded())
             }
             Head::Late => {
                 let limit = self.limit;
                 let error = format_args!("no response within {} s", limit.as_secs_f64());
                 self.flight.log_failure(&error, "the worker timed out");
                 self.flight.spare_if_busy(Overrun::NotBegun(limit));
-                self.lost(Failure::TimedOut, Outcome::WorkerError);
-                Next::Failed(ApiError::WorkerTimeout(limit))
+                self.lost(Failure::TimedOut, AttemptOutcome::WorkerError);
+                AttemptResult::Failed(ApiError::WorkerTimeout(limit))
             }
         }
     }
 
     fn answered(
         self,
-        response: Response<upstream::Answer>,
+        response: Response<upstream::ResponseBody>,
         first: Option<Frame<Bytes>>,
         verdict: Verdict,
-    ) -> Answer {
-        Answer {
+    ) -> AttemptResponse {
+        AttemptResponse {
             response,
             first,
             verdict,
@@ -258,28 +258,28 @@ impl Sent {
         }
     }
 
-    fn fail(self, failure: Failure, again: bool) -> Next {
+    fn fail(self, failure: Failure, again: bool) -> AttemptResult {
         let begun = failure.may_have_begun();
         self.lost(
             failure,
             if begun && !again {
-                Outcome::WorkerError
+                AttemptOutcome::WorkerError
             } else {
-                Outcome::NotReached
+                AttemptOutcome::NotReached
             },
         );
         match (again, begun) {
-            (true, _) => Next::Again(failure),
-            (false, true) => Next::Failed(ApiError::WorkerFailed),
-            (false, false) => Next::NotReached(ApiError::WorkerFailed),
+            (true, _) => AttemptResult::Again(failure),
+            (false, true) => AttemptResult::Failed(ApiError::WorkerFailed),
+            (false, false) => AttemptResult::NotReached(ApiError::WorkerFailed),
         }
     }
 
     /// Ends an attempt without a response to relay.
-    fn lost(mut self, failure: Failure, outcome: Outcome) {
+    fn lost(mut self, failure: Failure, outcome: AttemptOutcome) {
         let span = match failure {
-            Failure::Lost => Outcome::WorkerError,
-            Failure::ErrorInBody => Outcome::ErrorInBody,
+            Failure::Lost => AttemptOutcome::WorkerError,
+            Failure::ErrorInBody => AttemptOutcome::ErrorInBody,
             _ => outcome,
         };
         match failure {
@@ -292,7 +292,11 @@ impl Sent {
     }
 }
 
-async fn answer(reply: &mut Reply, head: &mut Option<Response<upstream::Answer>>, peeks: bool) -> Head {
+async fn answer(
+    reply: &mut PendingResponse,
+    head: &mut Option<Response<upstream::ResponseBody>>,
+    peeks: bool,
+) -> Head {
     let response = match head.take() {
         Some(response) => response,
         None => match reply.await {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tracing::debug;
 
 use super::super::retry::RetryState;
-use super::attempt::{Head, Sent};
+use super::attempt::{Head, PendingTurn};
 use super::{TurnRequest, select_admitted};
 
-enum First {
+enum FirstHead {
     /// The original attempt ended first.
     Asked(Head),
     Beside(Head),
@@ -23,7 +23,7 @@ enum First {
 /// answered, or of the last to fail, and leaves that attempt in `asked`.
 pub(super) async fn race(
     request: &TurnRequest<'_>,
-    asked: &mut Sent,
+    asked: &mut PendingTurn,
     after: Duration,
     state: &mut RetryState,
 ) -> Head {
@@ -37,26 +37,26 @@ pub(super) async fn race(
     metrics.hedge("sent");
     let first = tokio::select! {
         biased;
-        head = asked.head() => First::Asked(head),
-        head = beside.head() => First::Beside(head),
+        head = asked.head() => FirstHead::Asked(head),
+        head = beside.head() => FirstHead::Beside(head),
     };
     match first {
-        First::Asked(head) if head.is_answer() => {
+        FirstHead::Asked(head) if head.is_answer() => {
             beside.outrun();
             head
         }
-        First::Beside(head) if head.is_answer() => {
+        FirstHead::Beside(head) if head.is_answer() => {
             debug!(worker = &*beside.worker_name(), "the hedged worker was faster");
             metrics.hedge("won");
             replace(asked, beside).outrun();
             head
         }
         // One failed, so the other decides.
-        First::Asked(head) => {
+        FirstHead::Asked(head) => {
             replace(asked, beside).judge(request, head, |_| true);
             asked.head().await
         }
-        First::Beside(head) => {
+        FirstHead::Beside(head) => {
             beside.judge(request, head, |_| true);
             asked.head().await
         }
@@ -64,7 +64,7 @@ pub(super) async fn race(
 }
 
 /// Sends the turn to another worker, if there is one and the retry budget allows it.
-fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
+fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<PendingTurn> {
     let proxy = request.context.proxy;
     let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried).ok()?;
     // Charged only if there is a worker. An unused breaker pass is released.
@@ -72,5 +72,5 @@ fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<Sent> {
         return None;
     }
     state.tried.push(choice.worker.id);
-    Sent::start(request, &choice, pass, &state.charged).ok()
+    PendingTurn::start(request, &choice, pass, &state.charged).ok()
 }

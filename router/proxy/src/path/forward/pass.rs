@@ -22,7 +22,7 @@ use super::super::admit::{self, Received};
 use super::super::among::Among;
 use super::super::client_body::ClientBody;
 use super::super::context::{RequestContext, RequestTimer};
-use super::super::flight::Outcome;
+use super::super::flight::AttemptOutcome;
 use super::super::models;
 use super::super::retry::{self, Failure, RetryState};
 use super::super::select;
@@ -88,7 +88,7 @@ pub(crate) async fn pass(
     let proxy = context.proxy;
     let mut state = RetryState::new(proxy);
     let (head, incoming) = request.into_parts();
-    let mut upload = Upload::of(proxy, &head, incoming).await?;
+    let mut upload = UploadBody::of(proxy, &head, incoming).await?;
     let permit = context.permit()?;
     loop {
         let mut in_flight =
@@ -186,8 +186,8 @@ pub fn settled(
     in_flight: &mut InFlight,
     timer: RequestTimer,
 ) {
-    let outcome = Outcome::of(status, verdict);
-    if outcome == Outcome::Ok && in_flight.answered() {
+    let outcome = AttemptOutcome::of(status, verdict);
+    if outcome == AttemptOutcome::Ok && in_flight.answered() {
         proxy.state.breaker_closed(in_flight.worker());
     }
     timer.record(proxy, outcome.as_str());
@@ -297,7 +297,7 @@ pub fn some_worker(
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
-enum Upload {
+enum UploadBody {
     /// The body is buffered in full.
     Whole(Received),
     /// The body still streams from the client.
@@ -309,7 +309,7 @@ struct Coming {
     touched: AtomicBool,
 }
 
-impl Upload {
+impl UploadBody {
     /// Buffers a short body that a retry may need; streams any other.
     async fn of(proxy: &Proxy, head: &Parts, mut incoming: ClientBody) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
