@@ -214,7 +214,7 @@ impl Flight {
         if !self.turn.endpoint.generates() {
             return;
         }
-        self.teach_late();
+        self.queue_lateness();
         self.measure_first_token();
         self.note_move();
     }

@@ -52,7 +52,7 @@ impl Flight {
         self.count_answered(end.outcome, &seen);
         self.write_down(&end);
         if is_computed {
-            self.teach(&seen);
+            self.queue_observation(&seen);
         }
         self.count_request(end.outcome);
     }

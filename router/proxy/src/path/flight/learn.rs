@@ -16,7 +16,7 @@ const LATE: f64 = 2.0;
 impl Flight {
     /// Reports a slow worker at the first token, before the response is complete. The bound assumes that nothing was
     /// cached, so it does not depend on the usage report. Overhead beside the prefill is excluded.
-    pub(super) fn teach_late(&mut self) {
+    pub(super) fn queue_lateness(&mut self) {
         let prediction = &self.prediction;
         let all = prediction.cost.prefill(prediction.prompt, Tokens::ZERO);
         let limit = LATE * (all + prediction.overhead).0;
@@ -48,7 +48,7 @@ impl Flight {
     }
 
     /// Queues the observation for the learner.
-    pub(super) fn teach(&mut self, seen: &ResponseReport) {
+    pub(super) fn queue_observation(&mut self, seen: &ResponseReport) {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
         let end = progress.reply.as_ref().map_or(units, ChainBuilder::bytes);
