@@ -242,7 +242,8 @@ impl<M: Made> Labelled<M> {
     pub fn with_label_values(&self, values: &[&str]) -> M {
         let key = hash(values);
         if let Some((known, metric)) = self.shared.series.read().asked.get(&key)
-            && known.iter().map(|value| &**value).eq(values.iter().copied())
+            && known.len() == values.len()
+            && known.iter().zip(values).all(|(known, value)| **known == **value)
         {
             return metric.clone();
         }

@@ -1,8 +1,7 @@
 //! Headers that are forwarded, set or removed (RFC 9110, section 7.6.1).
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
 };
 
 /// Header with the API key of Anthropic's clients.
@@ -40,15 +39,15 @@ pub const POLICY: HeaderName = HeaderName::from_static("x-tailroute-policy");
 /// the router.
 const ROUTERS_OWN: [&str; 2] = ["x-tailroute-", "x-ratelimit-"];
 
-static HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// Fields that `Connection` cannot name as hop-by-hop, so that clients cannot impersonate a proxy or alter the request.
@@ -96,7 +95,9 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         .filter_map(|name| name.trim().parse().ok())
         .filter(|name| !NEVER_NAMED.contains(name))
         .collect();
-    remove_where(headers, |name| HOP_BY_HOP.contains(name) || named.contains(name));
+    remove_where(headers, |name| {
+        HOP_BY_HOP.contains(&name.as_str()) || named.contains(name)
+    });
 }
 
 /// Removes fields that the router has handled or must not accept from a client.

@@ -26,6 +26,7 @@
 //!
 //! An abort without a status code is the client's own, by another connection, and no error.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
@@ -339,19 +340,22 @@ fn first_event(body: &[u8]) -> Option<&[u8]> {
 /// Returns whether a whole body that begins like this may be an error: it has the beginning of one, or is too short to
 /// tell.
 pub fn begins_an_error(body: &[u8]) -> bool {
-    let begins: String = body.iter().take(64).map(|&byte| char::from(byte)).collect();
-    let begins: String = begins.split_ascii_whitespace().collect();
-    let forms = ["{\"error\":", "{\"object\":\"error\"", "{\"type\":\"error\""];
+    let forms: [&[u8]; 3] = [b"{\"error\":", b"{\"object\":\"error\"", b"{\"type\":\"error\""];
+    let begins = || body.iter().take(64).filter(|byte| !byte.is_ascii_whitespace());
+    // The shorter of the two is the beginning of the other.
     forms
         .iter()
-        .any(|form| begins.starts_with(form) || form.starts_with(&begins))
+        .any(|form| begins().zip(*form).all(|(byte, of_form)| byte == of_form))
 }
+
+/// Words of which every error, and every event that says that a generation was aborted, has one.
+static WORDS_OF_ERRORS: LazyLock<[memmem::Finder<'static>; 3]> =
+    LazyLock::new(|| ["error", "abort", "failed"].map(memmem::Finder::new));
 
 /// Returns the verdict on the error in an event or whole body; `None` if there is none.
 pub fn error_in(json: &[u8]) -> Option<Verdict> {
     // Parsed only if it can be an error. An aborted generation has no member `error`.
-    let has = |name: &str| memmem::find(json, name.as_bytes()).is_some();
-    if !["error", "abort", "failed"].into_iter().any(has) {
+    if WORDS_OF_ERRORS.iter().all(|word| word.find(json).is_none()) {
         return None;
     }
     let answer = if json.trim_ascii_start().first() == Some(&b'[') {

@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body as HttpBody, SizeHint};
 
 use crate::body::{Body, BodyError, PolledFrame};
 
 /// Fields that describe a connection, or the body that is sent on it.
-static WRITTEN_HERE: [HeaderName; 7] = [
-    CONNECTION,
-    CONTENT_LENGTH,
-    EXPECT,
-    HOST,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
+const WRITTEN_HERE: [&str; 7] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// Extension of a request after which its connection is closed.
@@ -41,7 +41,7 @@ pub(super) fn write(request: &Request<Bytes>, host: &HeaderValue) -> Vec<u8> {
     }
     field(&mut head, &HOST, host);
     for (name, value) in request.headers() {
-        if !WRITTEN_HERE.contains(name) {
+        if !WRITTEN_HERE.contains(&name.as_str()) {
             field(&mut head, name, value);
         }
     }
@@ -105,7 +105,7 @@ pub(super) fn upgrading(head: &mut Request<()>, protocol: HeaderValue) {
 }
 
 fn strip(headers: &mut HeaderMap) {
-    for name in &WRITTEN_HERE {
+    for name in WRITTEN_HERE {
         headers.remove(name);
     }
 }
