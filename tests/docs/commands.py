@@ -94,9 +94,10 @@ def targets():
 
 @functools.cache
 def packages():
-    listed = subprocess.run(["cargo", "metadata", "--no-deps", "--offline", "--locked", "--format-version=1"], cwd=ROOT,
-                            capture_output=True, text=True, check=True)
-    return {package["name"]: package for package in json.loads(listed.stdout)["packages"]}
+    """The packages of the workspace, and the laboratory's."""
+    listed = [subprocess.run(["cargo", "metadata", "--no-deps", "--offline", "--locked", "--format-version=1"], cwd=folder,
+                             capture_output=True, text=True, check=True) for folder in (ROOT, ROOT / "research")]
+    return {package["name"]: package for one in listed for package in json.loads(one.stdout)["packages"]}
 
 
 def of_cargo(words):

@@ -18,7 +18,7 @@ const MAX_CLASSES: usize = 1024;
 /// A push parser for one trace.
 ///
 /// ```
-/// use lab::trace::{Format, Reader};
+/// use simulator::trace::{Format, Reader};
 /// let mut reader = Reader::new(Format::Auto);
 /// let line = r#"{"ts":1.5,"conv":7,"turn":0,"prompt_tokens":30,"history_tokens":0,"response_tokens":12}"#;
 /// let turn = reader.line(line)?.ok_or("a turn")?;
