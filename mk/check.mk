@@ -1,6 +1,6 @@
 # One crate, as often as it is edited. tests/features gives the dependencies the features that `make test` builds them with.
 .PHONY: check
-check: setup ## clippy and the tests of one crate: CRATE=tailroute-proxy (two minutes at most once built)
+check: setup ## clippy and the tests of one crate: CRATE=tailroute-proxy (about two minutes once built)
 	@crates=$$($(CARGO) tree --locked --workspace --depth 0 --prefix none | awk '$$1 != "tailroute-features" && NF { print $$1 }') \
 	    && test -n "$$crates" || exit 1; \
 	if ! printf '%s\n' $$crates | grep --quiet --line-regexp --fixed-strings -e '$(or $(CRATE),-)'; then \
