@@ -34,9 +34,9 @@ pub enum Future {
     Last,
     /// There is a next turn.
     Next {
-        /// Its unique position in the order of all turns, greater than this turn's.
+        /// Unique position of the next turn in the order of all turns, greater than this turn's.
         position: u64,
-        /// Tokens that its prompt adds.
+        /// Tokens that the next prompt adds.
         prompt: Tokens,
     },
 }

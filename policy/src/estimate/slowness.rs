@@ -56,7 +56,7 @@ pub struct Slow {
     pub baseline_typical: Millis,
     /// The learned cost.
     pub cost: PrefillCost,
-    /// Which baseline the worker exceeds.
+    /// Baseline that the worker exceeds.
     pub against: Against,
     /// The cost at the baseline.
     pub baseline: PrefillCost,

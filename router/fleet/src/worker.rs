@@ -78,10 +78,10 @@ pub struct Worker {
     slowdown: ArcSwapOption<Slowdown>,
 }
 
-/// How slow a worker is, and the part of its queue that slow workers cause.
+/// Slowness of a worker, and the part of its queue that slow workers cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slowdown {
-    /// How slow the worker itself is; `None` if it is not slow.
+    /// Slowness of the worker itself; `None` if it is not slow.
     pub own: Option<Slow>,
     /// Share of the worker's queue that slow workers cause.
     pub queue_share: f64,

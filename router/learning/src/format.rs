@@ -35,7 +35,7 @@ pub const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// Number of bytes of a file within which its documents end.
 pub const EARLY_BYTES: usize = HEAD + 3 * (MAX_DOCUMENT_BYTES + SECTION_HEAD + 8);
 const NONE: u32 = u32::MAX;
-/// What followed a response: the next turn, or silence of a conversation without a name or with one (`NAMED`).
+/// Sequel of a response: the next turn, or silence of a conversation without a name or with one (`NAMED`).
 const NEXT: u8 = 0;
 const SILENT: u8 = 1;
 const NAMED: u8 = 2;

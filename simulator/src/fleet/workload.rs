@@ -80,11 +80,11 @@ fn private(conversation: ConversationId, position: u64) -> PrefixHash {
 /// A turn's prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
-    /// Its tokens, of which the last few may fill no block.
+    /// Tokens of the prompt, of which the last few may fill no block.
     pub tokens: Tokens,
     /// Time to first token that it should meet; `None` for the fleet's.
     pub objective: Option<Millis>,
-    /// Its full blocks.
+    /// Full blocks of the prompt.
     pub blocks: &'a [PrefixHash],
 }
 

@@ -83,7 +83,7 @@ pub struct Line {
     /// Whether the tokens of prompt and response are estimates.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// How the response ended: `ok`, `broken` (by the worker), `aborted` (by the client), `deadline` (the request's own
+    /// End of the response: `ok`, `broken` (by the worker), `aborted` (by the client), `deadline` (the request's own
     /// deadline passed) or `cut` (the router shut down).
     pub outcome: String,
 }

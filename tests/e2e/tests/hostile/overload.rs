@@ -22,7 +22,7 @@ const ENGINES: usize = 3;
 /// Streams for each one of `STREAMS`: 4,000 in `make test-hostile`.
 const TIMES: usize = 20;
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
-/// How long `TailrouteOverloaded` observes the metric before it fires, from its rule.
+/// Time for which the metric must be 1 before `TailrouteOverloaded` fires, from its rule.
 const ALERT_AFTER: Duration = Duration::from_secs(30);
 /// Streams that begin at once.
 const AT_ONCE: usize = 50;
