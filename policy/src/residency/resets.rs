@@ -18,6 +18,7 @@
 
 use super::mirror::Report;
 use crate::cache::{PrefixCache, Standing};
+use crate::ids::PrefixHash;
 use crate::units::Tokens;
 
 /// Losses of different conversations that show a clear.
@@ -207,13 +208,24 @@ impl Doubt {
     }
 }
 
+/// Returns [`slice::partition_point`], by two tests where all of the keys or none are in.
+fn leading(keys: &[PrefixHash], is_in: impl Fn(&PrefixHash) -> bool) -> usize {
+    if keys.last().is_none_or(&is_in) {
+        keys.len()
+    } else if keys.first().is_some_and(&is_in) {
+        keys.partition_point(is_in)
+    } else {
+        0
+    }
+}
+
 /// Returns the evidence of the prompt's pieces that were last released by `since`.
 fn survival(cache: &PrefixCache, report: &Report<'_>, since: u64) -> Evidence {
     let standing = |key: &_| cache.standing(*key);
     let released = |key: &_| standing(key).map_or(0, |standing: Standing| standing.released);
     // No piece is released after those before it. A piece that was never released is being computed.
-    let ran = report.believed.partition_point(|key| released(key) > 0);
-    let newer = report.believed[..ran].partition_point(|key| released(key) > since);
+    let ran = leading(report.believed, |key| released(key) > 0);
+    let newer = leading(&report.believed[..ran], |key| released(key) > since);
     let up_to = |keys: usize| {
         let last = keys.checked_sub(1).map(|last| report.believed[last]);
         last.and_then(|last| cache.tokens_up_to(last))

@@ -180,6 +180,7 @@ impl Scale {
     }
 
     /// Returns the tokens of the first `bytes` bytes.
+    #[inline]
     pub fn tokens(&self, bytes: u64) -> u64 {
         self.between(self.pins.partition_point(|pin| pin.bytes <= bytes), bytes)
     }
@@ -202,11 +203,13 @@ impl Scale {
     }
 
     /// Returns the tokens of the first `bytes` bytes, which end before the pin `after`.
+    #[inline]
     fn between(&self, after: usize, bytes: u64) -> u64 {
         self.within(&self.stretch(after), bytes)
     }
 
     /// Returns the tokens of the first `bytes` bytes, which end within the stretch. Rounds without a library call.
+    #[inline]
     fn within(&self, stretch: &Stretch, bytes: u64) -> u64 {
         let text = ((bytes - stretch.from) as f64 * stretch.ratio + 0.5) as u64;
         let media = stretch.media.map_or(0, |before| self.media_up_to(bytes) - before);
@@ -227,6 +230,7 @@ impl Scale {
     }
 
     /// Returns the stretch before the pin `after`.
+    #[inline]
     fn stretch(&self, after: usize) -> Stretch {
         let before = after.checked_sub(1).and_then(|at| self.pins.get(at));
         let (from, at) = before.map_or((0, 0), |pin| (pin.bytes, pin.tokens));

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use policy::units::Millis;
 use tracing::debug;
 
 use super::{AttemptOutcome, Flight};
@@ -39,6 +40,7 @@ impl Flight {
 
     fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
+        let ended = self.proxy.state.clock.now();
         self.note_breaker(end.outcome);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
@@ -48,13 +50,13 @@ impl Flight {
         let is_computed =
             self.progress.started && end.outcome.is_computed() && self.turn.endpoint.generates();
         self.settle(is_computed, &seen, offsets);
-        self.close_account(end.outcome, &seen);
-        self.count_answered(end.outcome, &seen);
-        self.write_down(&end);
+        self.close_account(end.outcome, &seen, ended);
+        self.count_answered(end.outcome, &seen, ended);
+        self.write_down(&end, ended);
         if is_computed {
-            self.queue_observation(&seen);
+            self.queue_observation(&seen, ended);
         }
-        self.count_request(end.outcome);
+        self.count_request(end.outcome, ended);
     }
 
     /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
@@ -112,8 +114,8 @@ impl Flight {
         }
     }
 
-    fn count_request(&self, outcome: AttemptOutcome) {
-        let seconds = (self.proxy.state.clock.now() - self.turn.arrived).0 / 1e3;
+    fn count_request(&self, outcome: AttemptOutcome, ended: Millis) {
+        let seconds = (ended - self.turn.arrived).0 / 1e3;
         let name = outcome.as_str();
         if outcome.is_final() {
             let trace = self.exemplar(Some(name));

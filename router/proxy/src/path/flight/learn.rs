@@ -48,7 +48,7 @@ impl Flight {
     }
 
     /// Queues the observation for the learner.
-    pub(super) fn queue_observation(&mut self, seen: &ResponseReport) {
+    pub(super) fn queue_observation(&mut self, seen: &ResponseReport, ended: Millis) {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
         let end = progress.reply.as_ref().map_or(units, ChainBuilder::bytes);
@@ -71,7 +71,7 @@ impl Flight {
             finish: seen.finish,
             last: turn.last,
             arrived: turn.arrived,
-            ended: self.proxy.state.clock.now(),
+            ended,
             prompt,
             response: counted.map_or(estimated, |usage| Tokens(usage.completion)),
             cached: reported.unwrap_or_else(|| prediction.cached_of(prompt)),

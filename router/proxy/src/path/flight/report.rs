@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use policy::fingerprint::ChainBuilder;
-use policy::units::Tokens;
+use policy::units::{Millis, Tokens};
 
 use super::super::account;
 use super::{AttemptEnd, AttemptOutcome, Flight};
@@ -38,7 +38,7 @@ impl Flight {
     }
 
     /// Returns the turn's capture record. Lengths that the worker did not report are estimates.
-    fn record(&self, end: &AttemptEnd) -> Record<'_> {
+    fn record(&self, end: &AttemptEnd, ended: Millis) -> Record<'_> {
         let (turn, prediction, progress) = (&self.turn, &self.prediction, &self.progress);
         let (Extent::Bytes(units) | Extent::Tokens(units)) = turn.fingerprint.extent;
         let prompt = prediction.scale.tokens(units);
@@ -60,7 +60,7 @@ impl Flight {
             worker: Cow::Borrowed(self.worker().name()),
             ttft: progress.ttft,
             whole: !progress.streamed,
-            took: self.proxy.state.clock.now() - turn.arrived,
+            took: ended - turn.arrived,
             predicted_ttft: prediction.ttft,
             predicted_cached: prediction.cached,
             reported_cached: usage.and_then(|usage| usage.cached),
@@ -68,7 +68,7 @@ impl Flight {
         }
     }
 
-    pub(super) fn count_answered(&self, outcome: AttemptOutcome, seen: &ResponseReport) {
+    pub(super) fn count_answered(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
         let (turn, progress) = (&self.turn, &self.progress);
         if outcome != AttemptOutcome::Ok || !progress.started || !turn.endpoint.generates() {
             return;
@@ -81,7 +81,7 @@ impl Flight {
             operation,
             model: &turn.model,
             ttft: progress.ttft,
-            took: self.proxy.state.clock.now() - turn.arrived,
+            took: ended - turn.arrived,
             streamed: progress.streamed,
             counted: seen.usage.map(|usage| [usage.prompt, usage.completion]),
             trace: self.exemplar(None),
@@ -94,7 +94,7 @@ impl Flight {
         self.account.note.exemplar(self.turn.trace, is_late, outcome)
     }
 
-    pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport) {
+    pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
         let live = self.proxy.state.live();
         self.account.close(
             &self.proxy,
@@ -102,19 +102,19 @@ impl Flight {
                 outcome: outcome.as_str(),
                 usage: seen.usage,
                 engine: seen.engine(),
-                took: self.proxy.state.clock.now() - self.turn.arrived,
+                took: ended - self.turn.arrived,
                 class: self.turn.goal.origin.name(&live.objective),
             },
         );
     }
 
     /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.
-    pub(super) fn write_down(&mut self, end: &AttemptEnd) {
+    pub(super) fn write_down(&mut self, end: &AttemptEnd, ended: Millis) {
         let slip = self.slip.take();
         let recent = self.proxy.state.operator.recent.open();
         let was_load = self.progress.started && self.turn.endpoint.generates() && end.outcome.is_computed();
         if was_load && (slip.is_some() || recent.is_some()) {
-            let record = self.record(end);
+            let record = self.record(end, ended);
             if let Some(recent) = recent.as_deref().and_then(Option::as_ref) {
                 recent.write(self.turn.arrived, &record);
             }
