@@ -28,7 +28,10 @@ pub fn base_url(text: &str) -> Result<String, String> {
     let base = text.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);
     let uri: http::Uri = base.parse().map_err(|error| format!("{error}"))?;
-    if uri.scheme_str() != Some("http") || uri.authority().is_none() || uri.query().is_some() {
+    if !matches!(uri.scheme_str(), Some("http" | "https"))
+        || uri.authority().is_none()
+        || uri.query().is_some()
+    {
         return Err("expected a url such as http://10.0.0.1:8000".to_owned());
     }
     if uri

@@ -129,6 +129,9 @@ pub(crate) fn words(error: &(dyn Error + 'static)) -> String {
         text if text.starts_with("invalid HTTP") => "its answer is not HTTP".to_owned(),
         text if text.starts_with("connection closed before") => "the connection was closed".to_owned(),
         text if text.starts_with("error reading a body") => "the connection was closed".to_owned(),
+        text if text.starts_with("invalid peer certificate") => {
+            format!("{text}; SSL_CERT_FILE names a file of the roots to trust")
+        }
         text => text,
     }
 }

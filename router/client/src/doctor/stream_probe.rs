@@ -55,8 +55,8 @@ fn url(base: &str, path: &str) -> Result<Url, StreamError> {
         .parse()
         .map_err(|_| failed("the URL is not understood"))?;
     match url.scheme() {
-        "http" => Ok(url),
-        _ => Err(failed("the URL is https, which this command does not speak")),
+        "http" | "https" => Ok(url),
+        _ => Err(failed("the URL is neither http nor https")),
     }
 }
 

@@ -60,8 +60,8 @@ impl Link<'_> {
             .parse()
             .map_err(|_| "its address is not understood".to_owned())?;
         match url.scheme() {
-            "http" => Ok(url),
-            _ => Err("its address is https, which this command does not speak".to_owned()),
+            "http" | "https" => Ok(url),
+            _ => Err("its address is neither http nor https".to_owned()),
         }
     }
 

@@ -59,7 +59,7 @@ fn base(url: &str) -> Option<(String, String)> {
     let base = base.strip_suffix("/v1").unwrap_or(base);
     let uri: Uri = base.parse().ok()?;
     let host = uri.authority()?.to_string();
-    let is_base = uri.scheme_str() == Some("http") && uri.query().is_none();
+    let is_base = matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
     is_base.then(|| (host, base.to_owned()))
 }
 
@@ -86,7 +86,7 @@ mod tests {
         for text in [
             "",
             "h:1",
-            "https://h:1",
+            "ftp://h:1",
             "=http://h:1",
             "http://h:1?x=1",
             "tail=h",

@@ -53,3 +53,10 @@ mod traces;
 mod tunnel;
 mod unconfigured;
 mod uploads;
+
+/// The processes' part; does nothing by itself.
+#[test]
+#[ignore = "a part that other tests start as a process of its own"]
+fn part() {
+    tailroute_e2e::child::play();
+}

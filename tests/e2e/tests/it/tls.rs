@@ -1,6 +1,7 @@
 //! TLS on both sides: client certificates, renewals, and error responses.
 
 mod hostile;
+mod tools;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
