@@ -27,8 +27,8 @@ use super::wire::{
     RequestPart, TrailersResponse,
 };
 use super::{answers, head};
+use protocol::api::Family;
 use protocol::error::ApiError;
-use protocol::family::Family;
 use protocol::references;
 use protocol::routes::Route;
 use proxy::Proxy;

@@ -56,9 +56,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
+use protocol::api::Endpoint;
+use protocol::api::Family;
 use protocol::error::ApiError;
-use protocol::family::Family;
-use protocol::routes::{Endpoint, Route};
+use protocol::routes::Route;
 use protocol::steering;
 use tokio::time::Instant;
 

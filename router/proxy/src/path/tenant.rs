@@ -1,8 +1,9 @@
 //! Restricts tenants' requests. Every identifier of a prompt or conversation is [scoped](protocol::tenant) to its
 //! tenant. Requests that cannot carry a cache salt are refused, unless configured otherwise (`docs/admission.md`).
 
+use protocol::api::Endpoint;
 use protocol::error::ApiError;
-use protocol::routes::{Endpoint, Route};
+use protocol::routes::Route;
 
 use crate::Proxy;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use policy::ids::WorkerId;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use proxy::admission::keys::Caller;
 use proxy::path::turn::Turn;
 use serde_json::json;
