@@ -65,7 +65,7 @@ const OTHER: &str = "other";
 pub const NONE: &str = "none";
 
 /// Names of routes in metrics that are no endpoint's.
-const NAMES: [&str; 6] = [
+const OTHER_NAMES: [&str; 6] = [
     Upload::Audio.as_str(),
     Upload::Files.as_str(),
     MODELS,
@@ -76,13 +76,13 @@ const NAMES: [&str; 6] = [
 
 impl Route {
     /// Every name in metrics.
-    pub const NAMES: [&'static str; Endpoint::ALL.len() + NAMES.len()] = {
-        let mut names = [""; Endpoint::ALL.len() + NAMES.len()];
+    pub const NAMES: [&'static str; Endpoint::ALL.len() + OTHER_NAMES.len()] = {
+        let mut names = [""; Endpoint::ALL.len() + OTHER_NAMES.len()];
         let mut at = 0;
         while at < names.len() {
             names[at] = match at.checked_sub(Endpoint::ALL.len()) {
                 None => Endpoint::ALL[at].as_str(),
-                Some(at) => NAMES[at],
+                Some(at) => OTHER_NAMES[at],
             };
             at += 1;
         }

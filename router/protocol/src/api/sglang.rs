@@ -12,6 +12,9 @@ use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
 use crate::watch::{MAX_TOKENS, StreamFact, Usage, Watch};
 
+/// Maximum size in bytes of the text that is kept to find the new part; a longer reply is not learned.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
 pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
     nested_bounds: Some(NestedBounds {
         member: "sampling_params",
@@ -38,9 +41,6 @@ pub(super) fn read_prompt(
     }
     Ok(true)
 }
-
-/// Maximum size in bytes of the text that is kept to find the new part; a longer reply is not learned.
-const MAX_TEXT_BYTES: usize = 1 << 20;
 
 #[derive(Deserialize)]
 struct GenerateEvent<'a> {

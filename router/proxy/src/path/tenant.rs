@@ -1,7 +1,6 @@
 //! Restricts tenants' requests. Every identifier of a prompt or conversation is [scoped](protocol::tenant) to its
 //! tenant. Requests that cannot carry a cache salt are refused, unless configured otherwise (`docs/admission.md`).
 
-use protocol::api::Endpoint;
 use protocol::error::ApiError;
 use protocol::routes::Route;
 
@@ -19,7 +18,7 @@ pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), A
 pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
     let settings = proxy.admission.settings();
     let (allowed, what, instead) = match route {
-        Route::Turn(Endpoint::Messages) => (
+        Route::Turn(endpoint) if !endpoint.facts().takes_salt => (
             settings.unsalted_messages,
             "This endpoint",
             "Use /v1/chat/completions, or ask your operator to set admission.unsalted_messages.",

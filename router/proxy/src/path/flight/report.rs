@@ -8,7 +8,6 @@ use policy::units::Tokens;
 use super::super::account;
 use super::{AttemptEnd, AttemptOutcome, Flight};
 use metrics::Answered;
-use protocol::api::Endpoint;
 use protocol::fingerprint::Extent;
 use protocol::watch::{ResponseReport, Usage};
 use telemetry::capture::Record;
@@ -70,15 +69,14 @@ impl Flight {
 
     pub(super) fn count_answered(&self, outcome: AttemptOutcome, seen: &ResponseReport) {
         let (turn, progress) = (&self.turn, &self.progress);
-        if outcome != AttemptOutcome::Ok || !progress.started || !turn.endpoint.generates() {
+        let Some(operation) = turn.endpoint.operation() else {
+            return;
+        };
+        if outcome != AttemptOutcome::Ok || !progress.started {
             return;
         }
-        let operation = match turn.endpoint {
-            Endpoint::Completions | Endpoint::Generate => "text_completion",
-            _ => "chat",
-        };
         self.proxy.state.metrics.answered(&Answered {
-            operation,
+            operation: operation.as_str(),
             model: &turn.model,
             ttft: progress.ttft,
             took: self.proxy.state.clock.now() - turn.arrived,
