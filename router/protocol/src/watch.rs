@@ -37,6 +37,17 @@ pub struct Usage {
     pub cached: Option<u64>,
 }
 
+impl Usage {
+    /// Bounds the counts that a worker reports.
+    pub(crate) fn reported(prompt: u64, completion: u64, cached: Option<u64>) -> Self {
+        Self {
+            prompt: prompt.min(MAX_TOKENS),
+            completion: completion.min(MAX_TOKENS),
+            cached: cached.map(|cached| cached.min(MAX_TOKENS)),
+        }
+    }
+}
+
 /// Amounts of a response that have passed, to estimate tokens when a worker reports no usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {

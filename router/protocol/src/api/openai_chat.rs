@@ -14,7 +14,7 @@ use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
 use crate::verdict::error_in;
-use crate::watch::{MAX_TOKENS, StreamFact, Usage, Watch};
+use crate::watch::{StreamFact, Usage, Watch};
 
 pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
     takes_fields: true,
@@ -69,7 +69,14 @@ pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnM
         watch.stencil.learn(json, &event);
     }
     if let Some(usage) = event.usage {
-        watch.usage = Some(usage.into());
+        let cached = usage
+            .prompt_tokens_details
+            .and_then(|details| details.cached_tokens);
+        watch.usage = Some(Usage::reported(
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            cached,
+        ));
     }
     if let Some(times) = event.metrics {
         (watch.prefill, watch.queue) = (times.prefill(), times.queue());
@@ -275,19 +282,6 @@ pub(crate) struct WireUsage {
 struct WireDetails {
     #[serde(default)]
     cached_tokens: Option<u64>,
-}
-
-impl From<WireUsage> for Usage {
-    fn from(wire: WireUsage) -> Self {
-        let details = wire.prompt_tokens_details;
-        Self {
-            prompt: wire.prompt_tokens.min(MAX_TOKENS),
-            completion: wire.completion_tokens.min(MAX_TOKENS),
-            cached: details
-                .and_then(|details| details.cached_tokens)
-                .map(|cached| cached.min(MAX_TOKENS)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{EndpointFacts, GenAiOperation, Work};
 use crate::fingerprint::{Draft, Hashed, message};
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
-use crate::watch::{MAX_TOKENS, StreamFact, Usage, Watch};
+use crate::watch::{StreamFact, Usage, Watch};
 
 pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
     stores_responses: true,
@@ -177,13 +177,8 @@ fn said(watch: &mut Watch, response: &ResponseObject<'_>) {
     }
     if let Some(usage) = &response.usage {
         let details = usage.input_tokens_details.as_ref();
-        watch.usage = Some(Usage {
-            prompt: usage.input_tokens.min(MAX_TOKENS),
-            completion: usage.output_tokens.min(MAX_TOKENS),
-            cached: details
-                .and_then(|details| details.cached_tokens)
-                .map(|cached| cached.min(MAX_TOKENS)),
-        });
+        let cached = details.and_then(|details| details.cached_tokens);
+        watch.usage = Some(Usage::reported(usage.input_tokens, usage.output_tokens, cached));
     }
     if response.status.is("completed") {
         watch.finish = Finish::Stop;

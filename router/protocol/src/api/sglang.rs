@@ -10,7 +10,7 @@ use super::{EndpointFacts, GenAiOperation, NestedBounds, Work};
 use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
-use crate::watch::{MAX_TOKENS, StreamFact, Usage, Watch};
+use crate::watch::{StreamFact, Usage, Watch};
 
 /// Maximum size in bytes of the text that is kept to find the new part; a longer reply is not learned.
 const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -82,12 +82,9 @@ pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnM
         return;
     };
     if let Some(meta) = event.meta_info {
-        let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
-        watch.usage = Some(Usage {
-            prompt: bounded(meta.prompt_tokens),
-            completion: bounded(meta.completion_tokens),
-            cached: meta.cached_tokens.map(|cached| cached.min(MAX_TOKENS)),
-        });
+        let [prompt, completion] =
+            [meta.prompt_tokens, meta.completion_tokens].map(Option::unwrap_or_default);
+        watch.usage = Some(Usage::reported(prompt, completion, meta.cached_tokens));
         if let Some(reason) = meta.finish_reason {
             watch.finished = true;
             watch.finish = match &reason.kind {
