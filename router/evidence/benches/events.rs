@@ -16,9 +16,9 @@ use learning::knowledge::{CountedTurn, Knowledge};
 use policy::evidence::Event;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
+use protocol::api::Endpoint;
 use protocol::fingerprint::Fingerprint;
 use protocol::parse::parse;
-use protocol::routes::Endpoint;
 use serde_json::{Value, json};
 
 const BLOCKS: u64 = 64;

@@ -12,8 +12,8 @@ use std::cell::Cell;
 use learning::knowledge::{CountedTurn, Knowledge, Match};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
+use protocol::api::Endpoint;
 use protocol::parse::parse;
-use protocol::routes::Endpoint;
 
 struct Counting;
 

@@ -10,12 +10,10 @@ use super::Metrics;
 use super::labelled::{Histogram, Labelled};
 use super::registrar::{MetricError, Registrar};
 use super::spec::{Buckets, Kind, Label, OTHER, Spec, Values, of};
+use protocol::api::GenAiOperation;
 use telemetry::context::TraceId;
 
-const OPERATION: Label = of(
-    "gen_ai_operation_name",
-    &["chat", "text_completion", "generate_content"],
-);
+const OPERATION: Label = of("gen_ai_operation_name", &GenAiOperation::NAMES);
 /// Listed models with series of their own: names from clients cannot take their places.
 const MOST_LISTED: usize = 20;
 /// Other models with series of their own, for fleets whose lists cannot be read.

@@ -7,35 +7,10 @@ use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
 use super::spec::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
 use super::{Metrics, clamp, yes_no};
+use protocol::routes::Route;
 use telemetry::context::TraceId;
 
-pub(super) const ENDPOINT: Label = of(
-    "endpoint",
-    &[
-        "chat",
-        "completions",
-        "responses",
-        "messages",
-        "generate",
-        "count_tokens",
-        "embeddings",
-        "rerank",
-        "score",
-        "classify",
-        "pooling",
-        "tokenize",
-        "detokenize",
-        "speech",
-        "images",
-        "moderations",
-        "audio",
-        "files",
-        "models",
-        "realtime",
-        "other",
-        "none",
-    ],
-);
+pub(super) const ENDPOINT: Label = of("endpoint", &Route::NAMES);
 
 pub(super) const TABLE: &[Spec] = &[
     Spec {

@@ -15,8 +15,8 @@ use super::wire::{
     HttpStatus, ImmediateResponse, Mutation, PartResponse, ProcessingResponse, StreamedBody, Struct,
     ValueKind,
 };
+use protocol::api::Family;
 use protocol::error::ApiError;
-use protocol::family::Family;
 
 /// Largest number of a body's bytes in one message, as the protocol recommends.
 pub(super) const PIECE_BYTES: usize = 62 * 1024;

@@ -27,8 +27,8 @@ use super::wire::{
     RequestPart, TrailersResponse,
 };
 use super::{answers, head};
+use protocol::api::Family;
 use protocol::error::ApiError;
-use protocol::family::Family;
 use protocol::references;
 use protocol::routes::Route;
 use proxy::Proxy;
@@ -137,7 +137,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     };
     // Decoded messages take more memory than the request made from them.
     drop((first, head, inbox.take_room()));
-    asked.trace.asked(&parts.method, asked.timer.endpoint);
+    asked.trace.asked(&parts.method, admit::traced_route(&route));
     let talking = async {
         match talk.ask(&mut inbox, parts, route, &asked).await {
             Ok((served, watchdog)) => {

@@ -11,9 +11,10 @@ use tracing::warn;
 
 use super::served::{CarriedTurn, Relayed, Served};
 use fleet::Worker;
+use protocol::api::Endpoint;
 use protocol::error::ApiError;
 use protocol::headers;
-use protocol::routes::{Endpoint, Route};
+use protocol::routes::Route;
 use proxy::Proxy;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;

@@ -10,8 +10,8 @@ mod shapes;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use protocol::api::Endpoint;
 use protocol::parse::parse;
-use protocol::routes::Endpoint;
 
 fn bench(c: &mut Criterion) {
     for (size, bytes) in [("8 KB", 8 << 10), ("128 KB", 128 << 10), ("1 MB", 1 << 20)] {

@@ -17,8 +17,8 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use protocol::api::Endpoint;
 use protocol::parse::parse;
-use protocol::routes::Endpoint;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Passes of XXH3 over the same bytes that reading them may take: 60 µs where a pass over 128 KB takes 5.5.

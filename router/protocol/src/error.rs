@@ -10,9 +10,8 @@ use http::header::{
     ACCEPT_ENCODING, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
-use serde_json::json;
 
-use crate::family::Family;
+use crate::api::Family;
 use crate::names;
 use tailroute_http::body::{self, Body};
 
@@ -266,37 +265,11 @@ impl ApiError {
         )
     }
 
-    fn field(&self) -> Option<&'static str> {
+    pub(crate) fn field(&self) -> Option<&'static str> {
         match self {
             Self::UnfitName(field) | Self::Steering(field) | Self::ForeignState(field) => Some(field),
             Self::UnknownModel { .. } | Self::UnreadModel => Some("model"),
             _ => None,
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        match self.status().as_u16() {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
-            429 => "rate_limit_error",
-            503 => "overloaded_error",
-            500.. => "server_error",
-            _ => "invalid_request_error",
-        }
-    }
-
-    fn anthropic_kind(&self) -> &'static str {
-        match self.status().as_u16() {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
-            413 => "request_too_large",
-            429 => "rate_limit_error",
-            503 => "overloaded_error",
-            504 => "timeout_error",
-            500.. => "api_error",
-            _ => "invalid_request_error",
         }
     }
 
@@ -307,16 +280,7 @@ impl ApiError {
 
     /// Returns the JSON body in the format of an API family.
     pub fn json_for(&self, family: Family) -> Bytes {
-        let message = self.to_string();
-        let value = match family {
-            Family::OpenAi => json!({
-                "error": { "message": message, "type": self.kind(), "param": self.field(), "code": self.code() }
-            }),
-            Family::Anthropic => json!({
-                "type": "error", "error": { "type": self.anthropic_kind(), "message": message }
-            }),
-        };
-        Bytes::from(value.to_string())
+        Bytes::from(family.error(self).to_string())
     }
 
     /// Returns the complete response in the format of an API family.
@@ -378,33 +342,6 @@ impl ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_body_has_the_shape_that_openai_clients_parse() {
-        let error: serde_json::Value = serde_json::from_slice(
-            &ApiError::UnknownModel {
-                model: "gpt \"x\"".into(),
-                known: "a".into(),
-            }
-            .json(),
-        )
-        .unwrap();
-        assert_eq!(error["error"]["code"], "model_not_found");
-        assert_eq!(error["error"]["type"], "not_found_error");
-        assert!(error["error"]["message"].as_str().unwrap().contains("gpt \"x\""));
-        assert_eq!(error["error"]["param"], "model");
-    }
-
-    #[test]
-    fn anthropics_clients_get_an_error_of_theirs() {
-        let error: serde_json::Value =
-            serde_json::from_slice(&ApiError::BodyTooLarge(5).json_for(Family::Anthropic)).unwrap();
-        assert_eq!(
-            (&error["type"], &error["error"]["type"]),
-            (&json!("error"), &json!("request_too_large"))
-        );
-        assert!(error["error"]["message"].as_str().unwrap().contains("5 bytes"));
-    }
 
     #[test]
     fn a_shed_request_is_told_when_to_come_back() {

@@ -15,6 +15,8 @@ mod media;
 mod message;
 mod once;
 
+pub(crate) use message::message;
+
 const TOKEN_KEY_TOKENS: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
 /// Number of pieces, and of token ids, whose memory is kept between requests: enough for a prompt of 4 MB.
@@ -52,6 +54,8 @@ pub struct Draft {
     text: Pieces,
     tokens: Vec<u32>,
     completion: Completion,
+    /// Whether the request declares tools.
+    pub(crate) has_tools: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,20 +81,41 @@ impl Draft {
         self.tokens.shrink_to(KEPT);
         self.is_chat = false;
         self.completion = Completion::None;
+        self.has_tools = false;
     }
 
-    /// Reads `messages`. Of a member that is given twice, the last value applies, here and below ([`once`]).
-    pub fn messages(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+    /// Reads a list of messages in OpenAI's or Anthropic's form. Of a member that is given twice, the last value
+    /// applies, here and below ([`once`]).
+    pub(crate) fn messages(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        self.conversation(scanner, message)
+    }
+
+    /// Reads a list of messages of which `read` reads one.
+    pub(crate) fn conversation(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        mut read: impl FnMut(&mut Scanner<'_>, &mut Pieces) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
         self.messages.clear(KEPT);
         self.is_chat = scanner.peek() == Some(b'[');
         let pieces = &mut self.messages;
-        scanner.array(|scanner| message::message(scanner, pieces))?;
+        scanner.array(|scanner| read(scanner, pieces))?;
         self.messages.end_message();
         Ok(())
     }
 
-    /// Reads a system prompt outside the messages: `system` or `instructions`.
-    pub fn system(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+    /// Reads the text of a lone message of the user.
+    pub(crate) fn user_text(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+        self.messages.clear(KEPT);
+        self.is_chat = true;
+        self.messages.begin_message("user");
+        message::content(scanner, &mut self.messages, &mut false)?;
+        self.messages.end_message();
+        Ok(())
+    }
+
+    /// Reads a system prompt outside the messages.
+    pub(crate) fn system(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.system.clear(KEPT);
         if !matches!(scanner.peek(), Some(b'"' | b'[')) {
             return scanner.skip().map(drop);
@@ -101,29 +126,15 @@ impl Draft {
         Ok(())
     }
 
-    /// Reads `input`: a user's text or a list of items, mostly messages.
-    pub fn input(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
-        self.messages.clear(KEPT);
-        self.is_chat = matches!(scanner.peek(), Some(b'"' | b'['));
-        let pieces = &mut self.messages;
-        if scanner.peek() == Some(b'"') {
-            pieces.begin_message("user");
-            message::content(scanner, pieces, &mut false)?;
-        } else {
-            scanner.array(|scanner| message::item(scanner, pieces))?;
-        }
-        self.messages.end_message();
-        Ok(())
-    }
-
-    /// Reads `tools`.
-    pub fn tools(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+    /// Reads the tools.
+    pub(crate) fn tools(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.tools.clear(KEPT);
+        self.has_tools = scanner.peek() == Some(b'[');
         message::tools(scanner, &mut self.tools)
     }
 
-    /// Reads `prompt`.
-    pub fn prompt(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
+    /// Reads a prompt without roles: a text or token ids.
+    pub(crate) fn prompt(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Malformed> {
         self.text.clear(KEPT);
         self.tokens.clear();
         self.completion = completion::prompt(scanner, &mut self.text, &mut self.tokens)?;
@@ -169,7 +180,8 @@ impl Draft {
     }
 }
 
-struct Hashed<'a>(&'a mut Pieces);
+/// Output of a scanner that is hashed.
+pub(crate) struct Hashed<'a>(pub(crate) &'a mut Pieces);
 
 impl Out for Hashed<'_> {
     #[inline]

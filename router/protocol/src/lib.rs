@@ -4,9 +4,9 @@
 //! follows a response's events and usage, and writes errors in each API's format. A body is edited in place where the
 //! router has to set or remove a member ([`splice`]), and is otherwise forwarded as it came.
 
+pub mod api;
 pub mod claim;
 pub mod error;
-pub mod family;
 pub mod fingerprint;
 pub mod first_event;
 pub mod headers;

@@ -12,11 +12,10 @@ mod tests;
 use bytes::Bytes;
 use sse::StreamPosition;
 
-use super::family::Family;
+use super::api::Family;
 
 /// Prefix of a data line; some clients require the space.
 const FIELD: &[u8] = b"data: ";
-const ERROR_EVENT: &[u8] = b"event: error\n";
 const DONE: &[u8] = b"[DONE]";
 
 /// Returns the bytes that end a stream so that `error`, a JSON object, is the last data that its client reads.
@@ -38,9 +37,7 @@ pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) ->
 }
 
 fn own_event(said: &mut Vec<u8>, error: &[u8], family: Family) {
-    if family == Family::Anthropic {
-        said.extend_from_slice(ERROR_EVENT);
-    }
+    said.extend_from_slice(family.error_event());
     said.extend_from_slice(FIELD);
     said.extend_from_slice(error);
     said.extend_from_slice(b"\n\n");

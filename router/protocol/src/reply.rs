@@ -7,8 +7,8 @@
 
 use policy::fingerprint::{ChainBuilder, Field};
 
+use super::api::Endpoint;
 use super::json::Scanner;
-use super::routes::Endpoint;
 
 /// Maximum number of calls of one reply. OpenAI's API accepts 128 tools.
 const MAX_CALLS: usize = 128;
@@ -61,7 +61,7 @@ pub struct ReplyBuilder {
     calls: Vec<ReplyCall>,
     held: usize,
     lost: bool,
-    /// Whether the next turn sends a call's arguments as an object instead of text.
+    /// Whether the next turn sends a call's arguments as an object instead of text: as compact JSON here.
     objects: bool,
 }
 
@@ -78,10 +78,10 @@ impl ReplyBuilder {
         }
     }
 
-    /// Creates a reply at this endpoint. Anthropic's clients send a call's arguments back as compact JSON.
+    /// Creates a reply at this endpoint.
     pub fn at(endpoint: Endpoint, hash: ChainBuilder) -> Self {
         Self {
-            objects: endpoint == Endpoint::Messages,
+            objects: endpoint.facts().calls_are_objects,
             ..Self::new(hash)
         }
     }

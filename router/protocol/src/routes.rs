@@ -7,10 +7,9 @@
 use std::borrow::Cow;
 
 use http::Method;
-use xxhash_rust::xxh3::xxh3_64;
 
+use crate::api::{Endpoint, GenAiOperation, responses};
 use crate::error::ApiError;
-use crate::family::Family;
 
 /// Kind of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,43 +36,6 @@ pub enum Route {
     Other,
 }
 
-/// Endpoints with JSON bodies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
-    /// `/v1/responses`
-    Responses,
-    /// Anthropic's `/v1/messages`
-    Messages,
-    /// SGLang's `/generate`
-    Generate,
-    /// Anthropic's `/v1/messages/count_tokens`
-    CountTokens,
-    /// `/v1/embeddings`
-    Embeddings,
-    /// `/rerank`, `/v1/rerank`, `/v2/rerank`
-    Rerank,
-    /// `/score`, `/v1/score`
-    Score,
-    /// `/classify`, `/v1/classify`
-    Classify,
-    /// `/pooling`, `/v1/pooling`, SGLang's `/encode`
-    Pooling,
-    /// `/tokenize`, `/v1/tokenize`
-    Tokenize,
-    /// `/detokenize`, `/v1/detokenize`
-    Detokenize,
-    /// `/v1/audio/speech`
-    Speech,
-    /// `/v1/images/generations`
-    Images,
-    /// `/v1/moderations`
-    Moderations,
-}
-
 /// Endpoints with multipart bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upload {
@@ -85,18 +47,81 @@ pub enum Upload {
     Images,
 }
 
+impl Upload {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Audio => "audio",
+            Self::Files => "files",
+            Self::Images => Endpoint::Images.as_str(),
+        }
+    }
+}
+
+const MODELS: &str = "models";
+const TUNNEL: &str = "realtime";
+const OTHER: &str = "other";
+
+/// Name in metrics of requests without a route.
+pub const NONE: &str = "none";
+
+/// Names of routes in metrics that are no endpoint's.
+const OTHER_NAMES: [&str; 6] = [
+    Upload::Audio.as_str(),
+    Upload::Files.as_str(),
+    MODELS,
+    TUNNEL,
+    OTHER,
+    NONE,
+];
+
 impl Route {
+    /// Every name in metrics.
+    pub const NAMES: [&'static str; Endpoint::ALL.len() + OTHER_NAMES.len()] = {
+        let mut names = [""; Endpoint::ALL.len() + OTHER_NAMES.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = match at.checked_sub(Endpoint::ALL.len()) {
+                None => Endpoint::ALL[at].as_str(),
+                Some(at) => OTHER_NAMES[at],
+            };
+            at += 1;
+        }
+        names
+    };
+
     /// Returns the route's name in metrics.
     pub fn endpoint(&self) -> &'static str {
         match self {
             Self::Turn(endpoint) => endpoint.as_str(),
-            Self::Upload(Upload::Audio) => "audio",
-            Self::Upload(Upload::Files) => "files",
-            Self::Upload(Upload::Images) => "images",
-            Self::Models | Self::Model(_) => "models",
-            Self::Kept(_) => "responses",
-            Self::Tunnel => "realtime",
-            Self::Server | Self::Preflight | Self::Health | Self::Other => "other",
+            Self::Upload(upload) => upload.as_str(),
+            Self::Models | Self::Model(_) => MODELS,
+            Self::Kept(_) => Endpoint::Responses.as_str(),
+            Self::Tunnel => TUNNEL,
+            Self::Server | Self::Preflight | Self::Health | Self::Other => OTHER,
+        }
+    }
+
+    /// Returns the operation's name in OpenTelemetry's conventions, or else the route's name in metrics.
+    pub fn operation(&self) -> &'static str {
+        let operation = match self {
+            Self::Turn(endpoint) => endpoint.operation(),
+            Self::Kept(_) => Endpoint::Responses.operation(),
+            _ => None,
+        };
+        operation.map_or(self.endpoint(), GenAiOperation::as_str)
+    }
+
+    /// Returns the path of all requests that have the route's name in metrics, if they have one path.
+    pub fn path(&self) -> Option<&'static str> {
+        match self {
+            // Stored responses and edits of images have these names, too.
+            Self::Turn(Endpoint::Responses | Endpoint::Images) => None,
+            Self::Turn(endpoint) => match endpoint.facts().paths {
+                [path] => Some(path),
+                _ => None,
+            },
+            Self::Tunnel => Some(REALTIME),
+            _ => None,
         }
     }
 
@@ -104,89 +129,6 @@ impl Route {
     /// balancers none with a health check.
     pub fn needs_key(&self) -> bool {
         !matches!(self, Self::Preflight | Self::Health)
-    }
-}
-
-impl Endpoint {
-    /// Returns the endpoint's name in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Chat => "chat",
-            Self::Completions => "completions",
-            Self::Responses => "responses",
-            Self::Messages => "messages",
-            Self::Generate => "generate",
-            Self::CountTokens => "count_tokens",
-            Self::Embeddings => "embeddings",
-            Self::Rerank => "rerank",
-            Self::Score => "score",
-            Self::Classify => "classify",
-            Self::Pooling => "pooling",
-            Self::Tokenize => "tokenize",
-            Self::Detokenize => "detokenize",
-            Self::Speech => "speech",
-            Self::Images => "images",
-            Self::Moderations => "moderations",
-        }
-    }
-
-    /// Returns whether the endpoint generates tokens from a prompt. Only such endpoints have a first token and a next
-    /// turn.
-    pub fn generates(self) -> bool {
-        matches!(
-            self,
-            Self::Chat | Self::Completions | Self::Responses | Self::Messages | Self::Generate
-        )
-    }
-
-    /// Returns whether the endpoint leaves a prompt in an engine's cache for later requests.
-    pub fn is_cached(self) -> bool {
-        self.generates()
-            || matches!(
-                self,
-                Self::Embeddings | Self::Rerank | Self::Score | Self::Classify | Self::Pooling
-            )
-    }
-
-    /// Returns whether the endpoint runs no model.
-    pub fn only_counts(self) -> bool {
-        matches!(self, Self::CountTokens | Self::Tokenize | Self::Detokenize)
-    }
-
-    /// Returns whether engines accept extra fields in bodies of the endpoint; others may refuse unknown fields.
-    #[must_use]
-    pub fn takes_fields(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions)
-    }
-
-    /// Returns the family of the endpoint's API.
-    pub fn family(self) -> Family {
-        match self {
-            Self::Messages | Self::CountTokens => Family::Anthropic,
-            _ => Family::OpenAi,
-        }
-    }
-
-    fn at(path: &str) -> Option<Self> {
-        Some(match path {
-            "/v1/chat/completions" => Self::Chat,
-            "/v1/completions" => Self::Completions,
-            "/v1/responses" => Self::Responses,
-            "/v1/messages" => Self::Messages,
-            "/generate" => Self::Generate,
-            "/v1/messages/count_tokens" => Self::CountTokens,
-            "/v1/embeddings" => Self::Embeddings,
-            "/rerank" | "/v1/rerank" | "/v2/rerank" => Self::Rerank,
-            "/score" | "/v1/score" => Self::Score,
-            "/classify" | "/v1/classify" => Self::Classify,
-            "/pooling" | "/v1/pooling" | "/encode" => Self::Pooling,
-            "/tokenize" | "/v1/tokenize" => Self::Tokenize,
-            "/detokenize" | "/v1/detokenize" => Self::Detokenize,
-            "/v1/audio/speech" => Self::Speech,
-            "/v1/images/generations" => Self::Images,
-            "/v1/moderations" => Self::Moderations,
-            _ => return None,
-        })
     }
 }
 
@@ -301,8 +243,8 @@ pub fn find(
     if is_read && matches!(path, "/health" | "/ping") {
         return Ok(Route::Health);
     }
-    if let Some(rest) = path.strip_prefix("/v1/responses/") {
-        return Ok(Route::Kept(rest.split('/').next().unwrap_or_default().to_owned()));
+    if let Some(id) = responses::stored(path) {
+        return Ok(Route::Kept(id.to_owned()));
     }
     Ok(match path {
         "/v1/audio/transcriptions" | "/v1/audio/translations" => Route::Upload(Upload::Audio),
@@ -330,7 +272,7 @@ fn is_understood(path: &str, is_upgrade: bool, extra: &[String]) -> bool {
         path == REALTIME
     } else {
         Endpoint::at(path).is_some()
-            || path.starts_with("/v1/responses/")
+            || responses::stored(path).is_some()
             || HARMLESS.contains(&path)
             || UNDERSTOOD.contains(&path)
     };
@@ -382,11 +324,6 @@ pub fn decoded(path: &str) -> Option<String> {
         bytes.push(byte);
     }
     String::from_utf8(bytes).ok()
-}
-
-/// Returns the key under which a response's id is stored.
-pub fn response_key(id: &str) -> u64 {
-    xxh3_64(id.as_bytes())
 }
 
 #[cfg(test)]

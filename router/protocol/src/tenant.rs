@@ -10,7 +10,7 @@ use aws_lc_rs::hmac;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::routes::Endpoint;
+use crate::api::Endpoint;
 use crate::{headers, splice, steering};
 
 /// Length in bytes of a name that is sent to workers; long enough to rule out collisions.

@@ -1,26 +1,22 @@
 //! Observes a response as it passes: first token, pieces of the reply, usage, finish reason, the engine's own times.
 //!
-//! OpenAI's chat and completions are handled here ([`event`]), other endpoints in submodules. A stream is read line by
-//! line without delaying it; a whole response is copied up to a bound and read at its end.
+//! Events and whole responses are read by their [API](crate::api). A stream is read line by line without delaying it; a
+//! whole response is copied up to a bound and read at its end.
 
 use policy::estimate::Finish;
 use policy::slo::EngineTimes;
 use policy::units::{Millis, Tokens};
 
-use super::family::Family;
+use super::api::{Endpoint, Family};
 use super::first_event::FirstEvent;
 use super::reply::Piece;
-use super::routes::Endpoint;
 use super::verdict::{Verdict, begins_an_error, error_in};
 use tailroute_http::unread::Unread;
 
-mod event;
-mod generate;
-mod messages;
-mod responses;
+mod fact;
 mod stencil;
 
-use event::{CompletionChoice, CompletionEvent};
+pub(crate) use fact::StreamFact;
 use stencil::Stencil;
 
 /// Maximum size in bytes of a whole response that is read for its usage; a longer one passes unread.
@@ -28,7 +24,7 @@ const MAX_WHOLE_BYTES: usize = 8 << 20;
 /// Number of bytes buffered per response that do not count towards the total of all responses.
 pub const UNCOUNTED_BYTES: usize = 64 << 10;
 /// Maximum token count that is accepted from a worker. Far beyond any model, and sums cannot overflow.
-const MAX_TOKENS: u64 = 1 << 32;
+pub(crate) const MAX_TOKENS: u64 = 1 << 32;
 
 /// Token counts reported by the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,13 +37,24 @@ pub struct Usage {
     pub cached: Option<u64>,
 }
 
+impl Usage {
+    /// Bounds the counts that a worker reports.
+    pub(crate) fn reported(prompt: u64, completion: u64, cached: Option<u64>) -> Self {
+        Self {
+            prompt: prompt.min(MAX_TOKENS),
+            completion: completion.min(MAX_TOKENS),
+            cached: cached.map(|cached| cached.min(MAX_TOKENS)),
+        }
+    }
+}
+
 /// Amounts of a response that have passed, to estimate tokens when a worker reports no usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     unread: u64,
     events: u64,
     /// Number of bytes of generated content, over all choices.
-    said: u64,
+    pub(crate) said: u64,
     all: u64,
 }
 
@@ -67,7 +74,7 @@ impl Passed {
         self.all
     }
 
-    fn say(&mut self, piece: &Piece<'_>) {
+    pub(crate) fn say(&mut self, piece: &Piece<'_>) {
         self.said += match piece {
             Piece::Reasoning(text) | Piece::Text(text) => text.len(),
             Piece::Call { name, arguments, .. } => name.len() + arguments.len(),
@@ -118,12 +125,12 @@ pub struct Watch {
     first_event: FirstEvent,
     /// Reservation within the memory for buffers of all responses, if limited.
     room: Option<Unread>,
-    stencil: Stencil,
+    pub(crate) stencil: Stencil,
     endpoint: Endpoint,
     /// Key of the id of a response of `/v1/responses`, once it was read.
     pub answer: Option<u64>,
     /// Text of the reply so far, for events that repeat it.
-    text: String,
+    pub(crate) text: String,
     /// Whether a token has passed.
     pub first_token: bool,
     /// Number of stream events before the first token, without pings.
@@ -140,10 +147,10 @@ pub struct Watch {
     pub error: Option<Verdict>,
     /// Token counts reported by the worker.
     pub usage: Option<Usage>,
-    finish: Finish,
-    several: bool,
-    prefill: Option<Millis>,
-    queue: Option<Millis>,
+    pub(crate) finish: Finish,
+    pub(crate) several: bool,
+    pub(crate) prefill: Option<Millis>,
+    pub(crate) queue: Option<Millis>,
 }
 
 #[derive(Debug)]
@@ -227,7 +234,7 @@ impl Watch {
 
     /// Returns the API family of the response.
     pub fn family(&self) -> Family {
-        self.endpoint.family()
+        self.endpoint.facts().family
     }
 
     /// Returns the position in the event stream; `None` for other responses and unread ones.
@@ -286,7 +293,7 @@ impl Watch {
 
     /// Returns whether the worker may store the response for later requests.
     pub fn keeps(&self) -> bool {
-        self.endpoint == Endpoint::Responses
+        self.endpoint.facts().stores_responses
     }
 
     /// Handles a clean end of the response.
@@ -299,11 +306,7 @@ impl Watch {
                     said.say(&piece);
                     reply(piece);
                 };
-                if self.endpoint == Endpoint::Responses {
-                    responses::whole(self, &copy, &mut counted);
-                } else {
-                    self.event(&copy, &mut counted);
-                }
+                self.endpoint.read_response(self, &copy, &mut counted);
                 self.passed.said += said.said;
                 self.complete = true;
             }
@@ -321,9 +324,9 @@ impl Watch {
                     self.early_events += 1;
                 }
                 let tokens = self.token_events;
-                let has_error = self.event(payload, reply);
-                // An event with a token is no error, unless a proxy closed it with one.
-                if (has_error || self.token_events == tokens) && self.error.is_none() {
+                self.endpoint.read_response(self, payload, reply);
+                // An event with a token is no error.
+                if self.token_events == tokens && self.error.is_none() {
                     self.error = error_in(payload);
                 }
             }
@@ -331,68 +334,10 @@ impl Watch {
         }
     }
 
-    /// Reads an event or a whole response. Returns whether it has an error beside its content.
-    fn event(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
-        match self.endpoint {
-            Endpoint::Messages => messages::read(self, json, reply),
-            Endpoint::Responses => responses::event(self, json, reply),
-            Endpoint::Generate => generate::read(self, json, reply),
-            _ => return self.choices(json, reply),
-        }
-        false
-    }
-
-    fn choices(&mut self, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) -> bool {
-        if let Some(piece) = self.stencil.read(json) {
-            self.saw_token();
-            reply(piece);
-            return false;
-        }
-        let Ok(event) = serde_json::from_slice::<CompletionEvent<'_>>(json) else {
-            reply(Piece::Unrepeated);
-            return false;
-        };
-        if self.is_stream() {
-            self.stencil.learn(json, &event);
-        }
-        if let Some(usage) = event.usage {
-            self.usage = Some(usage.into());
-        }
-        if let Some(times) = event.metrics {
-            (self.prefill, self.queue) = (times.prefill(), times.queue());
-        }
-        let mut token = false;
-        for choice in event.choices {
-            self.finished |= choice.finish_reason.is_some();
-            if choice.index == 0 {
-                token |= self.first_choice(&choice, reply);
-            } else {
-                // Clients continue with the first choice; the worker caches the others as well.
-                self.several = true;
-                token |= says(&choice, &mut |piece| self.passed.say(&piece));
-            }
-        }
-        if token {
-            self.saw_token();
-        }
-        event.error.is_some()
-    }
-
-    fn saw_token(&mut self) {
+    pub(crate) fn saw_token(&mut self) {
         self.first_token = true;
         self.token_events += 1;
         self.passed.events += 1;
-    }
-
-    fn first_choice(&mut self, choice: &CompletionChoice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
-        self.finish = match choice.finish_reason.as_deref() {
-            None => self.finish,
-            Some("stop") => Finish::Stop,
-            Some("length") => Finish::Length,
-            Some("tool_calls" | "function_call") => Finish::ToolCalls,
-            Some(_) => Finish::Other,
-        };
-        says(choice, reply)
     }
 }
 
@@ -400,36 +345,6 @@ impl Watch {
 fn is_ping(payload: &[u8]) -> bool {
     let is_short = payload.len() <= 64;
     is_short && (payload.trim_ascii().is_empty() || payload.windows(6).any(|six| six == b"\"ping\""))
-}
-
-/// Emits the pieces of a choice. Returns whether it has tokens.
-fn says(choice: &CompletionChoice<'_>, reply: &mut impl FnMut(Piece<'_>)) -> bool {
-    let mut token = false;
-    let mut hand_on = |piece: Piece<'_>| {
-        token = true;
-        reply(piece);
-    };
-    let delta = choice.delta.as_ref().or(choice.message.as_ref());
-    let pieces = [
-        delta.and_then(|delta| delta.reasoning().piece(Piece::Reasoning)),
-        // Chats have `content`, completions have `text`.
-        delta.and_then(|delta| delta.content.piece(Piece::Text)),
-        choice.text.piece(Piece::Text),
-    ];
-    pieces.into_iter().flatten().for_each(&mut hand_on);
-    let Some(delta) = delta else { return token };
-    // vLLM sends `"tool_calls": []` in whole responses without calls.
-    for (at, call) in delta.tool_calls.iter().flatten().enumerate() {
-        // Only streams give an index; a whole response lists calls in order.
-        hand_on(call.piece(Some(call.index.unwrap_or(at as u64))));
-    }
-    if let Some(call) = &delta.function_call {
-        hand_on(call.piece(None));
-    }
-    if delta.is_more() {
-        hand_on(Piece::Unrepeated);
-    }
-    token
 }
 
 #[cfg(test)]

@@ -56,9 +56,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use policy::ids::WorkerId;
+use protocol::api::{Endpoint, Family};
 use protocol::error::ApiError;
-use protocol::family::Family;
-use protocol::routes::{Endpoint, Route};
+use protocol::routes::Route;
 use protocol::steering;
 use tokio::time::Instant;
 
@@ -97,9 +97,11 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
     let is_head = head.method == Method::HEAD;
     admit::settle_path(&proxy, &mut head);
     let route = admit::route(&proxy, &head);
-    let endpoint = admit::endpoint(&route);
-    let timer = RequestTimer { endpoint, started };
-    trace.asked(&head.method, endpoint);
+    let timer = RequestTimer {
+        endpoint: admit::endpoint(&route),
+        started,
+    };
+    trace.asked(&head.method, admit::traced_route(&route));
     let caller = admit::caller(&proxy, &route, &head.headers);
     // Answers to preflights are complete.
     let is_complete = matches!(route, Ok(Route::Preflight));
@@ -301,7 +303,7 @@ fn parse(
     let RequestContext { proxy, caller, .. } = *context;
     let arrived = proxy.state.clock.now();
     let asked = Asked::of(proxy, &head.extensions)?;
-    let turn = Turn::read(proxy, endpoint, caller, &head.headers, body, arrived)?;
+    let turn = Turn::read(proxy, endpoint, caller, head, body, arrived)?;
     Ok(Arc::new(Turn { asked, among, ..turn }))
 }
 

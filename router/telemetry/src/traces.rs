@@ -28,7 +28,8 @@ use self::batch::Batcher;
 pub use self::collector::ExporterError;
 use self::record::SpanRecord;
 pub use self::record::{
-    AnswerFacts, AttemptTarget, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TraceUsage, TurnFacts,
+    AnswerFacts, AttemptTarget, ChoiceFacts, DescribeChoice, DescribeTurn, Stage, TraceUsage, TracedRoute,
+    TurnFacts,
 };
 pub use self::sampler::KeepReason;
 use self::sampler::{Shares, TailSampler};

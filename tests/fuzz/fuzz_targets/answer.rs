@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use policy::units::Millis;
 use protocol::claim::{Allowed, context};
 use protocol::headers;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use protocol::watch::{ResponseReport, Watch};
 use tailroute_http::upstream::{DecodedResponse, decode};
 

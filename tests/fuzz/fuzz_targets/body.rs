@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use protocol::json::Scanner;
 use protocol::parse::parse;
 

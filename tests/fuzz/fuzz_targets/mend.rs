@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use protocol::mend::last_words;
-use protocol::family::Family;
+use protocol::api::Family;
 
 fuzz_target!(|stream: &[u8]| {
     let error = br#"{"error":{"code":"gone"}}"#;

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use policy::fingerprint::{Chain, ChainBuilder, Field};
 use protocol::reply::ReplyBuilder;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use protocol::watch::{ResponseReport, Watch};
 
 fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &str) -> (Option<Chain>, ResponseReport, bool, bool, u64) {

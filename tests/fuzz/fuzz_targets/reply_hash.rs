@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use protocol::fingerprint::Fingerprint;
 use protocol::parse::parse;
 use protocol::reply::{Piece, ReplyBuilder};

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::parse::parse;
-use super::super::routes::Endpoint;
+use crate::api::Endpoint;
+use crate::parse::parse;
 
 const PAGE: &str = include_str!("../../../../docs/fingerprints.md");
 

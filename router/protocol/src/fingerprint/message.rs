@@ -13,7 +13,7 @@ use super::once::{Met, once};
 use crate::json::{Malformed, Quoted, Scanner};
 
 /// Reads one message: its role, then its other fields by rank.
-pub(super) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+pub(crate) fn message(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
     scanner.peek();
     let (start, mark, mut twice) = (scanner.clone(), pieces.mark(), false);
     read(scanner, mark, pieces, &mut twice)?;
@@ -167,16 +167,6 @@ pub(super) fn tools(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<()
     })?;
     pieces.end_message();
     Ok(())
-}
-
-/// Reads an item of `input`: a message, or another item, which is hashed whole.
-pub(super) fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
-    if scanner.peek() == Some(b'{') && scanner.ahead(b"role").is_none() {
-        pieces.begin_message("item");
-        pieces.field(Field::Other);
-        return scanner.compact(&mut Hashed(pieces));
-    }
-    message(scanner, pieces)
 }
 
 pub(super) fn content(

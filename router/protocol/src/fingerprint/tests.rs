@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::super::parse::parse;
 use super::super::reply::ReplyBuilder;
-use super::super::routes::Endpoint;
 use super::super::watch::Watch;
 use super::*;
+use crate::api::Endpoint;
 
 /// Fingerprints a chat, or a completion if the body begins with `prompt`.
 fn of_text(body: &str) -> Fingerprint {

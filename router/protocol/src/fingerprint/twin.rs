@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 
-use super::super::parse::parse;
-use super::super::routes::Endpoint;
 use super::*;
+use crate::api::Endpoint;
+use crate::parse::parse;
 
 mod chat;
 mod writer;

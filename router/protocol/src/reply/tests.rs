@@ -11,9 +11,9 @@ use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::Endpoint;
 use crate::fingerprint::Fingerprint;
 use crate::parse::parse;
-use crate::routes::Endpoint;
 use crate::watch::Watch;
 
 #[derive(Clone, Debug, Default)]

@@ -6,14 +6,15 @@
 
 use std::borrow::Cow;
 
-use super::event::{CompletionEvent, StreamFact};
+use super::StreamFact;
+use crate::api::openai_chat::CompletionEvent;
 use crate::reply::Piece;
 
 /// Maximum length in bytes of an event with one token.
 const MAX_BYTES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Stencil {
+pub(crate) struct Stencil {
     event: Vec<u8>,
     /// Offset of the event's text.
     head: usize,
@@ -24,7 +25,7 @@ pub(super) struct Stencil {
 
 impl Stencil {
     /// Returns the piece of an event that matches the stencil; `None` if the event has to be parsed.
-    pub(super) fn read<'a>(&self, json: &'a [u8]) -> Option<Piece<'a>> {
+    pub(crate) fn read<'a>(&self, json: &'a [u8]) -> Option<Piece<'a>> {
         if self.tail == 0 || json.len() <= self.head + self.tail {
             return None;
         }
@@ -46,7 +47,7 @@ impl Stencil {
     }
 
     /// Learns from a parsed event that has one token's text and nothing else.
-    pub(super) fn learn(&mut self, json: &[u8], event: &CompletionEvent<'_>) {
+    pub(crate) fn learn(&mut self, json: &[u8], event: &CompletionEvent<'_>) {
         let Some((text, is_reasoning)) = only_text(event) else {
             return;
         };

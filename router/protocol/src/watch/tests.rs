@@ -297,7 +297,7 @@ data: {"type":"response.completed","response":{"id":"resp_1","output":[],USAGE}}
             cached: Some(4),
         };
         assert_eq!(watch.usage, Some(counted));
-        assert_eq!(watch.answer, Some(crate::routes::response_key("resp_1")));
+        assert_eq!(watch.answer, Some(crate::api::responses::response_key("resp_1")));
         assert_eq!(watch.seen().finish, Finish::Stop);
     }
     let call = r#"{"id":"r","output":[{"type":"function_call","name":"f"}]}"#;

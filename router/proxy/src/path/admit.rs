@@ -16,9 +16,9 @@ use crate::Proxy;
 use crate::admission::keys::{Caller, KeyFault};
 use protocol::error::ApiError;
 use protocol::model::BYTE_ORDER_MARK;
-use protocol::routes;
-use protocol::routes::Route;
+use protocol::routes::{self, Route};
 use tailroute_http::unread::Unread;
+use telemetry::traces::TracedRoute;
 
 const MAX_TARGET_BYTES: usize = 8 * 1024;
 /// Longest part of a coding's name repeated in an error.
@@ -110,7 +110,18 @@ pub fn without_mark(headers: &mut HeaderMap, body: Bytes) -> Bytes {
 
 /// Returns the route's name in metrics.
 pub fn endpoint(route: &Result<Route, ApiError>) -> &'static str {
-    route.as_ref().map_or("none", Route::endpoint)
+    route.as_ref().map_or(routes::NONE, Route::endpoint)
+}
+
+/// Returns the route as traces describe it.
+pub fn traced_route(route: &Result<Route, ApiError>) -> TracedRoute {
+    route
+        .as_ref()
+        .map_or(TracedRoute::default(), |route| TracedRoute {
+            endpoint: route.endpoint(),
+            operation: route.operation(),
+            path: route.path(),
+        })
 }
 
 fn header_bytes(headers: &HeaderMap) -> usize {

@@ -37,7 +37,6 @@ use fleet::{InFlight, Worker};
 use learning::feedback::{Begun, LearnerEvent};
 use protocol::claim;
 use protocol::reply::{self, Piece};
-use protocol::routes::Endpoint;
 use protocol::watch::{Passed, ResponseReport};
 use state::turn_reports::{ReportedTurn, SentTurn};
 use telemetry::capture::Slip;
@@ -297,7 +296,7 @@ impl Flight {
 
     /// Returns whether the endpoint's streams end with `[DONE]`.
     pub fn is_ended_by_done(&self) -> bool {
-        matches!(self.turn.endpoint, Endpoint::Chat | Endpoint::Completions)
+        self.turn.endpoint.facts().is_ended_by_done
     }
 
     /// Takes over the request's permit once this attempt is the one that is answered.

@@ -100,7 +100,7 @@ pub(crate) async fn deliver(
                     // The worker may have computed until then, so the key is charged.
                     drop(permit.take());
                 }
-                return Ok(error.response_for(request.turn.endpoint.family()));
+                return Ok(error.response_for(request.turn.endpoint.facts().family));
             }
             AttemptResult::NotReached(error) => return Err(error),
         }

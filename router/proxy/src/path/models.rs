@@ -20,6 +20,7 @@ use fleet::eligibility::Eligibility;
 use fleet::facts::{Listed, Query};
 use protocol::error::ApiError;
 use protocol::names;
+use protocol::routes::Route;
 use tailroute_http::body::{self, Body};
 
 /// Longest part of a model's name repeated in an error.
@@ -189,7 +190,7 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
 
 fn answer(proxy: &Proxy, said: &Value) -> Response<Body> {
     let timer = RequestTimer {
-        endpoint: "models",
+        endpoint: Route::Models.endpoint(),
         started: proxy.state.clock.now(),
     };
     let mut response = Response::new(body::full(said.to_string()));

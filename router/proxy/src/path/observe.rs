@@ -11,7 +11,7 @@ use super::flight::{AttemptEnd, AttemptOutcome, Flight};
 use super::traced::answer_facts;
 use super::watchdog::Overrun;
 use fleet::Worker;
-use protocol::family::Family;
+use protocol::api::Family;
 use protocol::verdict::Verdict;
 use protocol::watch::{Step, Watch};
 use telemetry::logs::request::RequestIdentity;

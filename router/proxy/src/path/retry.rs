@@ -34,31 +34,12 @@ use hyper_util::client::legacy;
 use policy::ids::WorkerId;
 
 use crate::Proxy;
+use protocol::api::Endpoint;
 use protocol::verdict::{PushBack, Verdict};
 use tailroute_http::upstream;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
 pub type Charged = Arc<AtomicBool>;
-
-/// Endpoints that compute a result from their input and store nothing.
-pub const COMPUTES: [&str; 16] = [
-    "/classify",
-    "/detokenize",
-    "/encode",
-    "/pooling",
-    "/rerank",
-    "/score",
-    "/tokenize",
-    "/v1/classify",
-    "/v1/detokenize",
-    "/v1/embeddings",
-    "/v1/messages/count_tokens",
-    "/v1/moderations",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/tokenize",
-    "/v2/rerank",
-];
 
 /// Header by which a client declares its request idempotent.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -225,10 +206,12 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source())
 }
 
-/// Returns whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only
-/// [computes](COMPUTES), or its client declares it idempotent ([`IDEMPOTENCY_KEY`]).
+/// Returns whether a request may be repeated: its method is idempotent by RFC 9110, its endpoint only computes a result,
+/// or its client declares it idempotent ([`IDEMPOTENCY_KEY`]).
 pub fn is_idempotent(method: &Method, path: &str, headers: &HeaderMap) -> bool {
-    method.is_idempotent() || COMPUTES.binary_search(&path).is_ok() || headers.contains_key(&IDEMPOTENCY_KEY)
+    method.is_idempotent()
+        || Endpoint::at(path).is_some_and(Endpoint::is_idempotent)
+        || headers.contains_key(&IDEMPOTENCY_KEY)
 }
 
 #[cfg(test)]
@@ -238,10 +221,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_endpoints_are_in_order_so_that_they_are_found() {
-        assert!(COMPUTES.is_sorted());
-        for path in COMPUTES {
-            assert!(is_idempotent(&Method::POST, path, &HeaderMap::new()));
+    fn a_computation_is_idempotent() {
+        for path in [
+            "/v1/embeddings",
+            "/v2/rerank",
+            "/score",
+            "/v1/classify",
+            "/encode",
+            "/tokenize",
+            "/v1/detokenize",
+            "/v1/moderations",
+            "/v1/messages/count_tokens",
+        ] {
+            assert!(is_idempotent(&Method::POST, path, &HeaderMap::new()), "{path}");
         }
     }
 
@@ -252,7 +244,10 @@ mod tests {
             "/v1/chat/completions",
             "/v1/completions",
             "/v1/responses",
+            "/v1/messages",
             "/generate",
+            "/v1/images/generations",
+            "/v1/audio/speech",
         ] {
             assert!(!is_idempotent(&Method::POST, path, &headers));
         }

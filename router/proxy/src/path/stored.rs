@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use lru::LruCache;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
-use protocol::routes::response_key;
+use protocol::api::responses::response_key;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::session::Session;

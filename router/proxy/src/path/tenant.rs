@@ -2,7 +2,7 @@
 //! tenant. Requests that cannot carry a cache salt are refused, unless configured otherwise (`docs/admission.md`).
 
 use protocol::error::ApiError;
-use protocol::routes::{Endpoint, Route};
+use protocol::routes::Route;
 
 use crate::Proxy;
 
@@ -18,7 +18,7 @@ pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), A
 pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
     let settings = proxy.admission.settings();
     let (allowed, what, instead) = match route {
-        Route::Turn(Endpoint::Messages) => (
+        Route::Turn(endpoint) if !endpoint.facts().takes_salt => (
             settings.unsalted_messages,
             "This endpoint",
             "Use /v1/chat/completions, or ask your operator to set admission.unsalted_messages.",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderName};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
@@ -18,10 +19,10 @@ use crate::admission::keys::Caller;
 use fleet::Worker;
 use fleet::eligibility::Eligibility;
 use learning::feedback::Expected;
+use protocol::api::Endpoint;
 use protocol::claim::Allowed;
 use protocol::error::ApiError;
 use protocol::fingerprint::{Extent, Fingerprint};
-use protocol::routes::Endpoint;
 use protocol::tenant::Edit;
 use protocol::{headers, parse, steering};
 use telemetry::context::TraceId;
@@ -69,10 +70,11 @@ impl Turn {
         proxy: &Proxy,
         endpoint: Endpoint,
         caller: &Caller,
-        headers: &HeaderMap,
+        head: &Parts,
         body: &[u8],
         arrived: Millis,
     ) -> Result<Self, ApiError> {
+        let headers = &head.headers;
         let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
         steering::permit_body(proxy.state.config.http.transfer_fields, parsed.steering)?;
         if caller.tenant().is_some() {

@@ -119,6 +119,27 @@ pub struct TraceUsage {
     pub cached: Option<u64>,
 }
 
+/// Route of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct TracedRoute {
+    /// Name in metrics.
+    pub endpoint: &'static str,
+    /// Name of the operation.
+    pub operation: &'static str,
+    /// Path, if the endpoint has a single one.
+    pub path: Option<&'static str>,
+}
+
+impl Default for TracedRoute {
+    fn default() -> Self {
+        Self {
+            endpoint: "none",
+            operation: "none",
+            path: None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SpanRecord {
     pub(super) context: Context,
@@ -127,7 +148,7 @@ pub(super) struct SpanRecord {
     pub(super) at: Instant,
     pub(super) ended: Option<Instant>,
     pub(super) method: http::Method,
-    pub(super) endpoint: &'static str,
+    pub(super) route: TracedRoute,
     pub(super) status: Option<u16>,
     pub(super) error: Option<String>,
     pub(super) turn: Option<TurnFacts>,
@@ -168,7 +189,7 @@ impl SpanRecord {
             at,
             ended: None,
             method: http::Method::GET,
-            endpoint: "none",
+            route: TracedRoute::default(),
             status: None,
             error: None,
             turn: None,
@@ -185,7 +206,7 @@ impl SpanRecord {
             at: self.at,
             ended: self.ended,
             method: std::mem::take(&mut self.method),
-            endpoint: self.endpoint,
+            route: self.route,
             status: self.status,
             error: self.error.take(),
             turn: self.turn.take(),

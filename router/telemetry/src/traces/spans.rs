@@ -113,33 +113,8 @@ fn failed(why: &str) -> Status {
     Status::error(why.to_owned())
 }
 
-fn operation(endpoint: &'static str) -> &'static str {
-    match endpoint {
-        "chat" | "messages" | "responses" => "chat",
-        "completions" | "generate" => "text_completion",
-        "embeddings" => "embeddings",
-        other => other,
-    }
-}
-
-/// Returns the path of an endpoint that has a single one.
-fn route(endpoint: &str) -> Option<&'static str> {
-    Some(match endpoint {
-        "chat" => "/v1/chat/completions",
-        "completions" => "/v1/completions",
-        "messages" => "/v1/messages",
-        "count_tokens" => "/v1/messages/count_tokens",
-        "generate" => "/generate",
-        "embeddings" => "/v1/embeddings",
-        "speech" => "/v1/audio/speech",
-        "moderations" => "/v1/moderations",
-        "realtime" => "/v1/realtime",
-        _ => return None,
-    })
-}
-
 fn name(record: &SpanRecord) -> String {
-    let operation = operation(record.endpoint);
+    let operation = record.route.operation;
     match &record.turn {
         Some(turn) if !turn.model.is_empty() => format!("{operation} {}", turn.model),
         _ => format!("{} {operation}", record.method),
@@ -151,12 +126,12 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
     let request_id = record.request_id.to_str().unwrap_or_default();
     let mut all = vec![
         text("http.request.method", record.method.as_str()),
-        KeyValue::new("tailroute.endpoint", record.endpoint),
+        KeyValue::new("tailroute.endpoint", record.route.endpoint),
         KeyValue::new("tailroute.kept", kept.reason.as_str()),
         text("tailroute.request_id", request_id),
         KeyValue::new("tailroute.attempts", record.attempts.len() as i64),
     ];
-    all.extend(route(record.endpoint).map(|route| KeyValue::new("http.route", route)));
+    all.extend(record.route.path.map(|path| KeyValue::new("http.route", path)));
     let status = record.status.map(i64::from);
     all.extend(status.map(|status| KeyValue::new("http.response.status_code", status)));
     all.extend(record.failure().map(|why| text("error.type", why)));
@@ -181,7 +156,7 @@ fn of_request(kept: &KeptTrace) -> Vec<KeyValue> {
 
 fn of_model(record: &SpanRecord, attempt: &AttemptRecord) -> Vec<KeyValue> {
     let mut all = vec![
-        KeyValue::new("gen_ai.operation.name", operation(record.endpoint)),
+        KeyValue::new("gen_ai.operation.name", record.route.operation),
         KeyValue::new("gen_ai.provider.name", "tailroute"),
         text("tailroute.worker", attempt.choice.worker.name()),
         KeyValue::new("tailroute.outcome", attempt.outcome),

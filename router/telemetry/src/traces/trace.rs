@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Traces;
 use super::record::{
-    AnswerFacts, AttemptRecord, DescribeChoice, DescribeTurn, MAX_ATTEMPTS, SpanRecord, Stage, is_failure,
+    AnswerFacts, AttemptRecord, DescribeChoice, DescribeTurn, MAX_ATTEMPTS, SpanRecord, Stage, TracedRoute,
+    is_failure,
 };
 use crate::context::{PARENT, TraceId};
 
@@ -93,13 +94,13 @@ impl Trace {
         }
     }
 
-    /// Records method and endpoint.
-    pub fn asked(&self, method: &http::Method, endpoint: &'static str) {
+    /// Records method and route.
+    pub fn asked(&self, method: &http::Method, route: TracedRoute) {
         self.write(|record| {
             if method.as_str().len() <= MAX_METHOD_BYTES {
                 record.method.clone_from(method);
             }
-            record.endpoint = endpoint;
+            record.route = route;
         });
     }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use policy::ids::WorkerId;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use proxy::admission::keys::Caller;
 use proxy::path::turn::Turn;
 use serde_json::json;
@@ -25,12 +24,12 @@ async fn a_lost_request_counts_until_its_timeout() {
     let body = ask(&words(1, 400), json!({})).to_string();
     let parts = router.parts();
     let held = || {
-        let headers = HeaderMap::new();
+        let (head, ()) = http::Request::new(()).into_parts();
         let turn = Turn::read(
             &parts.proxy,
             Endpoint::Chat,
             &Caller::anonymous(),
-            &headers,
+            &head,
             body.as_bytes(),
             parts.state.clock.now(),
         )

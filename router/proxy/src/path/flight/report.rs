@@ -9,7 +9,6 @@ use super::super::account;
 use super::{AttemptEnd, AttemptOutcome, Flight};
 use metrics::Answered;
 use protocol::fingerprint::Extent;
-use protocol::routes::Endpoint;
 use protocol::watch::{ResponseReport, Usage};
 use telemetry::capture::Record;
 use telemetry::context::TraceId;
@@ -70,15 +69,14 @@ impl Flight {
 
     pub(super) fn count_answered(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
         let (turn, progress) = (&self.turn, &self.progress);
-        if outcome != AttemptOutcome::Ok || !progress.started || !turn.endpoint.generates() {
+        let Some(operation) = turn.endpoint.operation() else {
+            return;
+        };
+        if outcome != AttemptOutcome::Ok || !progress.started {
             return;
         }
-        let operation = match turn.endpoint {
-            Endpoint::Completions | Endpoint::Generate => "text_completion",
-            _ => "chat",
-        };
         self.proxy.state.metrics.answered(&Answered {
-            operation,
+            operation: operation.as_str(),
             model: &turn.model,
             ttft: progress.ttft,
             took: ended - turn.arrived,

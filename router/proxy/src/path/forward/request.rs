@@ -57,7 +57,7 @@ fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
             headers.insert(name, value);
             None
         }
-        Some(_) if !turn.endpoint.takes_fields() => None,
+        Some(_) if !turn.endpoint.facts().takes_fields => None,
         Some(Carried::Field { key, value }) => splice::field(&body, key, &value),
         Some(Carried::Member { object, key, value }) => splice::member(&body, object, key, &value),
     };
@@ -68,7 +68,7 @@ fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
 /// wall-clock time, so that several routers' requests compare. A client's own priority is kept.
 fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let sign = match choice.worker.spec.priority {
-        _ if !turn.endpoint.takes_fields() => return body,
+        _ if !turn.endpoint.facts().takes_fields => return body,
         Priority::Off => return body,
         Priority::LowestFirst => 1.0,
         Priority::HighestFirst => -1.0,

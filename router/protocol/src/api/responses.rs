@@ -1,15 +1,63 @@
-//! Responses of `/v1/responses`: typed events or one response.
+//! OpenAI's responses, `/v1/responses`: items, instructions, and typed events or one response, which engines may store.
 //!
 //! A response is a list of items. A lone message appears again in the next turn's `input`. Calls are separate items
 //! there, so a response with calls is not learned.
 
 use policy::estimate::Finish;
+use policy::fingerprint::{Field, Pieces};
 use serde::Deserialize;
+use xxhash_rust::xxh3::xxh3_64;
 
-use super::event::StreamFact;
-use super::{MAX_TOKENS, Usage, Watch};
+use super::{EndpointFacts, GenAiOperation, Work};
+use crate::fingerprint::{Draft, Hashed, message};
+use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
-use crate::routes::response_key;
+use crate::watch::{StreamFact, Usage, Watch};
+
+pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
+    stores_responses: true,
+    runs_tools: true,
+    ..EndpointFacts::new(
+        "responses",
+        &["/v1/responses"],
+        Work::Generation(GenAiOperation::Chat),
+    )
+};
+
+/// Returns the id of the stored response that a path concerns.
+pub(crate) fn stored(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/responses/")?.split('/').next()
+}
+
+/// Returns the key under which a response's id is stored.
+pub fn response_key(id: &str) -> u64 {
+    xxh3_64(id.as_bytes())
+}
+
+pub(super) fn read_prompt(
+    member: &[u8],
+    scanner: &mut Scanner<'_>,
+    draft: &mut Draft,
+) -> Result<bool, Malformed> {
+    match member {
+        b"instructions" => draft.system(scanner)?,
+        b"input" if scanner.peek() == Some(b'"') => draft.user_text(scanner)?,
+        b"input" => draft.conversation(scanner, item)?,
+        b"tools" => draft.tools(scanner)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Reads an item of `input`: a message, or another item, which is hashed whole.
+fn item(scanner: &mut Scanner<'_>, pieces: &mut Pieces) -> Result<(), Malformed> {
+    if scanner.peek() == Some(b'{') && scanner.ahead(b"role").is_none() {
+        pieces.begin_message("item");
+        pieces.field(Field::Other);
+        return scanner.compact(&mut Hashed(pieces));
+    }
+    message(scanner, pieces)
+}
 
 #[derive(Deserialize)]
 struct ResponsesEvent<'a> {
@@ -63,7 +111,15 @@ struct InputTokenDetails {
     cached_tokens: Option<u64>,
 }
 
-pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+    if watch.is_stream() {
+        event(watch, json, reply);
+    } else {
+        whole(watch, json, reply);
+    }
+}
+
+fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<ResponsesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
@@ -95,7 +151,7 @@ pub(super) fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece
     }
 }
 
-pub(super) fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(response) = serde_json::from_slice::<ResponseObject<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
@@ -121,13 +177,8 @@ fn said(watch: &mut Watch, response: &ResponseObject<'_>) {
     }
     if let Some(usage) = &response.usage {
         let details = usage.input_tokens_details.as_ref();
-        watch.usage = Some(Usage {
-            prompt: usage.input_tokens.min(MAX_TOKENS),
-            completion: usage.output_tokens.min(MAX_TOKENS),
-            cached: details
-                .and_then(|details| details.cached_tokens)
-                .map(|cached| cached.min(MAX_TOKENS)),
-        });
+        let cached = details.and_then(|details| details.cached_tokens);
+        watch.usage = Some(Usage::reported(usage.input_tokens, usage.output_tokens, cached));
     }
     if response.status.is("completed") {
         watch.finish = Finish::Stop;

@@ -1,4 +1,4 @@
-//! Responses of SGLang's `/generate`: text and the engine's counts.
+//! SGLang's own API, `/generate`: a text or token ids, bounds in `sampling_params`, and events with the engine's counts.
 //!
 //! An event has the whole text so far, or only the next piece with `--incremental-streaming-output`. Text that begins
 //! with the previous text is taken as the whole. A piece may do so by chance; its reply is then learned short.
@@ -6,12 +6,41 @@
 use policy::estimate::Finish;
 use serde::Deserialize;
 
-use super::event::StreamFact;
-use super::{MAX_TOKENS, Usage, Watch};
+use super::{EndpointFacts, GenAiOperation, NestedBounds, Work};
+use crate::fingerprint::Draft;
+use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
+use crate::watch::{StreamFact, Usage, Watch};
 
 /// Maximum size in bytes of the text that is kept to find the new part; a longer reply is not learned.
 const MAX_TEXT_BYTES: usize = 1 << 20;
+
+pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
+    nested_bounds: Some(NestedBounds {
+        member: "sampling_params",
+        tokens: "max_new_tokens",
+        choices: "n",
+    }),
+    ..EndpointFacts::new(
+        "generate",
+        &["/generate"],
+        Work::Generation(GenAiOperation::TextCompletion),
+    )
+};
+
+pub(super) fn read_prompt(
+    member: &[u8],
+    scanner: &mut Scanner<'_>,
+    draft: &mut Draft,
+) -> Result<bool, Malformed> {
+    match member {
+        // The one that is absent or null is not the prompt.
+        b"text" | b"input_ids" if scanner.peek() != Some(b'n') => draft.prompt(scanner)?,
+        b"tools" => draft.tools(scanner)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
 
 #[derive(Deserialize)]
 struct GenerateEvent<'a> {
@@ -39,7 +68,7 @@ struct FinishReason<'a> {
     kind: StreamFact<'a>,
 }
 
-pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     if json.trim_ascii_start().first() == Some(&b'[') {
         // One response per prompt of a batch.
         watch.several = true;
@@ -53,12 +82,9 @@ pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<
         return;
     };
     if let Some(meta) = event.meta_info {
-        let bounded = |tokens: Option<u64>| tokens.unwrap_or(0).min(MAX_TOKENS);
-        watch.usage = Some(Usage {
-            prompt: bounded(meta.prompt_tokens),
-            completion: bounded(meta.completion_tokens),
-            cached: meta.cached_tokens.map(|cached| cached.min(MAX_TOKENS)),
-        });
+        let [prompt, completion] =
+            [meta.prompt_tokens, meta.completion_tokens].map(Option::unwrap_or_default);
+        watch.usage = Some(Usage::reported(prompt, completion, meta.cached_tokens));
         if let Some(reason) = meta.finish_reason {
             watch.finished = true;
             watch.finish = match &reason.kind {

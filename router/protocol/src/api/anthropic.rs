@@ -1,4 +1,4 @@
-//! Anthropic's responses: typed events or one message.
+//! Anthropic's messages, `/v1/messages`: messages, a separate system prompt, and typed events or one message.
 //!
 //! `input_tokens` excludes cached tokens, which some engines report separately. In a stream either count comes with the
 //! first event, the last, or both.
@@ -7,10 +7,67 @@ use std::borrow::Cow;
 
 use policy::estimate::Finish;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::event::StreamFact;
-use super::{MAX_TOKENS, Usage, Watch};
+use super::{EndpointFacts, Family, GenAiOperation, Work};
+use crate::error::ApiError;
+use crate::fingerprint::Draft;
+use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
+use crate::watch::{MAX_TOKENS, StreamFact, Usage, Watch};
+
+const PATH: &str = "/v1/messages";
+
+pub(super) const ENDPOINT: EndpointFacts = EndpointFacts {
+    family: Family::Anthropic,
+    takes_salt: false,
+    calls_are_objects: true,
+    ..EndpointFacts::new("messages", &[PATH], Work::Generation(GenAiOperation::Chat))
+};
+
+pub(super) const COUNT_TOKENS: EndpointFacts = EndpointFacts {
+    family: Family::Anthropic,
+    ..EndpointFacts::new("count_tokens", &["/v1/messages/count_tokens"], Work::Counting)
+};
+
+/// Line that precedes the data of an error in a stream.
+pub(super) const ERROR_EVENT: &[u8] = b"event: error\n";
+
+/// Returns whether a path is the API's.
+pub(super) fn has(path: &str) -> bool {
+    let below = path.strip_prefix(PATH);
+    below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
+pub(super) fn read_prompt(
+    member: &[u8],
+    scanner: &mut Scanner<'_>,
+    draft: &mut Draft,
+) -> Result<bool, Malformed> {
+    match member {
+        b"messages" => draft.messages(scanner)?,
+        b"system" => draft.system(scanner)?,
+        b"tools" => draft.tools(scanner)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Returns the body of an error.
+pub(super) fn error(error: &ApiError) -> Value {
+    let kind = match error.status().as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        504 => "timeout_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": error.to_string() } })
+}
 
 #[derive(Deserialize)]
 struct MessagesEvent<'a> {
@@ -92,7 +149,7 @@ impl MessagesUsage {
     }
 }
 
-pub(super) fn read(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
+pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
     let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
@@ -174,4 +231,19 @@ fn says(block: &Block<'_>, index: u64, reply: &mut impl FnMut(Piece<'_>)) -> boo
         hand_on(Piece::Unrepeated);
     }
     token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn anthropics_clients_get_an_error_of_theirs() {
+        let error = error(&ApiError::BodyTooLarge(5));
+        assert_eq!(
+            (&error["type"], &error["error"]["type"]),
+            (&json!("error"), &json!("request_too_large"))
+        );
+        assert!(error["error"]["message"].as_str().unwrap().contains("5 bytes"));
+    }
 }
