@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use crate::load::converted;
 use crate::problem::{Origin, Problem, Problems};
+use crate::read::converted;
 use crate::schema::{Schema, schema_of};
 use crate::sections::{self, Class, Routing};
 use crate::tree::{Node, Value};
@@ -20,7 +20,7 @@ use crate::validate::validate;
 /// Reads a JSON document, where `null` stands for an absent key. Fails with all problems and their keys, never with
 /// none.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
-    read(node(document, &Origin::Nowhere))
+    read(Node::from_json(document, &Origin::Nowhere))
 }
 
 /// Reads the parameters of a query, whose values are text. Fails with all problems and their parameters, never with
@@ -47,36 +47,6 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
         return Err(problems);
     }
     converted(&root, &mut problems).ok_or(problems)
-}
-
-/// Converts a JSON value; all of its nodes get the given origin. Entries of objects that are `null` are left out.
-pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
-    let value = match json {
-        Json::Null => Value::Unusable("null"),
-        Json::Bool(flag) => Value::Boolean(*flag),
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => Value::Integer(number),
-            (None, Some(number)) if number.fract() == 0.0 && number.abs() < 9e15 => {
-                Value::Integer(number as i64)
-            }
-            (None, Some(number)) if !number.is_finite() => Value::Unusable("a number out of range"),
-            (None, Some(number)) => Value::Float(number),
-            (None, None) => Value::Unusable("a number out of range"),
-        },
-        Json::Array(elements) => Value::List(elements.iter().map(|element| node(element, origin)).collect()),
-        Json::Object(entries) => Value::Table(
-            entries
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key.clone(), node(value, origin)))
-                .collect(),
-        ),
-    };
-    Node {
-        origin: origin.clone(),
-        value,
-    }
 }
 
 /// A policy and all of its weights, as the admin API returns and accepts it. Keys and ranges are those of `[routing]`.

@@ -16,30 +16,35 @@
 mod coerce;
 mod document;
 pub mod file;
+mod file_schema;
 mod load;
 mod markdown;
 mod overlay;
 mod problem;
+mod read;
 mod schema;
 mod sections;
 mod syntax;
 mod tree;
 mod validate;
+mod whole;
 
 pub use document::{PolicyDocument, WorkerDocument, read_document, read_query};
-pub use load::{LoadError, Sources, environment, load, load_file, load_routing};
+pub use file_schema::schema;
+pub use load::{Sources, environment, load, load_file, load_routing};
 pub use markdown::reference;
 pub use overlay::{ENVIRONMENT_PREFIX, Overrides};
 pub use policy::route::{CacheAware, PolicyName, WeightName, Weights};
 pub use problem::{Origin, Problem, Problems};
-pub use schema::schema;
+pub use read::LoadError;
 pub use sections::{
-    ANY_ORIGIN, Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Config, Dialect, Discovery, Dns,
+    ANY_ORIGIN, Admin, Admission, Api, Audit, CachePolicy, Capture, Class, Dialect, Discovery, Dns,
     EndpointPicker, Explain, Failure, Fleet, Forwarded, Health, Hints, Http, Identity, IndexConfig, Key,
     KeyDigest, Kubernetes, KvEvents, Learning, Limits, Log, LogFormat, Network, OF_HEADER, Objective,
     OtlpProtocol, Port, Priority, Rate, Requests, Role, Routing, Scheme, Secret, Server, ServerTls, Snapshot,
     Template, Tls, Token, Traces, UnlistedModels, Watched, Worker, WorkersTls, level_problem, read_workers,
 };
+pub use whole::Config;
 
 /// A complete, commented configuration file: every key with its default.
 pub const EXAMPLE: &str = include_str!("../tailroute.example.toml");

@@ -1,37 +1,44 @@
+//! The port for gateways: `[endpoint_picker]`.
+
 use std::net::SocketAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::admin::Admin;
 use super::base_url::{address_of, base_url};
 use super::checker::Checker;
-use super::{Admin, Server, Tls};
+use super::server::Server;
+use super::tls::Tls;
 
 /// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "EndpointPicker")]
-pub(crate) struct EndpointPickerSection {
+#[schemars(
+    rename = "EndpointPicker",
+    bound = "Self: Default, Address: Serialize + JsonSchema"
+)]
+pub struct EndpointPicker<Address = SocketAddr> {
     /// Address and port for gateways, by gRPC, as in `127.0.0.1:9002`. Each worker's url must then have an IP address.
     /// Empty: disabled.
-    pub listen: String,
+    pub listen: Address,
     /// Whether the port uses TLS, with the certificate of `[tls]`; its clients need a certificate if
     /// `tls.client_ca_file` is set.
     pub tls: bool,
     /// Number of endpoints named after the best one, for a gateway that retries. 0 for one that accepts a single
     /// endpoint, as an `ORIGINAL_DST` cluster does.
-    #[schemars(range(max = 15))]
-    pub fallbacks: u32,
+    #[schemars(with = "u32", range(max = 15))]
+    pub fallbacks: usize,
     /// Largest number of connections from gateways; a further one replaces one without a request, or waits.
-    #[schemars(range(min = 1, max = 65_536))]
-    pub max_connections: u32,
+    #[schemars(with = "u32", range(min = 1, max = 65_536))]
+    pub max_connections: usize,
     /// Largest number of concurrent requests on each connection, each for the duration of its response; more wait in
     /// the gateway.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_streams: u32,
 }
 
-impl Default for EndpointPickerSection {
+impl Default for EndpointPicker<String> {
     fn default() -> Self {
         Self {
             listen: String::new(),
@@ -43,23 +50,8 @@ impl Default for EndpointPickerSection {
     }
 }
 
-/// Settings of the endpoint picker's port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndpointPicker {
-    /// Address of the port.
-    pub listen: SocketAddr,
-    /// Whether the port uses TLS, with the data port's certificate.
-    pub tls: bool,
-    /// Number of endpoints named after the best one.
-    pub fallbacks: usize,
-    /// Largest number of connections.
-    pub max_connections: usize,
-    /// Largest number of concurrent requests per connection.
-    pub max_streams: u32,
-}
-
-pub(super) fn endpoint_picker(
-    written: &EndpointPickerSection,
+pub(crate) fn endpoint_picker(
+    written: &EndpointPicker<String>,
     server: &Server,
     admin: &Admin,
     tls: &Tls,
@@ -93,8 +85,8 @@ pub(super) fn endpoint_picker(
     Some(EndpointPicker {
         listen,
         tls: written.tls,
-        fallbacks: written.fallbacks as usize,
-        max_connections: written.max_connections as usize,
+        fallbacks: written.fallbacks,
+        max_connections: written.max_connections,
         max_streams: written.max_streams,
     })
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checker::Checker;
 use super::worker::check_name;
+use crate::read::read_apart;
 
 /// An API key, with its tenant and limits. The file has only its hash; `tailroute key new` makes both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -103,7 +104,7 @@ pub struct KeyDigest(pub [u8; 32]);
 
 impl KeyDigest {
     /// Parses 64 hexadecimal digits.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut digest = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
             return None;
@@ -121,13 +122,13 @@ impl fmt::Debug for KeyDigest {
     }
 }
 
-pub(super) fn keys(written: Vec<KeySection>, file: &str, checker: &mut Checker<'_>) -> Vec<Key> {
+pub(crate) fn keys(written: Vec<KeySection>, file: Option<&Path>, checker: &mut Checker<'_>) -> Vec<Key> {
     let mut keys = Vec::with_capacity(written.len());
     check_all(written, &mut keys, checker);
-    if file.is_empty() {
+    let Some(file) = file else {
         return keys;
-    }
-    match crate::load::read_apart::<KeysFile>(Path::new(file)) {
+    };
+    match read_apart::<KeysFile>(file) {
         Ok(mut read) => {
             let mut checker_of_file = Checker {
                 origins: &read.origins,

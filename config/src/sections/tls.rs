@@ -85,7 +85,7 @@ impl Tls {
     }
 }
 
-pub(super) fn tls(written: TlsSection, checker: &mut Checker<'_>) -> Tls {
+pub(crate) fn tls(written: TlsSection, checker: &mut Checker<'_>) -> Tls {
     let identity = identity("tls", written.cert_file, written.key_file, checker);
     let client_ca = path(written.client_ca_file);
     if identity.is_none() && client_ca.is_some() {

@@ -7,8 +7,9 @@ use serde_json::Value as Json;
 
 use super::*;
 use crate::schema::Schema;
-use crate::sections::{File, WorkerSection};
+use crate::sections::WorkerSection;
 use crate::tree::join;
+use crate::whole::File;
 
 /// Sections whose keys are names chosen by the operator: `NAME` in paths.
 const NAMED: [&str; 2] = ["routing.classes", "routing.named"];

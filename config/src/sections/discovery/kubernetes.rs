@@ -6,9 +6,9 @@ use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::base_url::base_url;
-use super::super::checker::Checker;
-use super::{LONGEST_NAME, Scheme, few};
+use super::names::{LONGEST_NAME, check_list};
+use super::scheme::Scheme;
+use crate::sections::checker::Checker;
 
 const LONGEST_SELECTOR: usize = 1_024;
 
@@ -96,7 +96,7 @@ pub struct Api {
     pub ca: Option<PathBuf>,
 }
 
-pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) -> Option<Kubernetes> {
+pub(crate) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) -> Option<Kubernetes> {
     let path = |key: &str| format!("discovery.kubernetes.{key}");
     let is_name = |name: &str| {
         let fits =
@@ -109,7 +109,7 @@ pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) 
         let what = format!("{expected}, found {name:?}");
         checker.report(&format!("{}[{at}]", path("services")), what, None);
     }
-    few(&written.services, &path("services"), checker);
+    check_list(&written.services, &path("services"), checker);
     if !written.namespace.is_empty() && !is_name(&written.namespace) {
         let what = format!("{expected}, found {:?}", written.namespace);
         checker.report(&path("namespace"), what, None);
@@ -168,9 +168,7 @@ fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
         }
         return None;
     }
-    let url = base_url(&written.api_url);
-    let url = url.map_err(|(what, hint)| checker.report(&path("api_url"), what, hint.map(str::to_owned)));
-    let url = url.ok()?;
+    let url = checker.url(&path("api_url"), &written.api_url)?;
     if url.scheme_str() != Some("https") {
         if ca.is_some() {
             let what = "is set with an api_url that is not `https`, so no certificate is verified".to_owned();
