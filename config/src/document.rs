@@ -4,16 +4,17 @@ mod worker;
 
 pub use worker::WorkerDocument;
 
-use policy::route::{CacheAware, Overrides, PolicyName, Settings, Weights};
+use policy::route::{CacheAware, Settings, Weights};
 use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use crate::problem::{Origin, Problem, Problems};
 use crate::read::converted;
 use crate::schema::{Schema, schema_of};
-use crate::sections::{self, Class, Routing};
+use crate::sections::objective::Class;
+use crate::sections::routing::{Routing, misnamed};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
 
@@ -51,23 +52,16 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
 
 /// A policy and all of its weights, as the admin API returns and accepts it. Keys and ranges are those of `[routing]`.
 /// All keys are required, since an omitted weight would otherwise change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PolicyDocument {
-    policy: PolicyName,
-    kappa_max: f64,
-    weights: Weights,
-    cache_aware: CacheAware,
-    classes: Overrides,
-    named: Overrides,
-}
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct PolicyDocument(Settings);
 
 impl PolicyDocument {
     /// Converts the document to settings, where turns are of these classes. `key` is where the document is in the
     /// request. Fails with the overrides that cannot apply to any turn.
     pub fn settings(&self, key: &str, classes: &[Class]) -> Result<Settings, Problems> {
-        let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
-        for (path, what, hint) in sections::misnamed(&settings.classes, &settings.named, classes) {
+        for (path, what, hint) in misnamed(&self.0.classes, &self.0.named, classes) {
             problems.push(Problem {
                 origin: Origin::Nowhere,
                 path: format!("{key}.{path}"),
@@ -76,7 +70,7 @@ impl PolicyDocument {
             });
         }
         if problems.is_empty() {
-            Ok(settings)
+            Ok(self.0.clone())
         } else {
             Err(problems)
         }
@@ -84,14 +78,7 @@ impl PolicyDocument {
 
     /// Converts the document to settings. Overrides for unknown classes are kept without effect.
     pub fn settings_for_any_classes(&self) -> Settings {
-        Settings {
-            policy: self.policy,
-            weights: self.weights,
-            kappa_max: self.kappa_max,
-            cache_aware: self.cache_aware,
-            classes: self.classes.clone(),
-            named: self.named.clone(),
-        }
+        self.0.clone()
     }
 }
 

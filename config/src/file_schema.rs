@@ -3,8 +3,8 @@
 
 use serde_json::Value as Json;
 
+use crate::configuration::File;
 use crate::schema::{schema_of, strings};
-use crate::whole::File;
 
 /// Returns the JSON schema (draft 2020-12) of the configuration file.
 pub fn schema() -> Json {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::configuration::{Config, File};
 use crate::file_schema::schema;
 use crate::overlay::{self, Overrides};
 use crate::problem::Problems;
@@ -11,7 +12,6 @@ use crate::schema::Schema;
 use crate::sections::routing::Routing;
 use crate::tree::{self, Node};
 use crate::validate::validate;
-use crate::whole::{Config, File, check};
 
 /// Sources of a configuration, in increasing precedence.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Config, Problems> {
     let Some(file) = as_written(&mut root, &mut problems) else {
         return Err(problems.sorted());
     };
-    let config = check(file, &root.origins(), &mut problems);
+    let config = file.checked(&root.origins(), &mut problems);
     if problems.is_empty() {
         Ok(config)
     } else {

@@ -16,8 +16,8 @@ mod scheme;
 mod template;
 
 pub use self::dns::Dns;
+use self::kubernetes::KubernetesSection;
 pub use self::kubernetes::{Api, Kubernetes, Port, Watched};
-use self::kubernetes::{KubernetesSection, kubernetes};
 pub use self::scheme::Scheme;
 pub use self::template::Template;
 use self::template::template;
@@ -111,12 +111,14 @@ pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     }
 }
 
-pub(crate) fn discovery(written: DiscoverySection, checker: &mut Checker<'_>) -> Discovery {
-    Discovery {
-        max_workers: written.max_workers as usize,
-        template: template(written.worker, checker),
-        kubernetes: kubernetes(written.kubernetes, checker),
-        dns: written.dns.checked(checker),
-        file: (!written.file.path.is_empty()).then(|| written.file.path.into()),
+impl DiscoverySection {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Discovery {
+        Discovery {
+            max_workers: self.max_workers as usize,
+            template: template(self.worker, checker),
+            kubernetes: self.kubernetes.checked(checker),
+            dns: self.dns.checked(checker),
+            file: (!self.file.path.is_empty()).then(|| self.file.path.into()),
+        }
     }
 }

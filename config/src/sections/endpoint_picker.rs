@@ -50,43 +50,48 @@ impl Default for EndpointPicker<String> {
     }
 }
 
-pub(crate) fn endpoint_picker(
-    written: &EndpointPicker<String>,
-    server: &Server,
-    admin: &Admin,
-    tls: &Tls,
-    urls: &[String],
-    checker: &mut Checker<'_>,
-) -> Option<EndpointPicker> {
-    if written.listen.is_empty() {
-        return None;
-    }
-    let path = "endpoint_picker.listen";
-    let listen = checker.address(path, &written.listen);
-    for (other, name) in [(server.listen, "data"), (admin.listen, "admin")] {
-        if listen == other && listen.port() != 0 {
-            let what = format!("{listen} is also the {name} port; expected a separate port");
-            checker.report(path, what, None);
+impl EndpointPicker<String> {
+    /// Checks the section; `None` if the port is disabled. `urls` are those of the workers.
+    pub(crate) fn checked(
+        self,
+        server: &Server,
+        admin: &Admin,
+        tls: &Tls,
+        urls: &[String],
+        checker: &mut Checker<'_>,
+    ) -> Option<EndpointPicker> {
+        if self.listen.is_empty() {
+            return None;
         }
-    }
-    if written.tls && tls.server.is_none() {
-        let hint = "set tls.cert_file and tls.key_file, or leave the port unencrypted".to_owned();
-        let what = "there is no certificate".to_owned();
-        checker.report("endpoint_picker.tls", what, Some(hint));
-    }
-    for (at, url) in urls.iter().enumerate() {
-        if base_url(url).is_ok_and(|url| address_of(&url).is_none()) {
-            let what =
-                format!("gateways receive addresses; expected http://IP:PORT without a path, found {url:?}");
-            let hint = "have [discovery] find the worker's address, or leave endpoint_picker.listen empty";
-            checker.report(&format!("workers[{at}].url"), what, Some(hint.to_owned()));
+        let path = "endpoint_picker.listen";
+        let listen = checker.address(path, &self.listen);
+        for (other, name) in [(server.listen, "data"), (admin.listen, "admin")] {
+            if listen == other && listen.port() != 0 {
+                let what = format!("{listen} is also the {name} port; expected a separate port");
+                checker.report(path, what, None);
+            }
         }
+        if self.tls && tls.server.is_none() {
+            let hint = "set tls.cert_file and tls.key_file, or leave the port unencrypted".to_owned();
+            let what = "there is no certificate".to_owned();
+            checker.report("endpoint_picker.tls", what, Some(hint));
+        }
+        for (at, url) in urls.iter().enumerate() {
+            if base_url(url).is_ok_and(|url| address_of(&url).is_none()) {
+                let what = format!(
+                    "gateways receive addresses; expected http://IP:PORT without a path, found {url:?}"
+                );
+                let hint =
+                    "have [discovery] find the worker's address, or leave endpoint_picker.listen empty";
+                checker.report(&format!("workers[{at}].url"), what, Some(hint.to_owned()));
+            }
+        }
+        Some(EndpointPicker {
+            listen,
+            tls: self.tls,
+            fallbacks: self.fallbacks,
+            max_connections: self.max_connections,
+            max_streams: self.max_streams,
+        })
     }
-    Some(EndpointPicker {
-        listen,
-        tls: written.tls,
-        fallbacks: written.fallbacks,
-        max_connections: written.max_connections,
-        max_streams: written.max_streams,
-    })
 }

@@ -16,8 +16,11 @@ use crate::file;
 /// in caches. Workers are identified by name: every replica must use the same names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Fleet", bound = "Self: Default, Servers: Serialize + JsonSchema")]
-pub struct Fleet<Servers = Vec<String>> {
+#[schemars(
+    rename = "Fleet",
+    bound = "Self: Default, Servers: Serialize + JsonSchema, Token: Serialize + JsonSchema"
+)]
+pub struct Fleet<Servers = Vec<String>, Token = Option<Secret>> {
     /// NATS server, as in `nats://10.0.0.5:4222`, or several of one cluster, separated by commas; `tls://` to use TLS.
     /// Empty: no other replicas. While no server responds, the router works on its own.
     #[serde(rename = "nats")]
@@ -26,11 +29,8 @@ pub struct Fleet<Servers = Vec<String>> {
     #[serde(rename = "credentials_file", with = "AsPath")]
     pub credentials: Option<PathBuf>,
     /// File with the token that the server requires. Empty: none.
-    #[serde(with = "AsPath")]
-    pub token_file: Option<PathBuf>,
-    /// Token in that file.
-    #[serde(skip)]
-    pub token: Option<Secret>,
+    #[serde(rename = "token_file")]
+    pub token: Token,
     /// Root certificates (PEM) for the server, with `tls://`. Empty: the system's roots.
     #[serde(rename = "ca_file", with = "AsPath")]
     pub ca: Option<PathBuf>,
@@ -48,13 +48,12 @@ pub struct Fleet<Servers = Vec<String>> {
     pub replica: Option<String>,
 }
 
-impl Default for Fleet<String> {
+impl Default for Fleet<String, String> {
     fn default() -> Self {
         Self {
             servers: String::new(),
             credentials: None,
-            token_file: None,
-            token: None,
+            token: String::new(),
             ca: None,
             cert: None,
             key: None,
@@ -83,7 +82,7 @@ impl Fleet {
     }
 }
 
-impl Fleet<String> {
+impl Fleet<String, String> {
     /// Checks the section; `None` if there are no other replicas.
     pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Option<Fleet> {
         let cluster_is_plain = (1..=LONGEST_CLUSTER).contains(&self.cluster.len())
@@ -103,12 +102,13 @@ impl Fleet<String> {
         if servers.is_empty() {
             return None;
         }
-        let token_file = self.token_file.as_deref();
+        let token = self
+            .token_file()
+            .and_then(|file| secret(file, "fleet.token_file", checker));
         Some(Fleet {
             servers,
             credentials: self.credentials,
-            token: token_file.and_then(|file| secret(file, "fleet.token_file", checker)),
-            token_file: self.token_file,
+            token,
             ca: self.ca,
             cert: self.cert,
             key: self.key,
@@ -117,19 +117,21 @@ impl Fleet<String> {
         })
     }
 
+    fn token_file(&self) -> Option<&Path> {
+        (!self.token.is_empty()).then(|| Path::new(&self.token))
+    }
+
     /// Reports named files that cannot be used with the other settings.
     fn check_files(&self, is_encrypted: bool, checker: &mut Checker<'_>) {
         let named = [
-            ("fleet.credentials_file", &self.credentials),
-            ("fleet.token_file", &self.token_file),
-            ("fleet.ca_file", &self.ca),
-            ("fleet.cert_file", &self.cert),
-            ("fleet.key_file", &self.key),
+            ("fleet.credentials_file", self.credentials.as_deref()),
+            ("fleet.token_file", self.token_file()),
+            ("fleet.ca_file", self.ca.as_deref()),
+            ("fleet.cert_file", self.cert.as_deref()),
+            ("fleet.key_file", self.key.as_deref()),
         ];
-        for (path, file) in named
-            .iter()
-            .filter_map(|(path, file)| Some((*path, file.as_deref()?)))
-        {
+        for (path, file) in named {
+            let Some(file) = file else { continue };
             if self.servers.is_empty() {
                 let what = "is set, but `fleet.nats` has no servers".to_owned();
                 checker.report(path, what, Some("set fleet.nats, or leave this out".to_owned()));
@@ -147,7 +149,7 @@ impl Fleet<String> {
             let what = "a certificate and its key go together".to_owned();
             checker.report("fleet.cert_file", what, Some("set both, or neither".to_owned()));
         }
-        if self.credentials.is_some() && self.token_file.is_some() {
+        if self.credentials.is_some() && self.token_file().is_some() {
             let what =
                 "is set together with fleet.credentials_file; a server uses only one of them".to_owned();
             checker.report("fleet.token_file", what, Some("remove one of the two".to_owned()));

@@ -185,7 +185,7 @@ pub(crate) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) 
 }
 
 /// Checks a single worker, with problems at `workers[0]`. The worker is not divided into ranks.
-pub(crate) fn worker(written: WorkerSection, checker: &mut Checker<'_>) -> Option<Worker> {
+pub(crate) fn check_one(written: WorkerSection, checker: &mut Checker<'_>) -> Option<Worker> {
     check(written, 0, checker)
 }
 

@@ -6,10 +6,10 @@ use policy::units::{Millis, Tokens};
 use serde_json::Value as Json;
 
 use super::*;
+use crate::configuration::File;
 use crate::schema::Schema;
-use crate::sections::WorkerSection;
+use crate::sections::worker::WorkerSection;
 use crate::tree::join;
-use crate::whole::File;
 
 /// Sections whose keys are names chosen by the operator: `NAME` in paths.
 const NAMED: [&str; 2] = ["routing.classes", "routing.named"];

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{LONGEST_NAME, check_list};
 use super::scheme::Scheme;
+use crate::sections::as_written::AsPath;
 use crate::sections::checker::Checker;
 
 const LONGEST_SELECTOR: usize = 1_024;
@@ -33,9 +34,11 @@ pub(crate) struct KubernetesSection {
     /// cluster, with the token and the certificate of its service account.
     pub api_url: String,
     /// File with a token for the server of `api_url`, read again every minute. Empty: none.
-    pub token_file: String,
+    #[serde(with = "AsPath")]
+    pub token_file: Option<PathBuf>,
     /// Root certificates (PEM) for an `https` server of `api_url`. Empty: the system's roots.
-    pub ca_file: String,
+    #[serde(with = "AsPath")]
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Services or pods to watch on a Kubernetes API server.
@@ -96,68 +99,70 @@ pub struct Api {
     pub ca: Option<PathBuf>,
 }
 
-pub(crate) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) -> Option<Kubernetes> {
-    let path = |key: &str| format!("discovery.kubernetes.{key}");
-    let is_name = |name: &str| {
-        let fits =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(fits)
-    };
-    let expected = "expected a name of lower case letters, digits, `-` and `.`";
-    let services = written.services.iter().enumerate();
-    for (at, name) in services.filter(|(_, name)| !is_name(name)) {
-        let what = format!("{expected}, found {name:?}");
-        checker.report(&format!("{}[{at}]", path("services")), what, None);
-    }
-    check_list(&written.services, &path("services"), checker);
-    if !written.namespace.is_empty() && !is_name(&written.namespace) {
-        let what = format!("{expected}, found {:?}", written.namespace);
-        checker.report(&path("namespace"), what, None);
-    }
-    let port = (!written.port.is_empty()).then(|| Port::read(&written.port));
-    if port == Some(None) {
-        let what = format!(
-            "expected a number from 1 to 65535, or a port's name such as http, found {:?}",
-            written.port
-        );
-        checker.report(&path("port"), what, None);
-    }
-    let pods = written.pods.trim();
-    let visible = pods.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
-    if pods.len() > LONGEST_SELECTOR || !visible {
-        let what =
-            format!("expected a label selector of at most {LONGEST_SELECTOR} visible ASCII characters");
-        checker.report(
-            &path("pods"),
-            what,
-            Some("as in app=vllm,role!=canary".to_owned()),
-        );
-    }
-    let api = api(&written, checker);
-    let watched = match (written.services.is_empty(), pods.is_empty()) {
-        (true, true) => return None,
-        (false, true) => Watched::Services(written.services),
-        (true, false) => Watched::Pods(pods.to_owned()),
-        (false, false) => {
-            let what =
-                "is set together with discovery.kubernetes.services, which selects the same pods".to_owned();
-            checker.report(&path("pods"), what, Some("remove one of the two".to_owned()));
-            return None;
+impl KubernetesSection {
+    /// Checks the section; `None` if it selects nothing.
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Option<Kubernetes> {
+        let path = |key: &str| format!("discovery.kubernetes.{key}");
+        let is_name = |name: &str| {
+            let fits =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+            (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(fits)
+        };
+        let expected = "expected a name of lower case letters, digits, `-` and `.`";
+        let services = self.services.iter().enumerate();
+        for (at, name) in services.filter(|(_, name)| !is_name(name)) {
+            let what = format!("{expected}, found {name:?}");
+            checker.report(&format!("{}[{at}]", path("services")), what, None);
         }
-    };
-    Some(Kubernetes {
-        watched,
-        namespace: (!written.namespace.is_empty()).then_some(written.namespace),
-        port: port.flatten(),
-        scheme: written.scheme,
-        api,
-    })
+        check_list(&self.services, &path("services"), checker);
+        if !self.namespace.is_empty() && !is_name(&self.namespace) {
+            let what = format!("{expected}, found {:?}", self.namespace);
+            checker.report(&path("namespace"), what, None);
+        }
+        let port = (!self.port.is_empty()).then(|| Port::read(&self.port));
+        if port == Some(None) {
+            let what = format!(
+                "expected a number from 1 to 65535, or a port's name such as http, found {:?}",
+                self.port
+            );
+            checker.report(&path("port"), what, None);
+        }
+        let pods = self.pods.trim();
+        let visible = pods.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if pods.len() > LONGEST_SELECTOR || !visible {
+            let what =
+                format!("expected a label selector of at most {LONGEST_SELECTOR} visible ASCII characters");
+            checker.report(
+                &path("pods"),
+                what,
+                Some("as in app=vllm,role!=canary".to_owned()),
+            );
+        }
+        let api = api(&self, checker);
+        let watched = match (self.services.is_empty(), pods.is_empty()) {
+            (true, true) => return None,
+            (false, true) => Watched::Services(self.services),
+            (true, false) => Watched::Pods(pods.to_owned()),
+            (false, false) => {
+                let what = "is set together with discovery.kubernetes.services, which selects the same pods"
+                    .to_owned();
+                checker.report(&path("pods"), what, Some("remove one of the two".to_owned()));
+                return None;
+            }
+        };
+        Some(Kubernetes {
+            watched,
+            namespace: (!self.namespace.is_empty()).then_some(self.namespace),
+            port: port.flatten(),
+            scheme: self.scheme,
+            api,
+        })
+    }
 }
 
 fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
     let path = |key: &str| format!("discovery.kubernetes.{key}");
-    let file = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    let (token_file, ca) = (file(&written.token_file), file(&written.ca_file));
+    let (token_file, ca) = (written.token_file.clone(), written.ca_file.clone());
     if written.api_url.is_empty() {
         for (key, given) in [("token_file", &token_file), ("ca_file", &ca)] {
             if given.is_some() {

@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use policy::route::{Override, OwnWeights, PolicyName, Weights};
 use policy::units::Millis;
 
+use crate::configuration::File;
 use crate::file_schema::schema;
 use crate::schema::Schema;
-use crate::sections::{Class, KeySection, WorkerSection};
-use crate::whole::File;
+use crate::sections::keys::KeySection;
+use crate::sections::objective::Class;
+use crate::sections::worker::WorkerSection;
 
 const HEAD: &str = "\
 # tailroute's configuration, complete: every key there is, and every value here is the default, except in [[workers]],

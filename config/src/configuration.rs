@@ -1,4 +1,4 @@
-//! The whole configuration: as written, and as checked.
+//! The whole configuration: [`File`] as written, and [`Config`] as checked.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::problem::{Origin, Problems};
 use crate::sections::admin::{Admin, Audit};
 use crate::sections::admission::Admission;
 use crate::sections::checker::Checker;
-use crate::sections::discovery::{Discovery, DiscoverySection, discovery};
-use crate::sections::endpoint_picker::{EndpointPicker, endpoint_picker};
+use crate::sections::discovery::{Discovery, DiscoverySection};
+use crate::sections::endpoint_picker::EndpointPicker;
 use crate::sections::failure::Failure;
 use crate::sections::fleet::Fleet;
 use crate::sections::health::Health;
@@ -24,7 +24,7 @@ use crate::sections::output::{Capture, Explain, Log};
 use crate::sections::own_ports;
 use crate::sections::routing::{self, Routing};
 use crate::sections::server::Server;
-use crate::sections::tls::{Tls, TlsSection, tls};
+use crate::sections::tls::{Tls, TlsSection};
 use crate::sections::traces::Traces;
 use crate::sections::worker::{self, Worker, WorkerSection};
 
@@ -76,7 +76,7 @@ pub(crate) struct File {
     /// Traces of requests, sent to a collector.
     pub traces: Traces<String>,
     /// Other replicas of this router, in front of the same workers.
-    pub fleet: Fleet<String>,
+    pub fleet: Fleet<String, String>,
     /// Log, on standard error.
     pub log: Log,
 }
@@ -137,60 +137,64 @@ impl Config {
     }
 }
 
-/// Checks a written configuration. The result is valid only if `problems` stays empty.
-pub(crate) fn check(file: File, origins: &BTreeMap<String, Origin>, problems: &mut Problems) -> Config {
-    let mut checker = Checker { origins, problems };
-    let server = file.server.checked(&mut checker);
-    let admin = file.admin.checked(&mut checker);
-    if server.listen == admin.listen && server.listen.port() != 0 {
-        let what = format!("{} is also the data port; expected a separate port", admin.listen);
-        checker.report("admin.listen", what, None);
-    }
-    let discovery = discovery(file.discovery, &mut checker);
-    if file.workers.is_empty() && !discovery.is_on() {
-        let hint =
-            "add a [[workers]] section with a url, give --worker http://host:port, or set up [discovery]"
-                .to_owned();
-        checker.report(
-            "workers",
-            "no workers; expected at least one".to_owned(),
-            Some(hint),
-        );
-    }
-    let urls: Vec<_> = file.workers.iter().map(|worker| worker.url.clone()).collect();
-    let workers = worker::check_all(file.workers, &mut checker);
-    let objective = file.objective.checked(&mut checker);
-    routing::check_overrides(&file.routing, &objective.classes, &mut checker);
-    let tls = tls(file.tls, &mut checker);
-    let picker = endpoint_picker(&file.endpoint_picker, &server, &admin, &tls, &urls, &mut checker);
-    let ports = [
-        ("data", Some(server.listen)),
-        ("admin", Some(admin.listen)),
-        ("endpoint picker's", picker.as_ref().map(|picker| picker.listen)),
-    ];
-    own_ports::check(&urls, &ports, &mut checker);
-    Config {
-        endpoint_picker: picker,
-        server,
-        admin,
-        workers,
-        discovery,
-        routing: file.routing,
-        objective,
-        hints: file.hints,
-        learning: file.learning,
-        index: file.index.checked(),
-        health: file.health.checked(&mut checker),
-        failure: file.failure.checked(&mut checker),
-        http: file.http.checked(&mut checker),
-        limits: file.limits.checked(&mut checker),
-        keys: keys(file.keys, file.admission.keys_file.as_deref(), &mut checker),
-        admission: file.admission.checked(&mut checker),
-        tls,
-        capture: file.capture.checked(),
-        explain: file.explain,
-        traces: file.traces.checked(&mut checker),
-        fleet: file.fleet.checked(&mut checker),
-        log: file.log.checked(&mut checker),
+impl File {
+    /// Checks the configuration. The result is valid only if `problems` stays empty.
+    pub(crate) fn checked(self, origins: &BTreeMap<String, Origin>, problems: &mut Problems) -> Config {
+        let mut checker = Checker { origins, problems };
+        let server = self.server.checked(&mut checker);
+        let admin = self.admin.checked(&mut checker);
+        if server.listen == admin.listen && server.listen.port() != 0 {
+            let what = format!("{} is also the data port; expected a separate port", admin.listen);
+            checker.report("admin.listen", what, None);
+        }
+        let discovery = self.discovery.checked(&mut checker);
+        if self.workers.is_empty() && !discovery.is_on() {
+            let hint =
+                "add a [[workers]] section with a url, give --worker http://host:port, or set up [discovery]"
+                    .to_owned();
+            checker.report(
+                "workers",
+                "no workers; expected at least one".to_owned(),
+                Some(hint),
+            );
+        }
+        let urls: Vec<_> = self.workers.iter().map(|worker| worker.url.clone()).collect();
+        let workers = worker::check_all(self.workers, &mut checker);
+        let objective = self.objective.checked(&mut checker);
+        routing::check_overrides(&self.routing, &objective.classes, &mut checker);
+        let tls = self.tls.checked(&mut checker);
+        let picker = self
+            .endpoint_picker
+            .checked(&server, &admin, &tls, &urls, &mut checker);
+        let ports = [
+            ("data", Some(server.listen)),
+            ("admin", Some(admin.listen)),
+            ("endpoint picker's", picker.as_ref().map(|picker| picker.listen)),
+        ];
+        own_ports::check(&urls, &ports, &mut checker);
+        Config {
+            endpoint_picker: picker,
+            server,
+            admin,
+            workers,
+            discovery,
+            routing: self.routing,
+            objective,
+            hints: self.hints,
+            learning: self.learning,
+            index: self.index.checked(),
+            health: self.health.checked(&mut checker),
+            failure: self.failure.checked(&mut checker),
+            http: self.http.checked(&mut checker),
+            limits: self.limits.checked(&mut checker),
+            keys: keys(self.keys, self.admission.keys_file.as_deref(), &mut checker),
+            admission: self.admission.checked(&mut checker),
+            tls,
+            capture: self.capture.checked(),
+            explain: self.explain,
+            traces: self.traces.checked(&mut checker),
+            fleet: self.fleet.checked(&mut checker),
+            log: self.log.checked(&mut checker),
+        }
     }
 }
