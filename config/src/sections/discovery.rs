@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::as_written::AsPath;
 use super::checker::Checker;
 use super::worker::{self, Worker, WorkerSection};
 use crate::read::{LoadError, read_list};
@@ -62,7 +63,8 @@ impl Default for DiscoverySection {
 pub(crate) struct WatchedFile {
     /// Path of the file, which is checked twice a second; replacing a link, as in a mounted ConfigMap, counts as a
     /// change. An invalid file changes nothing. Empty: none.
-    pub path: String,
+    #[serde(with = "AsPath")]
+    pub path: Option<PathBuf>,
 }
 
 /// Contents of a file of workers.
@@ -118,7 +120,7 @@ impl DiscoverySection {
             template: template(self.worker, checker),
             kubernetes: self.kubernetes.checked(checker),
             dns: self.dns.checked(checker),
-            file: (!self.file.path.is_empty()).then(|| self.file.path.into()),
+            file: self.file.path,
         }
     }
 }
