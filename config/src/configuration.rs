@@ -28,106 +28,72 @@ use crate::sections::tls::{Tls, TlsSection};
 use crate::sections::traces::Traces;
 use crate::sections::worker::{self, Worker, WorkerSection};
 
-/// Configuration of tailroute: its ports, the workers it routes to, and how it selects among them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct File {
-    /// Data port: serves the inference APIs (OpenAI's, Anthropic's and the engines' own), health checks and
-    /// `http.extra_paths`. It has no metrics and no administration.
-    pub server: Server<String>,
-    /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
-    pub admin: Admin<String, Audit>,
-    /// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
-    pub endpoint_picker: EndpointPicker<String>,
-    /// Inference workers, one section each. At least one, in the file, the environment or on the command line, unless
-    /// `[discovery]` is enabled.
-    pub workers: Vec<WorkerSection>,
-    /// Discovery of workers while the router serves: from Kubernetes, DNS or a file.
-    pub discovery: DiscoverySection,
-    /// Routing policy, which selects the worker for a turn.
-    pub routing: Routing,
-    /// Objective: the time to first token, and the share of turns that has to meet it.
-    pub objective: Objective,
-    /// Hints to workers about the cache that they may evict first.
-    pub hints: Hints,
-    /// Learning of costs and habits from responses while the router serves.
-    pub learning: Learning,
-    /// Index of the prefixes that each worker holds.
-    pub index: IndexConfig<Snapshot>,
-    /// Health probes of the workers.
-    pub health: Health,
-    /// Handling of failing workers: deadlines, retries, breakers, slow starts, hedges.
-    pub failure: Failure,
-    /// HTTP between clients and workers: forwarded client information and extra paths.
-    pub http: Http<String>,
-    /// Limits on sizes, times and numbers. Everything that can grow has one.
-    pub limits: Limits,
-    /// Admission: when a request is queued, and when it is refused.
-    pub admission: Admission,
-    /// API keys, by their hashes. While there is none, and `admission.keys_file` names no file, every caller is
-    /// admitted.
-    pub keys: Vec<KeySection>,
-    /// TLS of the data port and towards the workers.
-    pub tls: TlsSection,
-    /// Capture of the traffic, for `tailroute replay`.
-    pub capture: Capture,
-    /// Record of recent decisions, and who may request the terms of one.
-    pub explain: Explain,
-    /// Traces of requests, sent to a collector.
-    pub traces: Traces<String>,
-    /// Other replicas of this router, in front of the same workers.
-    pub fleet: Fleet<String, String>,
-    /// Log, on standard error.
-    pub log: Log,
+/// Declares the sections: name, type as written, and type as checked.
+macro_rules! sections {
+    ($($(#[$doc:meta])* $section:ident: $written:ty => $checked:ty,)*) => {
+        /// Configuration of tailroute: its ports, the workers it routes to, and how it selects among them.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub(crate) struct File {
+            $($(#[$doc])* pub $section: $written,)*
+        }
+
+        /// A valid configuration. There are workers or a source that discovers them; their names and urls are unique.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $($(#[$doc])* pub $section: $checked,)*
+        }
+    };
 }
 
-/// A valid configuration. There are workers or a source that discovers them; their names and urls are unique.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Config {
-    /// Settings of the data port.
-    pub server: Server,
-    /// Settings of the admin port, which differs from the data port.
-    pub admin: Admin,
-    /// Settings of the endpoint picker's port, if enabled.
-    pub endpoint_picker: Option<EndpointPicker>,
-    /// Configured workers, in the order of the file. Not empty unless discovery is enabled.
-    pub workers: Vec<Worker>,
-    /// Sources of discovered workers.
-    pub discovery: Discovery,
-    /// The routing policy, which selects the worker for a turn.
-    pub routing: Routing,
-    /// Objective of all turns, and those of classes.
-    pub objective: Objective,
-    /// Hints to workers.
-    pub hints: Hints,
-    /// Learning from responses.
-    pub learning: Learning,
-    /// Index of prefixes.
-    pub index: IndexConfig,
-    /// Settings of health probes.
-    pub health: Health,
-    /// Handling of failing workers.
-    pub failure: Failure,
-    /// Settings of HTTP between clients and workers.
-    pub http: Http,
-    /// Limits on sizes, times and numbers.
-    pub limits: Limits,
-    /// Settings of admission.
-    pub admission: Admission,
-    /// API keys. Without any, every caller is admitted, unless `admission` names a file of keys: then none is.
-    pub keys: Vec<Key>,
+sections! {
+    /// Data port: serves the inference APIs (OpenAI's, Anthropic's and the engines' own), health checks and
+    /// `http.extra_paths`. It has no metrics and no administration.
+    server: Server<String> => Server,
+    /// Admin port: metrics, health of the router itself, administration. Keep it off public networks.
+    admin: Admin<String, Audit> => Admin,
+    /// Port at which Envoy-based gateways ask for the worker of a request (`ext_proc`, docs/endpoint-picker.md).
+    endpoint_picker: EndpointPicker<String> => Option<EndpointPicker>,
+    /// Inference workers, one section each. At least one, in the file, the environment or on the command line, unless
+    /// `[discovery]` is enabled.
+    workers: Vec<WorkerSection> => Vec<Worker>,
+    /// Discovery of workers while the router serves: from Kubernetes, DNS or a file.
+    discovery: DiscoverySection => Discovery,
+    /// Routing policy, which selects the worker for a turn.
+    routing: Routing => Routing,
+    /// Objective: the time to first token, and the share of turns that has to meet it.
+    objective: Objective => Objective,
+    /// Hints to workers about the cache that they may evict first.
+    hints: Hints => Hints,
+    /// Learning of costs and habits from responses while the router serves.
+    learning: Learning => Learning,
+    /// Index of the prefixes that each worker holds.
+    index: IndexConfig<Snapshot> => IndexConfig,
+    /// Health probes of the workers.
+    health: Health => Health,
+    /// Handling of failing workers: deadlines, retries, breakers, slow starts, hedges.
+    failure: Failure => Failure,
+    /// HTTP between clients and workers: forwarded client information and extra paths.
+    http: Http<String> => Http,
+    /// Limits on sizes, times and numbers. Everything that can grow has one.
+    limits: Limits => Limits,
+    /// Admission: when a request is queued, and when it is refused.
+    admission: Admission => Admission,
+    /// API keys, by their hashes. While there is none, and `admission.keys_file` names no file, every caller is
+    /// admitted.
+    keys: Vec<KeySection> => Vec<Key>,
     /// TLS of the data port and towards the workers.
-    pub tls: Tls,
-    /// Capture of traffic, if enabled.
-    pub capture: Option<Capture>,
-    /// Settings of the record of recent decisions.
-    pub explain: Explain,
-    /// Traces, if enabled.
-    pub traces: Option<Traces>,
-    /// Other replicas, if configured.
-    pub fleet: Option<Fleet>,
-    /// Settings of the log, on standard error.
-    pub log: Log,
+    tls: TlsSection => Tls,
+    /// Capture of the traffic, for `tailroute replay`.
+    capture: Capture => Option<Capture>,
+    /// Record of recent decisions, and who may request the terms of one.
+    explain: Explain => Explain,
+    /// Traces of requests, sent to a collector.
+    traces: Traces<String> => Option<Traces>,
+    /// Other replicas of this router, in front of the same workers.
+    fleet: Fleet<String, String> => Option<Fleet>,
+    /// Log, on standard error.
+    log: Log => Log,
 }
 
 impl Config {

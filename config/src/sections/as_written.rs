@@ -10,7 +10,7 @@ use policy::units::Millis;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de::Error as _};
 
-/// Declares forms: what is written, the type of the field, and the functions between them.
+/// Declares forms: what is written, the type of the field, and the functions between them. Only times can fail to be read.
 macro_rules! forms {
     ($($(#[$doc:meta])* $form:ident: $written:ty => $used:ty { read: $read:expr, write: $write:expr })*) => {$(
         $(#[$doc])*
