@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,6 @@ use super::as_written::{AsPath, at_least_one};
 use super::checker::Checker;
 use super::keys::KeyDigest;
 use super::worker::check_name;
-use crate::read::read_apart;
 
 /// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -148,33 +147,18 @@ impl Admin<String, Audit> {
                 "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
             checker.report("admin.tokens_file", what, Some(hint));
         }
-        let tokens_file = self.tokens_file.as_deref();
+        let mut tokens = Vec::new();
+        if let Some(file) = &self.tokens_file {
+            checker.check_file("admin.tokens_file", file, |written: TokensFile, checker| {
+                tokens = check_all(written.tokens, checker);
+            });
+        }
         Admin {
             listen,
-            tokens: tokens_file.map(|file| tokens(file, checker)).unwrap_or_default(),
+            tokens,
             tokens_file: self.tokens_file,
             open_metrics: self.open_metrics,
             audit: Some(self.audit).filter(|audit| !audit.path.as_os_str().is_empty()),
-        }
-    }
-}
-
-fn tokens(file: &Path, checker: &mut Checker<'_>) -> Vec<Token> {
-    match read_apart::<TokensFile>(file) {
-        Ok(mut read) => {
-            let mut checker_of_file = Checker {
-                origins: &read.origins,
-                problems: &mut read.problems,
-            };
-            let tokens = check_all(read.written.tokens, &mut checker_of_file);
-            for problem in &read.problems {
-                checker.problems.push(problem.clone());
-            }
-            tokens
-        }
-        Err(error) => {
-            checker.report("admin.tokens_file", error.to_string(), None);
-            Vec::new()
         }
     }
 }

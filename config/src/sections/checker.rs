@@ -1,12 +1,16 @@
-//! Context of the checks of all sections: origins of keys, and conversions that can still fail.
+//! Context of the checks of all sections: origins of keys, conversions that can still fail, and separate files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use http::Uri;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 
 use super::base_url::base_url;
 use crate::problem::{Origin, Problem, Problems};
+use crate::read::read_apart;
 
 pub(crate) struct Checker<'a> {
     pub(crate) origins: &'a BTreeMap<String, Origin>,
@@ -61,5 +65,27 @@ impl Checker<'_> {
         base_url(text)
             .map_err(|(what, hint)| self.report(path, what, hint.map(str::to_owned)))
             .ok()
+    }
+
+    /// Reads and checks a separate file, which the key `path` names. Reports its problems, at their places in it.
+    pub(crate) fn check_file<T: Default + DeserializeOwned + JsonSchema>(
+        &mut self,
+        path: &str,
+        file: &Path,
+        check: impl FnOnce(T, &mut Checker<'_>),
+    ) {
+        match read_apart::<T>(file) {
+            Ok(mut read) => {
+                let mut checker = Checker {
+                    origins: &read.origins,
+                    problems: &mut read.problems,
+                };
+                check(read.written, &mut checker);
+                for problem in &read.problems {
+                    self.problems.push(problem.clone());
+                }
+            }
+            Err(error) => self.report(path, error.to_string(), None),
+        }
     }
 }

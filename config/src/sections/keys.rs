@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::checker::Checker;
 use super::worker::check_name;
-use crate::read::read_apart;
 
 /// An API key, with its tenant and limits. The file has only its hash; `tailroute key new` makes both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -125,21 +124,10 @@ impl fmt::Debug for KeyDigest {
 pub(crate) fn keys(written: Vec<KeySection>, file: Option<&Path>, checker: &mut Checker<'_>) -> Vec<Key> {
     let mut keys = Vec::with_capacity(written.len());
     check_all(written, &mut keys, checker);
-    let Some(file) = file else {
-        return keys;
-    };
-    match read_apart::<KeysFile>(file) {
-        Ok(mut read) => {
-            let mut checker_of_file = Checker {
-                origins: &read.origins,
-                problems: &mut read.problems,
-            };
-            check_all(read.written.keys, &mut keys, &mut checker_of_file);
-            for problem in &read.problems {
-                checker.problems.push(problem.clone());
-            }
-        }
-        Err(error) => checker.report("admission.keys_file", error.to_string(), None),
+    if let Some(file) = file {
+        checker.check_file("admission.keys_file", file, |written: KeysFile, checker| {
+            check_all(written.keys, &mut keys, checker);
+        });
     }
     keys
 }
