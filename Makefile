@@ -30,8 +30,9 @@ test-long: setup ## what `make test` leaves out: ten million random operations o
 # Crates that are built on their own: what they take from here must not leave their lock files behind.
 APART := research tests/bench-index tests/fuzz tests/index-model tests/index-model/loom
 
-lint: setup ## formatting, clippy with warnings as errors, names of the router's types, and the lock files of crates outside the workspace
+lint: setup ## formatting, clippy with warnings as errors, names of the router's types, modules that use each other in a circle, and the lock files of crates outside the workspace
 	@scripts/names
+	@scripts/cycles
 	@for crate in $(APART); do \
 	    $(CARGO) update --quiet --workspace --locked --manifest-path $$crate/Cargo.toml || exit 1; done
 	$(CARGO) fmt --all --check

@@ -4,23 +4,24 @@ mod worker;
 
 pub use worker::WorkerDocument;
 
-use policy::route::{CacheAware, Overrides, PolicyName, Settings, Weights};
+use policy::route::{CacheAware, Settings, Weights};
 use schemars::{JsonSchema, Schema as Written, SchemaGenerator};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use crate::load::converted;
 use crate::problem::{Origin, Problem, Problems};
+use crate::read::converted;
 use crate::schema::{Schema, schema_of};
-use crate::sections::{self, Class, Routing};
+use crate::sections::objective::Class;
+use crate::sections::routing::{Routing, misnamed};
 use crate::tree::{Node, Value};
 use crate::validate::validate;
 
 /// Reads a JSON document, where `null` stands for an absent key. Fails with all problems and their keys, never with
 /// none.
 pub fn read_document<T: DeserializeOwned + JsonSchema>(document: &Json) -> Result<T, Problems> {
-    read(node(document, &Origin::Nowhere))
+    read(Node::from_json(document, &Origin::Nowhere))
 }
 
 /// Reads the parameters of a query, whose values are text. Fails with all problems and their parameters, never with
@@ -49,55 +50,18 @@ fn read<T: DeserializeOwned + JsonSchema>(mut root: Node) -> Result<T, Problems>
     converted(&root, &mut problems).ok_or(problems)
 }
 
-/// Converts a JSON value; all of its nodes get the given origin. Entries of objects that are `null` are left out.
-pub(crate) fn node(json: &Json, origin: &Origin) -> Node {
-    let value = match json {
-        Json::Null => Value::Unusable("null"),
-        Json::Bool(flag) => Value::Boolean(*flag),
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => Value::Integer(number),
-            (None, Some(number)) if number.fract() == 0.0 && number.abs() < 9e15 => {
-                Value::Integer(number as i64)
-            }
-            (None, Some(number)) if !number.is_finite() => Value::Unusable("a number out of range"),
-            (None, Some(number)) => Value::Float(number),
-            (None, None) => Value::Unusable("a number out of range"),
-        },
-        Json::Array(elements) => Value::List(elements.iter().map(|element| node(element, origin)).collect()),
-        Json::Object(entries) => Value::Table(
-            entries
-                .iter()
-                .filter(|(_, value)| !value.is_null())
-                .map(|(key, value)| (key.clone(), node(value, origin)))
-                .collect(),
-        ),
-    };
-    Node {
-        origin: origin.clone(),
-        value,
-    }
-}
-
 /// A policy and all of its weights, as the admin API returns and accepts it. Keys and ranges are those of `[routing]`.
 /// All keys are required, since an omitted weight would otherwise change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PolicyDocument {
-    policy: PolicyName,
-    kappa_max: f64,
-    weights: Weights,
-    cache_aware: CacheAware,
-    classes: Overrides,
-    named: Overrides,
-}
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct PolicyDocument(Settings);
 
 impl PolicyDocument {
     /// Converts the document to settings, where turns are of these classes. `key` is where the document is in the
     /// request. Fails with the overrides that cannot apply to any turn.
     pub fn settings(&self, key: &str, classes: &[Class]) -> Result<Settings, Problems> {
-        let settings = self.settings_for_any_classes();
         let mut problems = Problems::default();
-        for (path, what, hint) in sections::misnamed(&settings.classes, &settings.named, classes) {
+        for (path, what, hint) in misnamed(&self.0.classes, &self.0.named, classes) {
             problems.push(Problem {
                 origin: Origin::Nowhere,
                 path: format!("{key}.{path}"),
@@ -106,7 +70,7 @@ impl PolicyDocument {
             });
         }
         if problems.is_empty() {
-            Ok(settings)
+            Ok(self.0.clone())
         } else {
             Err(problems)
         }
@@ -114,14 +78,7 @@ impl PolicyDocument {
 
     /// Converts the document to settings. Overrides for unknown classes are kept without effect.
     pub fn settings_for_any_classes(&self) -> Settings {
-        Settings {
-            policy: self.policy,
-            weights: self.weights,
-            kappa_max: self.kappa_max,
-            cache_aware: self.cache_aware,
-            classes: self.classes.clone(),
-            named: self.named.clone(),
-        }
+        self.0.clone()
     }
 }
 

@@ -4,15 +4,16 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use crate::file_schema::schema;
 use crate::overlay::ENVIRONMENT_PREFIX;
-use crate::schema::{self, Schema};
+use crate::schema::Schema;
 use crate::tree::join;
 use crate::validate::expectation;
 
 /// Returns the reference of every key as Markdown: type, default, meaning, by section.
 #[must_use]
 pub fn reference() -> String {
-    let schema = schema::schema();
+    let schema = schema();
     let root = Schema::of(&schema);
     let mut page = format!(
         "<!-- Generated from config/src/sections by `make generate`; a test says when it is out of date. -->\n\n\

@@ -1,35 +1,9 @@
-//! The JSON schema of the file, derived from [`crate::sections`]. It is the only description of keys, types, ranges,
-//! defaults and meanings: the check, the reference and editors use it.
+//! Reads JSON schemas that are derived from types.
 
 use serde_json::Value as Json;
 
-use crate::sections::File;
-
-/// Returns the JSON schema (draft 2020-12) of the configuration file.
-pub fn schema() -> Json {
-    let mut root = schemars::schema_for!(File).to_value();
-    forget_defaults_of_required_keys(&mut root);
-    root
-}
-
 pub(crate) fn schema_of<T: schemars::JsonSchema>() -> Json {
     schemars::schema_for!(T).to_value()
-}
-
-/// Removes the defaults of required keys, which schemars writes because of serde's `default` on the section.
-fn forget_defaults_of_required_keys(schema: &mut Json) {
-    if let Some(definitions) = schema.get_mut("$defs").and_then(Json::as_object_mut) {
-        definitions
-            .values_mut()
-            .for_each(forget_defaults_of_required_keys);
-    }
-    let required: Vec<String> = strings(schema.get("required")).map(str::to_owned).collect();
-    for key in required {
-        let pointer = format!("/properties/{key}");
-        if let Some(property) = schema.pointer_mut(&pointer).and_then(Json::as_object_mut) {
-            property.remove("default");
-        }
-    }
 }
 
 /// A schema and the document that its references point into.
@@ -134,7 +108,7 @@ impl<'a> Schema<'a> {
     }
 }
 
-fn strings(list: Option<&Json>) -> impl Iterator<Item = &str> {
+pub(crate) fn strings(list: Option<&Json>) -> impl Iterator<Item = &str> {
     list.and_then(Json::as_array)
         .into_iter()
         .flatten()

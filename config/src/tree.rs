@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value as Json;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -47,6 +48,41 @@ impl Node {
         Self {
             origin: Origin::Nowhere,
             value: Value::Table(BTreeMap::new()),
+        }
+    }
+
+    /// Converts a JSON value; all of its nodes get the given origin. Entries of objects that are `null` are left out.
+    pub(crate) fn from_json(json: &Json, origin: &Origin) -> Self {
+        let value = match json {
+            Json::Null => Value::Unusable("null"),
+            Json::Bool(flag) => Value::Boolean(*flag),
+            Json::String(text) => Value::Text(text.clone()),
+            Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+                (Some(number), _) => Value::Integer(number),
+                (None, Some(number)) if number.fract() == 0.0 && number.abs() < 9e15 => {
+                    Value::Integer(number as i64)
+                }
+                (None, Some(number)) if !number.is_finite() => Value::Unusable("a number out of range"),
+                (None, Some(number)) => Value::Float(number),
+                (None, None) => Value::Unusable("a number out of range"),
+            },
+            Json::Array(elements) => Value::List(
+                elements
+                    .iter()
+                    .map(|element| Self::from_json(element, origin))
+                    .collect(),
+            ),
+            Json::Object(entries) => Value::Table(
+                entries
+                    .iter()
+                    .filter(|(_, value)| !value.is_null())
+                    .map(|(key, value)| (key.clone(), Self::from_json(value, origin)))
+                    .collect(),
+            ),
+        };
+        Self {
+            origin: origin.clone(),
+            value,
         }
     }
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value as Json, json};
 
 use crate::problem::{Origin, Problem, Problems};
-use crate::sections::{self, Checker, KvEvents, Worker, WorkerSection};
+use crate::sections::checker::Checker;
+use crate::sections::worker::{self, KvEvents, Worker, WorkerSection};
 
 /// Keys of `[[workers]]` that are only allowed in the file: API callers must not determine which files are read, and
 /// each rank is a separate worker.
@@ -68,13 +69,11 @@ impl WorkerDocument {
             .iter()
             .map(|key| (format!("{section}{key}"), Origin::Nowhere));
         let mut found = Problems::default();
-        let worker = sections::worker(
-            self.worker,
-            &mut Checker {
-                origins: &BTreeMap::from_iter(written),
-                problems: &mut found,
-            },
-        );
+        let mut checker = Checker {
+            origins: &BTreeMap::from_iter(written),
+            problems: &mut found,
+        };
+        let worker = worker::check_one(self.worker, &mut checker);
         if let (Some(worker), true) = (worker, found.is_empty()) {
             return Ok(worker);
         }

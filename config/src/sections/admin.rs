@@ -2,43 +2,72 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::as_written::{AsPath, at_least_one};
 use super::checker::Checker;
 use super::keys::KeyDigest;
 use super::worker::check_name;
 
 /// Settings of the admin port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Admin")]
-pub(crate) struct AdminSection {
+#[serde(default)]
+#[schemars(
+    rename = "Admin",
+    deny_unknown_fields,
+    bound = "Self: Default, Address: Serialize + JsonSchema, AuditFile: JsonSchema"
+)]
+pub struct Admin<Address = SocketAddr, AuditFile = Option<Audit>> {
     /// Address and port of metrics and administration. Must be a loopback address unless `tokens_file` is set.
-    pub listen: String,
+    pub listen: Address,
     /// File of tokens with their roles, as `[[tokens]]` sections made by `tailroute key new --role`. Empty: every
     /// caller on the port, which is then a loopback address, has all rights.
-    pub tokens_file: String,
+    #[serde(with = "AsPath")]
+    pub tokens_file: Option<PathBuf>,
+    /// Tokens of that file.
+    #[serde(skip)]
+    pub tokens: Vec<Token>,
     /// Whether `/metrics` needs no token, even where there are tokens.
     pub open_metrics: bool,
-    /// File to which every change is appended as a line of JSON; refused requests go to `FILE.refused` beside it.
-    /// Empty: entries are only kept in memory.
-    pub audit_file: String,
-    /// Length in bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
-    #[schemars(range(min = 65_536))]
-    pub audit_max_bytes: u64,
+    /// Audit file, if enabled.
+    #[serde(flatten)]
+    pub audit: AuditFile,
 }
 
-impl Default for AdminSection {
+impl Default for Admin<String, Audit> {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:9090".to_owned(),
-            tokens_file: String::new(),
+            tokens_file: None,
+            tokens: Vec::new(),
             open_metrics: false,
-            audit_file: String::new(),
-            audit_max_bytes: 64 << 20,
+            audit: Audit::default(),
+        }
+    }
+}
+
+/// Settings of the audit file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Audit {
+    /// File to which every change is appended as a line of JSON; refused requests go to `FILE.refused` beside it.
+    /// Empty: entries are only kept in memory.
+    #[serde(rename = "audit_file")]
+    pub path: PathBuf,
+    /// Length in bytes at which either file is full; it is then renamed to `….1`, replacing the previous one.
+    #[serde(rename = "audit_max_bytes")]
+    #[schemars(with = "u64", range(min = 65_536))]
+    pub max_bytes: NonZeroUsize,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            path: PathBuf::new(),
+            max_bytes: at_least_one(64 << 20),
         }
     }
 }
@@ -47,21 +76,22 @@ impl Default for AdminSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(extend("required" = ["name", "sha256", "role"]))]
-#[schemars(rename = "Token")]
-pub(crate) struct TokenSection {
+#[schemars(rename = "Token", bound = "Self: Default, Digest: Serialize + JsonSchema")]
+pub struct Token<Digest = KeyDigest> {
     /// Name of the token in the audit log. Unique.
     pub name: String,
     /// SHA-256 of the token, as 64 hexadecimal digits. Only for tokens of 128 random bits or more.
-    pub sha256: String,
+    #[serde(rename = "sha256")]
+    pub digest: Digest,
     /// Role of the token. Each role includes the rights of the previous one.
     pub role: Role,
 }
 
-impl Default for TokenSection {
+impl Default for Token<String> {
     fn default() -> Self {
         Self {
             name: String::new(),
-            sha256: String::new(),
+            digest: String::new(),
             role: Role::Read,
         }
     }
@@ -102,86 +132,33 @@ impl std::fmt::Display for Role {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct TokensFile {
     /// Tokens of the admin port.
-    pub tokens: Vec<TokenSection>,
+    pub tokens: Vec<Token<String>>,
 }
 
-/// Settings of the admin port.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Admin {
-    /// Address of the port: a loopback address unless there is a token file.
-    pub listen: SocketAddr,
-    /// Path of the token file, if there is one.
-    pub tokens_file: Option<PathBuf>,
-    /// Tokens of that file.
-    pub tokens: Vec<Token>,
-    /// Whether `/metrics` needs no token.
-    pub open_metrics: bool,
-    /// Audit file, if enabled.
-    pub audit: Option<Audit>,
-}
-
-/// A token of the admin API.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Token {
-    /// Name in the audit log: unique, 1 to 64 visible ASCII characters.
-    pub name: String,
-    /// Digest of the token.
-    pub digest: KeyDigest,
-    /// Role of the token.
-    pub role: Role,
-}
-
-/// Settings of the audit file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Audit {
-    /// Path of the file for changes; refused requests go to `FILE.refused` beside it.
-    pub path: PathBuf,
-    /// Length in bytes at which either file is full.
-    pub max_bytes: NonZeroUsize,
-}
-
-pub(super) fn admin(written: AdminSection, checker: &mut Checker<'_>) -> Admin {
-    let listen = checker.address("admin.listen", &written.listen);
-    if !listen.ip().is_loopback() && written.tokens_file.is_empty() {
-        let what = format!(
-            "missing; {listen} is not a loopback address, and without tokens anyone who reaches it could change the \
-             policy"
-        );
-        let hint = "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
-        checker.report("admin.tokens_file", what, Some(hint));
-    }
-    let max_bytes = checker.bytes("admin.audit_max_bytes", written.audit_max_bytes);
-    Admin {
-        listen,
-        tokens: tokens(&written.tokens_file, checker),
-        tokens_file: (!written.tokens_file.is_empty()).then(|| written.tokens_file.into()),
-        open_metrics: written.open_metrics,
-        audit: (!written.audit_file.is_empty()).then(|| Audit {
-            path: written.audit_file.into(),
-            max_bytes,
-        }),
-    }
-}
-
-fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
-    if file.is_empty() {
-        return Vec::new();
-    }
-    match crate::load::read_apart::<TokensFile>(Path::new(file)) {
-        Ok(mut read) => {
-            let mut checker_of_file = Checker {
-                origins: &read.origins,
-                problems: &mut read.problems,
-            };
-            let tokens = check_all(read.written.tokens, &mut checker_of_file);
-            for problem in &read.problems {
-                checker.problems.push(problem.clone());
-            }
-            tokens
+impl Admin<String, Audit> {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Admin {
+        let listen = checker.address("admin.listen", &self.listen);
+        if !listen.ip().is_loopback() && self.tokens_file.is_none() {
+            let what = format!(
+                "missing; {listen} is not a loopback address, and without tokens anyone who reaches it could change the \
+                 policy"
+            );
+            let hint =
+                "write tokens (`tailroute key new --role admin NAME`), or listen on 127.0.0.1".to_owned();
+            checker.report("admin.tokens_file", what, Some(hint));
         }
-        Err(error) => {
-            checker.report("admin.tokens_file", error.to_string(), None);
-            Vec::new()
+        let mut tokens = Vec::new();
+        if let Some(file) = &self.tokens_file {
+            checker.check_file("admin.tokens_file", file, |written: TokensFile, checker| {
+                tokens = check_all(written.tokens, checker);
+            });
+        }
+        Admin {
+            listen,
+            tokens,
+            tokens_file: self.tokens_file,
+            open_metrics: self.open_metrics,
+            audit: Some(self.audit).filter(|audit| !audit.path.as_os_str().is_empty()),
         }
     }
 }
@@ -189,7 +166,7 @@ fn tokens(file: &str, checker: &mut Checker<'_>) -> Vec<Token> {
 /// Names in the audit log that are not tokens: the router itself, and callers where there are no tokens.
 const RESERVED: [&str; 2] = ["router", "loopback"];
 
-fn check_all(written: Vec<TokenSection>, checker: &mut Checker<'_>) -> Vec<Token> {
+fn check_all(written: Vec<Token<String>>, checker: &mut Checker<'_>) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::with_capacity(written.len());
     for (at, token) in written.into_iter().enumerate() {
         let path = |key: &str| format!("tokens[{at}].{key}");
@@ -201,7 +178,7 @@ fn check_all(written: Vec<TokenSection>, checker: &mut Checker<'_>) -> Vec<Token
             let what = format!("`{}` is reserved in the audit log", token.name);
             checker.report(&path("name"), what, Some("take another name".to_owned()));
         }
-        let Some(digest) = KeyDigest::read(&token.sha256) else {
+        let Some(digest) = KeyDigest::read(&token.digest) else {
             let what = "expected the 64 hexadecimal digits of a SHA-256".to_owned();
             let hint = "`tailroute key new --role ROLE NAME` makes a token and writes its section".to_owned();
             checker.report(&path("sha256"), what, Some(hint));

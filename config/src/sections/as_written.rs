@@ -1,118 +1,113 @@
-//! Conversions of keys that the router uses as another type than the file has: `#[serde(with = …)]` of a field.
+//! Forms in which keys are written whose fields have another type: `#[serde(with = "…")]` of a field. The key's schema is
+//! that of the form.
 
+use std::borrow::Cow;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use policy::units::Millis;
-use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de::Error as _};
 
-pub(super) mod seconds {
-    use super::*;
+/// Declares forms: what is written, the type of the field, and the functions between them. Only times can fail to be read.
+macro_rules! forms {
+    ($($(#[$doc:meta])* $form:ident: $written:ty => $used:ty { read: $read:expr, write: $write:expr })*) => {$(
+        $(#[$doc])*
+        pub(crate) struct $form;
 
-    pub(in crate::sections) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.as_secs_f64())
+        impl $form {
+            pub(crate) fn serialize<S: Serializer>(used: &$used, to: S) -> Result<S::Ok, S::Error> {
+                let write: fn(&$used) -> $written = $write;
+                write(used).serialize(to)
+            }
+
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$used, D::Error> {
+                let read: fn($written) -> Option<$used> = $read;
+                let used = read(<$written>::deserialize(from)?);
+                used.ok_or_else(|| D::Error::custom("expected a length of time"))
+            }
+        }
+
+        impl JsonSchema for $form {
+            fn schema_name() -> Cow<'static, str> {
+                <$written>::schema_name()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                <$written>::json_schema(generator)
+            }
+        }
+    )*};
+}
+
+forms! {
+    AsSeconds: f64 => Duration {
+        read: duration,
+        write: Duration::as_secs_f64
     }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        duration::<D>(f64::deserialize(from)?)
+    /// 0 is `None`.
+    AsSecondsOrNever: f64 => Option<Duration> {
+        read: |seconds| duration(seconds).map(positive),
+        write: |time| time.unwrap_or_default().as_secs_f64()
+    }
+    AsMillis: f64 => Duration {
+        read: |millis| duration(millis / 1e3),
+        write: |time| time.as_secs_f64() * 1e3
+    }
+    /// 0 is `None`.
+    AsMillisOrNever: f64 => Option<Duration> {
+        read: |millis| duration(millis / 1e3).map(positive),
+        write: |time| time.unwrap_or_default().as_secs_f64() * 1e3
+    }
+    /// Seconds of a time that feeds the policies.
+    AsPolicySeconds: f64 => Millis {
+        read: |seconds| Some(Millis(seconds * 1e3)),
+        write: |time| time.0 / 1e3
+    }
+    /// Milliseconds of a time that feeds the policies; 0 is `None`.
+    AsPolicyMillisOrNever: f64 => Option<Millis> {
+        read: |millis| Some((millis > 0.0).then_some(Millis(millis))),
+        write: |time| time.map_or(0.0, |time| time.0)
+    }
+    /// 0 is `None`.
+    AsCountOrNever: u32 => Option<NonZeroU32> {
+        read: |count| Some(NonZeroU32::new(count)),
+        write: |count| count.map_or(0, NonZeroU32::get)
+    }
+    /// A number of 64 bits, reduced to the largest `usize`.
+    AsBytes: u64 => usize {
+        read: |bytes| Some(usize::try_from(bytes).unwrap_or(usize::MAX)),
+        write: |bytes| *bytes as u64
+    }
+    /// An empty text is `None`.
+    AsPath: String => Option<PathBuf> {
+        read: |path| Some((!path.is_empty()).then(|| path.into())),
+        write: |path| path.as_deref().unwrap_or(Path::new("")).display().to_string()
+    }
+    /// An empty text is `None`.
+    AsText: String => Option<String> {
+        read: |text| Some(Some(text).filter(|text| !text.is_empty())),
+        write: |text| text.clone().unwrap_or_default()
     }
 }
 
-/// Seconds; 0 is `None`.
-pub(super) mod seconds_or_never {
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.unwrap_or_default().as_secs_f64())
-    }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let time = duration::<D>(f64::deserialize(from)?)?;
-        Ok(Some(time).filter(|time| !time.is_zero()))
-    }
+fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
-pub(super) mod millis {
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.as_secs_f64() * 1e3)
-    }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-        duration::<D>(f64::deserialize(from)? / 1e3)
-    }
+fn positive(time: Duration) -> Option<Duration> {
+    Some(time).filter(|time| !time.is_zero())
 }
 
-/// Milliseconds; 0 is `None`.
-pub(super) mod millis_or_never {
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.unwrap_or_default().as_secs_f64() * 1e3)
+/// Makes a default of a constant.
+pub(crate) const fn at_least_one(number: usize) -> NonZeroUsize {
+    match NonZeroUsize::new(number) {
+        Some(number) => number,
+        None => NonZeroUsize::MIN,
     }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let time = duration::<D>(f64::deserialize(from)? / 1e3)?;
-        Ok(Some(time).filter(|time| !time.is_zero()))
-    }
-}
-
-/// Seconds of a time that feeds the policies.
-pub(super) mod seconds_of_policy {
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(time: &Millis, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_f64(time.0 / 1e3)
-    }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Millis, D::Error> {
-        Ok(Millis(f64::deserialize(from)? * 1e3))
-    }
-}
-
-/// A count; 0 is `None`.
-pub(super) mod count_or_never {
-    use std::num::NonZeroU32;
-
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(
-        count: &Option<NonZeroU32>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.serialize_u32(count.map_or(0, NonZeroU32::get))
-    }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<NonZeroU32>, D::Error> {
-        Ok(NonZeroU32::new(u32::deserialize(from)?))
-    }
-}
-
-/// Bytes: a number of 64 bits, reduced to the largest `usize`.
-pub(super) mod bytes {
-    use super::*;
-
-    pub(in crate::sections) fn serialize<S: Serializer>(bytes: &usize, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u64(*bytes as u64)
-    }
-
-    pub(in crate::sections) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-        Ok(usize::try_from(u64::deserialize(from)?).unwrap_or(usize::MAX))
-    }
-}
-
-fn duration<'de, D: Deserializer<'de>>(seconds: f64) -> Result<Duration, D::Error> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| D::Error::custom("expected a length of time"))
 }

@@ -8,7 +8,7 @@ use http::Uri;
 type Refusal = (String, Option<&'static str>);
 
 /// Parses a base url and removes trailing slashes, so that a path can be appended.
-pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
+pub(crate) fn base_url(text: &str) -> Result<Uri, Refusal> {
     let trimmed = text.trim_end_matches('/');
     let refuse = |why: &str, hint| {
         Err((
@@ -49,7 +49,7 @@ pub(super) fn base_url(text: &str) -> Result<Uri, Refusal> {
 }
 
 /// Returns the address of a base url that has an IP address and no path.
-pub(super) fn address_of(url: &Uri) -> Option<SocketAddr> {
+pub(crate) fn address_of(url: &Uri) -> Option<SocketAddr> {
     let host = url.host()?;
     let host = host
         .strip_prefix('[')

@@ -28,7 +28,7 @@ struct Floor {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CalibrationError {
+pub(crate) enum CalibrationError {
     #[error("{} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("{} is not a calibration file: {source}", path.display())]
@@ -42,7 +42,7 @@ pub(super) enum CalibrationError {
     Unphysical { path: PathBuf },
 }
 
-pub(super) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
+pub(crate) fn read(path: &Path) -> Result<PrefillCost, CalibrationError> {
     let unreadable = |source| CalibrationError::Unreadable {
         path: path.to_owned(),
         source,

@@ -1,11 +1,16 @@
-//! Context of the checks of all sections: origins of keys, and conversions that can still fail.
+//! Context of the checks of all sections: origins of keys, conversions that can still fail, and separate files.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::time::Duration;
+use std::path::Path;
 
+use http::Uri;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::base_url::base_url;
 use crate::problem::{Origin, Problem, Problems};
+use crate::read::read_apart;
 
 pub(crate) struct Checker<'a> {
     pub(crate) origins: &'a BTreeMap<String, Origin>,
@@ -15,7 +20,7 @@ pub(crate) struct Checker<'a> {
 impl Checker<'_> {
     /// Reports a problem with a key. Its origin is that of the key, else of the nearest enclosing section, else of the
     /// file.
-    pub(super) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
+    pub(crate) fn report(&mut self, path: &str, what: String, hint: Option<String>) {
         let mut place = path;
         let origin = loop {
             if let Some(origin) = self.origins.get(place) {
@@ -35,11 +40,11 @@ impl Checker<'_> {
     }
 
     /// Returns whether this key was set, in the file or elsewhere.
-    pub(super) fn is_written(&self, path: &str) -> bool {
+    pub(crate) fn is_written(&self, path: &str) -> bool {
         self.origins.contains_key(path)
     }
 
-    pub(super) fn address(&mut self, path: &str, text: &str) -> SocketAddr {
+    pub(crate) fn address(&mut self, path: &str, text: &str) -> SocketAddr {
         text.parse().unwrap_or_else(|_| {
             let hint = match text.strip_prefix("localhost:") {
                 Some(port) => Some(format!("write 127.0.0.1:{port}")),
@@ -55,22 +60,32 @@ impl Checker<'_> {
         })
     }
 
-    pub(super) fn bytes(&mut self, path: &str, number: u64) -> NonZeroUsize {
-        let number = usize::try_from(number).ok().and_then(NonZeroUsize::new);
-        number.unwrap_or_else(|| {
-            self.report(
-                path,
-                "expected a positive number within this machine's range".to_owned(),
-                None,
-            );
-            NonZeroUsize::MIN
-        })
+    /// Parses a base url; `None` if it is invalid.
+    pub(crate) fn url(&mut self, path: &str, text: &str) -> Option<Uri> {
+        base_url(text)
+            .map_err(|(what, hint)| self.report(path, what, hint.map(str::to_owned)))
+            .ok()
     }
 
-    pub(super) fn seconds(&mut self, path: &str, seconds: f64) -> Duration {
-        Duration::try_from_secs_f64(seconds).unwrap_or_else(|_| {
-            self.report(path, "expected a length of time".to_owned(), None);
-            Duration::ZERO
-        })
+    /// Reads and checks a separate file, which the key `path` names. Reports its problems, at their places in it.
+    pub(crate) fn check_file<T: Default + DeserializeOwned + JsonSchema>(
+        &mut self,
+        path: &str,
+        file: &Path,
+        check: impl FnOnce(T, &mut Checker<'_>),
+    ) {
+        match read_apart::<T>(file) {
+            Ok(mut read) => {
+                let mut checker = Checker {
+                    origins: &read.origins,
+                    problems: &mut read.problems,
+                };
+                check(read.written, &mut checker);
+                for problem in &read.problems {
+                    self.problems.push(problem.clone());
+                }
+            }
+            Err(error) => self.report(path, error.to_string(), None),
+        }
     }
 }

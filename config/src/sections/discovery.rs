@@ -5,24 +5,23 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::as_written::AsPath;
 use super::checker::Checker;
 use super::worker::{self, Worker, WorkerSection};
-use crate::load::{LoadError, read_list};
+use crate::read::{LoadError, read_list};
 
 mod dns;
 mod kubernetes;
+mod names;
+mod scheme;
 mod template;
 
 pub use self::dns::Dns;
-use self::dns::{DnsSection, dns};
+use self::kubernetes::KubernetesSection;
 pub use self::kubernetes::{Api, Kubernetes, Port, Watched};
-use self::kubernetes::{KubernetesSection, kubernetes};
+pub use self::scheme::Scheme;
 pub use self::template::Template;
 use self::template::template;
-
-/// Length of the longest name of a Kubernetes object or DNS record.
-const LONGEST_NAME: usize = 253;
-const MOST_NAMES: usize = 64;
 
 /// Workers discovered while the router serves, beside those of `[[workers]]`. They join when a source lists them, get
 /// no new turns while it reports them as not ready, and are drained and removed when it no longer lists them.
@@ -40,7 +39,7 @@ pub(crate) struct DiscoverySection {
     /// Discovery in Kubernetes.
     pub kubernetes: KubernetesSection,
     /// Discovery by SRV records.
-    pub dns: DnsSection,
+    pub dns: Dns<String>,
     /// Discovery from a file.
     pub file: WatchedFile,
 }
@@ -51,7 +50,7 @@ impl Default for DiscoverySection {
             max_workers: 1_000,
             worker: WorkerSection::default(),
             kubernetes: KubernetesSection::default(),
-            dns: DnsSection::default(),
+            dns: Dns::default(),
             file: WatchedFile::default(),
         }
     }
@@ -64,18 +63,8 @@ impl Default for DiscoverySection {
 pub(crate) struct WatchedFile {
     /// Path of the file, which is checked twice a second; replacing a link, as in a mounted ConfigMap, counts as a
     /// change. An invalid file changes nothing. Empty: none.
-    pub path: String,
-}
-
-/// Scheme of the workers' urls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheme {
-    /// Plain text.
-    #[default]
-    Http,
-    /// TLS, with the settings of `[tls.workers]`.
-    Https,
+    #[serde(with = "AsPath")]
+    pub path: Option<PathBuf>,
 }
 
 /// Contents of a file of workers.
@@ -124,27 +113,14 @@ pub fn read_workers(path: &Path) -> Result<Vec<Worker>, LoadError> {
     }
 }
 
-pub(super) fn discovery(written: DiscoverySection, checker: &mut Checker<'_>) -> Discovery {
-    Discovery {
-        max_workers: written.max_workers as usize,
-        template: template(written.worker, checker),
-        kubernetes: kubernetes(written.kubernetes, checker),
-        dns: dns(written.dns, checker),
-        file: (!written.file.path.is_empty()).then(|| written.file.path.into()),
-    }
-}
-
-fn few(names: &[String], path: &str, checker: &mut Checker<'_>) {
-    if names.len() > MOST_NAMES {
-        let what = format!("{} names; expected at most {MOST_NAMES}", names.len());
-        checker.report(path, what, None);
-    }
-    let twice = (1..names.len()).find(|&at| names[..at].contains(&names[at]));
-    if let Some(at) = twice {
-        checker.report(
-            &format!("{path}[{at}]"),
-            format!("{:?} is listed twice", names[at]),
-            None,
-        );
+impl DiscoverySection {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Discovery {
+        Discovery {
+            max_workers: self.max_workers as usize,
+            template: template(self.worker, checker),
+            kubernetes: self.kubernetes.checked(checker),
+            dns: self.dns.checked(checker),
+            file: self.file.path,
+        }
     }
 }

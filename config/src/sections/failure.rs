@@ -6,7 +6,7 @@ use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::{millis_or_never, seconds_of_policy, seconds_or_never};
+use super::as_written::{AsMillisOrNever, AsPolicySeconds, AsSecondsOrNever};
 use super::checker::Checker;
 
 /// Handling of failing workers.
@@ -15,8 +15,8 @@ use super::checker::Checker;
 pub struct Failure {
     /// Seconds that a request may take from its head to the end of the response; then 504, or a stream ends with an
     /// error event. 0: no limit. A client may ask for less (`x-request-timeout-ms`, `grpc-timeout`).
-    #[serde(rename = "total_timeout_s", with = "seconds_or_never")]
-    #[schemars(with = "f64", range(min = 0, max = 604_800))]
+    #[serde(rename = "total_timeout_s", with = "AsSecondsOrNever")]
+    #[schemars(range(min = 0, max = 604_800))]
     pub total_timeout: Option<Duration>,
     /// Share of recent requests that may be retried on another worker.
     #[schemars(range(min = 0, max = 1))]
@@ -34,25 +34,25 @@ pub struct Failure {
     pub breaker_share: f64,
     /// Length of a breaker's first pause in seconds, after which one request tries the worker. Doubled each time that
     /// it fails.
-    #[serde(rename = "breaker_pause_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", range(min = 0.01, max = 3_600))]
+    #[serde(rename = "breaker_pause_s", with = "AsPolicySeconds")]
+    #[schemars(range(min = 0.01, max = 3_600))]
     pub breaker_pause: Millis,
     /// Longest pause of a breaker in seconds.
-    #[serde(rename = "breaker_longest_pause_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "breaker_longest_pause_s", with = "AsPolicySeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub breaker_longest_pause: Millis,
     /// Share of the otherwise eligible workers that breakers may withhold at a time, and never all; further open
     /// breakers are ignored.
     #[schemars(range(min = 0, max = 1))]
     pub max_ejected_share: f64,
     /// Seconds over which a recovered worker's share of requests grows. 0: no slow start.
-    #[serde(rename = "slow_start_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", range(min = 0, max = 3_600))]
+    #[serde(rename = "slow_start_s", with = "AsPolicySeconds")]
+    #[schemars(range(min = 0, max = 3_600))]
     pub slow_start: Millis,
     /// Milliseconds without a first byte after which a turn is also sent to a second worker; the first response is
     /// used, and the other request is cancelled. The work is done twice. 0: never.
-    #[serde(rename = "hedge_after_ms", with = "millis_or_never")]
-    #[schemars(with = "f64", range(min = 0, max = 3_600_000))]
+    #[serde(rename = "hedge_after_ms", with = "AsMillisOrNever")]
+    #[schemars(range(min = 0, max = 3_600_000))]
     pub hedge_after: Option<Duration>,
 }
 
@@ -74,7 +74,7 @@ impl Default for Failure {
 }
 
 impl Failure {
-    pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if self.breaker_longest_pause < self.breaker_pause {
             let what = format!(
                 "{} s is shorter than the first pause, {} s",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::as_written::{AsPath, AsText};
 use super::checker::Checker;
 use super::secret::{Secret, secret};
 use super::worker::check_name;
@@ -15,39 +16,49 @@ use crate::file;
 /// in caches. Workers are identified by name: every replica must use the same names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Fleet")]
-pub(crate) struct FleetSection {
+#[schemars(
+    rename = "Fleet",
+    bound = "Self: Default, Servers: Serialize + JsonSchema, Token: Serialize + JsonSchema"
+)]
+pub struct Fleet<Servers = Vec<String>, Token = Option<Secret>> {
     /// NATS server, as in `nats://10.0.0.5:4222`, or several of one cluster, separated by commas; `tls://` to use TLS.
     /// Empty: no other replicas. While no server responds, the router works on its own.
-    pub nats: String,
+    #[serde(rename = "nats")]
+    pub servers: Servers,
     /// File of NATS credentials (`.creds`: a user's JWT and its seed). Read again at each connection. Empty: none.
-    pub credentials_file: String,
+    #[serde(rename = "credentials_file", with = "AsPath")]
+    pub credentials: Option<PathBuf>,
     /// File with the token that the server requires. Empty: none.
-    pub token_file: String,
+    #[serde(rename = "token_file")]
+    pub token: Token,
     /// Root certificates (PEM) for the server, with `tls://`. Empty: the system's roots.
-    pub ca_file: String,
+    #[serde(rename = "ca_file", with = "AsPath")]
+    pub ca: Option<PathBuf>,
     /// Client certificate of the router (PEM). Empty: none.
-    pub cert_file: String,
+    #[serde(rename = "cert_file", with = "AsPath")]
+    pub cert: Option<PathBuf>,
     /// Private key of that certificate (PEM).
-    pub key_file: String,
+    #[serde(rename = "key_file", with = "AsPath")]
+    pub key: Option<PathBuf>,
     /// Name that the replicas of one fleet share, and no other fleet of the NATS server has: letters, digits, `-` and
     /// `_`. It is the prefix of their subjects and names their bucket.
     pub cluster: String,
     /// Name of this replica in logs and for the others. Empty: the host name.
-    pub replica: String,
+    #[serde(with = "AsText")]
+    pub replica: Option<String>,
 }
 
-impl Default for FleetSection {
+impl Default for Fleet<String, String> {
     fn default() -> Self {
         Self {
-            nats: String::new(),
-            credentials_file: String::new(),
-            token_file: String::new(),
-            ca_file: String::new(),
-            cert_file: String::new(),
-            key_file: String::new(),
+            servers: String::new(),
+            credentials: None,
+            token: String::new(),
+            ca: None,
+            cert: None,
+            key: None,
             cluster: "tailroute".to_owned(),
-            replica: String::new(),
+            replica: None,
         }
     }
 }
@@ -59,58 +70,105 @@ const MOST_SERVERS: usize = 16;
 const LONGEST_CLUSTER: usize = 32;
 const CREDENTIALS: [&str; 2] = ["-----BEGIN NATS USER JWT-----", "-----BEGIN USER NKEY SEED-----"];
 
-/// Other replicas in front of the same workers, and the NATS servers between them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fleet {
-    /// `nats://host:port` or `tls://host:port`, all of one scheme. Never empty.
-    pub servers: Vec<String>,
-    /// Whether TLS is used.
-    pub is_encrypted: bool,
-    /// Credentials file, if there is one.
-    pub credentials: Option<PathBuf>,
-    /// Token for the server, if there is one.
-    pub token: Option<Secret>,
-    /// Roots in place of the system's.
-    pub ca: Option<PathBuf>,
-    /// Client certificate, and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Name of the fleet: 1 to 32 letters, digits, `-` and `_`.
-    pub cluster: String,
-    /// Name of the replica, if configured: 1 to 64 visible ASCII characters.
-    pub replica: Option<String>,
+impl Fleet {
+    /// Returns whether the servers use TLS: all of them, or none.
+    pub fn is_encrypted(&self) -> bool {
+        uses_tls(&self.servers)
+    }
+
+    /// Returns the paths of the client certificate and its key, if the router has one.
+    pub fn identity(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
 }
 
-/// Checks the section; `None` if there are no other replicas.
-pub(super) fn fleet(written: FleetSection, checker: &mut Checker<'_>) -> Option<Fleet> {
-    let cluster_is_plain = (1..=LONGEST_CLUSTER).contains(&written.cluster.len())
-        && (written.cluster.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    if !cluster_is_plain {
-        let what = format!(
-            "expected 1 to {LONGEST_CLUSTER} letters, digits, `-` and `_`, found {:?}",
-            written.cluster
-        );
-        checker.report("fleet.cluster", what, None);
+impl Fleet<String, String> {
+    /// Checks the section; `None` if there are no other replicas.
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Option<Fleet> {
+        let cluster_is_plain = (1..=LONGEST_CLUSTER).contains(&self.cluster.len())
+            && (self.cluster.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if !cluster_is_plain {
+            let what = format!(
+                "expected 1 to {LONGEST_CLUSTER} letters, digits, `-` and `_`, found {:?}",
+                self.cluster
+            );
+            checker.report("fleet.cluster", what, None);
+        }
+        if let Some(replica) = &self.replica {
+            check_name(replica, "fleet.replica", checker);
+        }
+        let servers = servers(&self.servers, checker);
+        self.check_files(uses_tls(&servers), checker);
+        if servers.is_empty() {
+            return None;
+        }
+        let token = self
+            .token_file()
+            .and_then(|file| secret(file, "fleet.token_file", checker));
+        Some(Fleet {
+            servers,
+            credentials: self.credentials,
+            token,
+            ca: self.ca,
+            cert: self.cert,
+            key: self.key,
+            cluster: self.cluster,
+            replica: self.replica,
+        })
     }
-    if !written.replica.is_empty() {
-        check_name(&written.replica, "fleet.replica", checker);
+
+    fn token_file(&self) -> Option<&Path> {
+        (!self.token.is_empty()).then(|| Path::new(&self.token))
     }
-    let servers = servers(&written.nats, checker);
-    let is_encrypted = servers.iter().any(|server| server.starts_with("tls://"));
-    files(&written, is_encrypted, checker);
-    if servers.is_empty() {
-        return None;
+
+    /// Reports named files that cannot be used with the other settings.
+    fn check_files(&self, is_encrypted: bool, checker: &mut Checker<'_>) {
+        let named = [
+            ("fleet.credentials_file", self.credentials.as_deref()),
+            ("fleet.token_file", self.token_file()),
+            ("fleet.ca_file", self.ca.as_deref()),
+            ("fleet.cert_file", self.cert.as_deref()),
+            ("fleet.key_file", self.key.as_deref()),
+        ];
+        for (path, file) in named {
+            let Some(file) = file else { continue };
+            if self.servers.is_empty() {
+                let what = "is set, but `fleet.nats` has no servers".to_owned();
+                checker.report(path, what, Some("set fleet.nats, or leave this out".to_owned()));
+            } else if path != "fleet.token_file" && file::read(file, LONGEST_FILE_BYTES).is_err() {
+                checker.report(path, format!("{} cannot be read", file.display()), None);
+            }
+        }
+        for (path, file) in &named[2..] {
+            if file.is_some() && !is_encrypted && !self.servers.is_empty() {
+                let what = "is set with a server that does not use TLS".to_owned();
+                checker.report(path, what, Some("write tls:// in fleet.nats".to_owned()));
+            }
+        }
+        if self.cert.is_some() != self.key.is_some() {
+            let what = "a certificate and its key go together".to_owned();
+            checker.report("fleet.cert_file", what, Some("set both, or neither".to_owned()));
+        }
+        if self.credentials.is_some() && self.token_file().is_some() {
+            let what =
+                "is set together with fleet.credentials_file; a server uses only one of them".to_owned();
+            checker.report("fleet.token_file", what, Some("remove one of the two".to_owned()));
+        }
+        if let Some(path) = &self.credentials
+            && let Ok(text) = file::read_text(path, LONGEST_FILE_BYTES)
+            && !CREDENTIALS.iter().all(|part| text.contains(part))
+        {
+            let what = format!(
+                "{} holds no NATS credentials: expected a user's JWT and its seed, as `nsc generate creds` writes them",
+                path.display()
+            );
+            checker.report("fleet.credentials_file", what, None);
+        }
     }
-    let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    Some(Fleet {
-        servers,
-        is_encrypted,
-        credentials: path(&written.credentials_file),
-        token: secret(&written.token_file, "fleet.token_file", checker),
-        ca: path(&written.ca_file),
-        identity: path(&written.cert_file).zip(path(&written.key_file)),
-        cluster: written.cluster,
-        replica: Some(written.replica).filter(|name| !name.is_empty()),
-    })
+}
+
+fn uses_tls(servers: &[String]) -> bool {
+    servers.iter().any(|server| server.starts_with("tls://"))
 }
 
 fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
@@ -125,8 +183,11 @@ fn servers(text: &str, checker: &mut Checker<'_>) -> Vec<String> {
             }
         }
     }
-    let scheme = |server: &String| server.starts_with("tls://");
-    if servers.iter().any(scheme) && !servers.iter().all(scheme) {
+    let encrypted = servers
+        .iter()
+        .filter(|server| server.starts_with("tls://"))
+        .count();
+    if (1..servers.len()).contains(&encrypted) {
         let what = "some use TLS and some do not".to_owned();
         checker.report(
             "fleet.nats",
@@ -165,48 +226,6 @@ fn server(url: &str) -> Result<String, (&'static str, Option<&'static str>)> {
         None => return Err(("no usable port", None)),
     };
     Ok(format!("{scheme}://{}:{port}", authority.host()))
-}
-
-/// Reports named files that cannot be used with the other settings.
-fn files(written: &FleetSection, is_encrypted: bool, checker: &mut Checker<'_>) {
-    let named = [
-        ("fleet.credentials_file", &written.credentials_file),
-        ("fleet.token_file", &written.token_file),
-        ("fleet.ca_file", &written.ca_file),
-        ("fleet.cert_file", &written.cert_file),
-        ("fleet.key_file", &written.key_file),
-    ];
-    for (path, file) in named.into_iter().filter(|(_, file)| !file.is_empty()) {
-        if written.nats.is_empty() {
-            let what = "is set, but `fleet.nats` has no servers".to_owned();
-            checker.report(path, what, Some("set fleet.nats, or leave this out".to_owned()));
-        } else if path != "fleet.token_file" && file::read(Path::new(file), LONGEST_FILE_BYTES).is_err() {
-            checker.report(path, format!("{file} cannot be read"), None);
-        }
-    }
-    for (path, file) in &named[2..] {
-        if !file.is_empty() && !is_encrypted && !written.nats.is_empty() {
-            let what = "is set with a server that does not use TLS".to_owned();
-            checker.report(path, what, Some("write tls:// in fleet.nats".to_owned()));
-        }
-    }
-    if written.cert_file.is_empty() != written.key_file.is_empty() {
-        let what = "a certificate and its key go together".to_owned();
-        checker.report("fleet.cert_file", what, Some("set both, or neither".to_owned()));
-    }
-    if !written.credentials_file.is_empty() && !written.token_file.is_empty() {
-        let what = "is set together with fleet.credentials_file; a server uses only one of them".to_owned();
-        checker.report("fleet.token_file", what, Some("remove one of the two".to_owned()));
-    }
-    if let Ok(text) = file::read_text(Path::new(&written.credentials_file), LONGEST_FILE_BYTES)
-        && !CREDENTIALS.iter().all(|part| text.contains(part))
-    {
-        let what = format!(
-            "{} holds no NATS credentials: expected a user's JWT and its seed, as `nsc generate creds` writes them",
-            written.credentials_file
-        );
-        checker.report("fleet.credentials_file", what, None);
-    }
 }
 
 #[cfg(test)]

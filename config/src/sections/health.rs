@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::{millis, millis_or_never, seconds};
+use super::as_written::{AsMillis, AsMillisOrNever, AsSeconds};
 use super::checker::Checker;
 
 /// Health probes of the workers.
@@ -14,12 +14,12 @@ use super::checker::Checker;
 #[serde(default, deny_unknown_fields)]
 pub struct Health {
     /// Milliseconds between two probes of a worker.
-    #[serde(rename = "interval_ms", with = "millis")]
-    #[schemars(with = "f64", range(min = 10, max = 3_600_000))]
+    #[serde(rename = "interval_ms", with = "AsMillis")]
+    #[schemars(range(min = 10, max = 3_600_000))]
     pub interval: Duration,
     /// Milliseconds after which an unanswered probe has failed. At most the interval.
-    #[serde(rename = "timeout_ms", with = "millis")]
-    #[schemars(with = "f64", range(min = 1, max = 3_600_000))]
+    #[serde(rename = "timeout_ms", with = "AsMillis")]
+    #[schemars(range(min = 1, max = 3_600_000))]
     pub timeout: Duration,
     /// Number of consecutive failed probes after which a worker gets no more requests.
     #[schemars(with = "u32", range(min = 1))]
@@ -32,14 +32,14 @@ pub struct Health {
     /// Milliseconds between two readings of a worker's own queue (`/metrics`, SGLang's `/v1/loads`), which correct the
     /// predicted wait. While the router has had no request for 5 minutes, a worker without requests is read every 15
     /// intervals. 0: never.
-    #[serde(rename = "queue_interval_ms", with = "millis_or_never")]
-    #[schemars(with = "f64", range(min = 0, max = 3_600_000))]
+    #[serde(rename = "queue_interval_ms", with = "AsMillisOrNever")]
+    #[schemars(range(min = 0, max = 3_600_000))]
     pub queue_interval: Option<Duration>,
     /// Seconds between two queries of a worker's settings: hint dialect, cache policy, capacity. They are also queried
     /// when the worker has restarted. Its list of models is queried with each probe, and at once when a request
     /// contradicts it.
-    #[serde(rename = "facts_interval_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 1, max = 86_400))]
+    #[serde(rename = "facts_interval_s", with = "AsSeconds")]
+    #[schemars(range(min = 1, max = 86_400))]
     pub facts_interval: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Default for Health {
 }
 
 impl Health {
-    pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if self.timeout > self.interval {
             let what = format!(
                 "{} ms is longer than the {} ms between probes, which would overlap",

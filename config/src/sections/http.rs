@@ -6,17 +6,18 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::as_written::AsSeconds;
 use super::checker::Checker;
 
 /// Settings of HTTP between clients and workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Http")]
-pub(crate) struct HttpSection {
+#[schemars(rename = "Http", bound = "Self: Default, Proxy: Serialize + JsonSchema")]
+pub struct Http<Proxy = Network> {
     /// Client information that is forwarded to workers (`Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`).
     pub forwarded: Forwarded,
     /// Addresses (`10.0.0.7`) and networks (`10.0.0.0/8`) of the proxies whose forwarded information is trusted.
-    pub trusted_proxies: Vec<String>,
+    pub trusted_proxies: Vec<Proxy>,
     /// Additional paths to forward, with all paths below them. Any other unknown path outside `/v1/` is answered 404:
     /// engines have paths that empty caches and load weights.
     pub extra_paths: Vec<String>,
@@ -30,8 +31,9 @@ pub(crate) struct HttpSection {
     /// an engine, or have it connect to any host.
     pub transfer_fields: bool,
     /// Seconds that a WebSocket may be silent, in both directions, before it is closed.
+    #[serde(rename = "tunnel_idle_timeout_s", with = "AsSeconds")]
     #[schemars(range(min = 0.01, max = 86_400))]
-    pub tunnel_idle_timeout_s: f64,
+    pub tunnel_idle_timeout: Duration,
 }
 
 /// Client information that is forwarded to workers.
@@ -47,7 +49,7 @@ pub enum Forwarded {
     Off,
 }
 
-impl Default for HttpSection {
+impl Default for Http<String> {
     fn default() -> Self {
         Self {
             forwarded: Forwarded::Append,
@@ -55,26 +57,9 @@ impl Default for HttpSection {
             extra_paths: Vec::new(),
             cors_origins: vec![ANY_ORIGIN.to_owned()],
             transfer_fields: false,
-            tunnel_idle_timeout_s: 300.0,
+            tunnel_idle_timeout: Duration::from_secs(300),
         }
     }
-}
-
-/// Settings of HTTP between clients and workers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Http {
-    /// Client information that is forwarded to workers.
-    pub forwarded: Forwarded,
-    /// Proxies whose forwarded information is trusted.
-    pub trusted_proxies: Vec<Network>,
-    /// Additional paths that are forwarded; each begins with `/` and does not end with one.
-    pub extra_paths: Vec<String>,
-    /// Origins whose pages may use the API, as browsers write them, or only [`ANY_ORIGIN`].
-    pub cors_origins: Vec<String>,
-    /// Whether clients may set fields that control an engine's internals.
-    pub transfer_fields: bool,
-    /// Longest silence of a WebSocket.
-    pub tunnel_idle_timeout: Duration,
 }
 
 /// Value of `cors_origins` that allows the pages of all origins.
@@ -112,11 +97,27 @@ impl Network {
     }
 }
 
-pub(super) fn http(written: HttpSection, checker: &mut Checker<'_>) -> Http {
-    let mut trusted_proxies = Vec::with_capacity(written.trusted_proxies.len());
-    for (at, text) in written.trusted_proxies.iter().enumerate() {
+impl Http<String> {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Http {
+        let trusted_proxies = networks(&self.trusted_proxies, checker);
+        check_paths(&self.extra_paths, checker);
+        check_origins(&self.cors_origins, checker);
+        Http {
+            forwarded: self.forwarded,
+            trusted_proxies,
+            extra_paths: self.extra_paths,
+            cors_origins: self.cors_origins,
+            transfer_fields: self.transfer_fields,
+            tunnel_idle_timeout: self.tunnel_idle_timeout,
+        }
+    }
+}
+
+fn networks(written: &[String], checker: &mut Checker<'_>) -> Vec<Network> {
+    let mut networks = Vec::with_capacity(written.len());
+    for (at, text) in written.iter().enumerate() {
         match Network::parse(text) {
-            Some(network) => trusted_proxies.push(network),
+            Some(network) => networks.push(network),
             None => checker.report(
                 &format!("http.trusted_proxies[{at}]"),
                 format!("expected an address or a network such as 10.0.0.0/8, found {text:?}"),
@@ -124,7 +125,11 @@ pub(super) fn http(written: HttpSection, checker: &mut Checker<'_>) -> Http {
             ),
         }
     }
-    for (at, path) in written.extra_paths.iter().enumerate() {
+    networks
+}
+
+fn check_paths(paths: &[String], checker: &mut Checker<'_>) {
+    for (at, path) in paths.iter().enumerate() {
         let plain = path
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && !b"%?#\\".contains(&byte));
@@ -135,15 +140,6 @@ pub(super) fn http(written: HttpSection, checker: &mut Checker<'_>) -> Http {
                 None,
             );
         }
-    }
-    check_origins(&written.cors_origins, checker);
-    Http {
-        forwarded: written.forwarded,
-        trusted_proxies,
-        extra_paths: written.extra_paths,
-        cors_origins: written.cors_origins,
-        transfer_fields: written.transfer_fields,
-        tunnel_idle_timeout: checker.seconds("http.tunnel_idle_timeout_s", written.tunnel_idle_timeout_s),
     }
 }
 

@@ -103,7 +103,7 @@ pub struct KeyDigest(pub [u8; 32]);
 
 impl KeyDigest {
     /// Parses 64 hexadecimal digits.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut digest = [0; 32];
         if text.len() != 64 || !text.is_ascii() {
             return None;
@@ -121,24 +121,13 @@ impl fmt::Debug for KeyDigest {
     }
 }
 
-pub(super) fn keys(written: Vec<KeySection>, file: &str, checker: &mut Checker<'_>) -> Vec<Key> {
+pub(crate) fn keys(written: Vec<KeySection>, file: Option<&Path>, checker: &mut Checker<'_>) -> Vec<Key> {
     let mut keys = Vec::with_capacity(written.len());
     check_all(written, &mut keys, checker);
-    if file.is_empty() {
-        return keys;
-    }
-    match crate::load::read_apart::<KeysFile>(Path::new(file)) {
-        Ok(mut read) => {
-            let mut checker_of_file = Checker {
-                origins: &read.origins,
-                problems: &mut read.problems,
-            };
-            check_all(read.written.keys, &mut keys, &mut checker_of_file);
-            for problem in &read.problems {
-                checker.problems.push(problem.clone());
-            }
-        }
-        Err(error) => checker.report("admission.keys_file", error.to_string(), None),
+    if let Some(file) = file {
+        checker.check_file("admission.keys_file", file, |written: KeysFile, checker| {
+            check_all(written.keys, &mut keys, checker);
+        });
     }
     keys
 }

@@ -6,7 +6,7 @@ use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::{count_or_never, seconds_of_policy};
+use super::as_written::{AsCountOrNever, AsPolicySeconds};
 
 /// Learning of costs and habits from responses while the router serves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,8 +16,8 @@ pub struct Learning {
     pub costs: bool,
     /// Time in seconds without a response over which the error of a worker's estimate grows until the worker may have
     /// become twice as fast, so that a slow worker is tried again. The estimate itself stays.
-    #[serde(rename = "fade_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", range(min = 1, max = 604_800))]
+    #[serde(rename = "fade_s", with = "AsPolicySeconds")]
+    #[schemars(range(min = 1, max = 604_800))]
     pub fade: Millis,
     /// Whether next prompts, responses and returns of conversations are predicted by traffic class. Off:
     /// `objective.next_prompt_tokens` is used.
@@ -41,8 +41,8 @@ pub struct Hints {
     /// Whether any hint is sent at all.
     pub enabled: bool,
     /// Seconds after which a worker discards a hint.
-    #[serde(rename = "ttl_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", extend("exclusiveMinimum" = 0), range(max = 604_800))]
+    #[serde(rename = "ttl_s", with = "AsPolicySeconds")]
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 604_800))]
     pub ttl: Millis,
     /// Whether a request carries the hint about its own conversation.
     pub in_request: bool,
@@ -50,8 +50,8 @@ pub struct Hints {
     pub out_of_band: bool,
     /// Number of conversations with a common prefix from which that prefix is protected on the workers that hold it. 0:
     /// never.
-    #[serde(with = "count_or_never")]
-    #[schemars(with = "u32", range(max = 1_000_000))]
+    #[serde(with = "AsCountOrNever")]
+    #[schemars(range(max = 1_000_000))]
     pub protect_from: Option<NonZeroU32>,
 }
 

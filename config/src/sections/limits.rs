@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::seconds;
+use super::as_written::{AsSeconds, at_least_one};
 use super::checker::Checker;
 
 /// Limits on sizes, times and numbers.
@@ -29,32 +29,32 @@ pub struct Limits {
     pub max_kv_message_bytes: NonZeroUsize,
     /// Seconds that a client may take to send a request's head, from its first byte; a slower one is answered 408. Also
     /// bounds a TLS handshake.
-    #[serde(rename = "header_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "header_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub header_timeout: Duration,
     /// Seconds that a client connection may be open without a request before it is closed. Longer than clients keep
     /// idle connections, so that they do not send a request into the close: aiohttp 15 s, Node.js and httpx 5 s.
-    #[serde(rename = "client_idle_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "client_idle_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub client_idle_timeout: Duration,
     /// Seconds that a client may take to send a request's body; a slower one is answered 408.
-    #[serde(rename = "body_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "body_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub body_timeout: Duration,
     /// Time limit in seconds for connecting to a worker.
-    #[serde(rename = "connect_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "connect_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub connect_timeout: Duration,
     /// Seconds from sending a request to a worker until the first token of its response, or the first byte of a
     /// response without tokens; then 504, or a stream whose head was forwarded ends with an error event. Comments and
     /// pings in a stream do not extend it.
-    #[serde(rename = "first_byte_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "first_byte_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub first_byte_timeout: Duration,
     /// Seconds that a response may be silent after its first token, or that its client may take no available data,
     /// before it is cut.
-    #[serde(rename = "idle_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0.01, max = 86_400))]
+    #[serde(rename = "idle_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0.01, max = 86_400))]
     pub idle_timeout: Duration,
     /// Largest number of client connections. A further one replaces an idle one, and is accepted later while none is
     /// idle. Lowered at the start if the limit on open files requires it.
@@ -66,12 +66,12 @@ pub struct Limits {
     pub max_in_flight: NonZeroUsize,
     /// Seconds for which a router that is shutting down still accepts connections, so that load balancers learn that it
     /// is not ready before its port closes. 0: the port closes at once. At most `drain_timeout_s`.
-    #[serde(rename = "drain_delay_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0, max = 3_600))]
+    #[serde(rename = "drain_delay_s", with = "AsSeconds")]
+    #[schemars(range(min = 0, max = 3_600))]
     pub drain_delay: Duration,
     /// Seconds for requests in flight to end when the router shuts down, not counting `drain_delay_s`.
-    #[serde(rename = "drain_timeout_s", with = "seconds")]
-    #[schemars(with = "f64", range(min = 0, max = 86_400))]
+    #[serde(rename = "drain_timeout_s", with = "AsSeconds")]
+    #[schemars(range(min = 0, max = 86_400))]
     pub drain_timeout: Duration,
     /// Number of other workers to try when one fails before it can have started on the request.
     #[schemars(range(max = 16))]
@@ -100,15 +100,8 @@ impl Default for Limits {
     }
 }
 
-const fn at_least_one(number: usize) -> NonZeroUsize {
-    match NonZeroUsize::new(number) {
-        Some(number) => number,
-        None => NonZeroUsize::MIN,
-    }
-}
-
 impl Limits {
-    pub(super) fn checked(mut self, checker: &mut Checker<'_>) -> Self {
+    pub(crate) fn checked(mut self, checker: &mut Checker<'_>) -> Self {
         // An idle connection is kept for the delay, and connections still open at the timeout are cut.
         if self.drain_delay > self.drain_timeout {
             let what = format!(

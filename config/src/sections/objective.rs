@@ -54,7 +54,7 @@ pub struct Class {
 }
 
 impl Objective {
-    pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Self {
         for (at, class) in self.classes.iter().enumerate() {
             let key = |key: &str| format!("objective.classes[{at}].{key}");
             let before = &self.classes[..at];

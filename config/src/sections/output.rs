@@ -6,45 +6,34 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::bytes;
+use super::as_written::{AsBytes, at_least_one};
 use super::checker::Checker;
 
 /// A capture: one line per completed turn, with times, lengths and shared prefixes. No text, and no hash of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Capture")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct CaptureSection {
+pub struct Capture {
     /// File to which turns are written; the previous one becomes `PATH.1`. Empty: nothing is captured.
-    pub path: String,
+    pub path: PathBuf,
     /// Length in bytes at which the file is full and a new one begins. A capture takes at most two such files.
-    #[schemars(range(min = 65_536))]
-    pub max_bytes: u64,
+    #[schemars(with = "u64", range(min = 65_536))]
+    pub max_bytes: NonZeroUsize,
 }
 
-impl Default for CaptureSection {
+impl Default for Capture {
     fn default() -> Self {
         Self {
-            path: String::new(),
-            max_bytes: 256 << 20,
+            path: PathBuf::new(),
+            max_bytes: at_least_one(256 << 20),
         }
     }
 }
 
-/// Settings of a capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capture {
-    /// Path of the file; the previous one becomes `PATH.1`.
-    pub path: PathBuf,
-    /// Length in bytes at which the file is full.
-    pub max_bytes: NonZeroUsize,
-}
-
-pub(super) fn capture(written: CaptureSection, checker: &mut Checker<'_>) -> Option<Capture> {
-    let max_bytes = checker.bytes("capture.max_bytes", written.max_bytes);
-    (!written.path.is_empty()).then(|| Capture {
-        path: written.path.into(),
-        max_bytes,
-    })
+impl Capture {
+    /// Returns the section; `None` if nothing is captured.
+    pub(crate) fn checked(self) -> Option<Self> {
+        (!self.path.as_os_str().is_empty()).then_some(self)
+    }
 }
 
 /// Record of recent decisions, and who may request the terms of one.
@@ -53,8 +42,8 @@ pub(super) fn capture(written: CaptureSection, checker: &mut Checker<'_>) -> Opt
 pub struct Explain {
     /// Memory in bytes for recent decisions, about 1 KiB each, allocated at the start: `GET /admin/v1/decisions`. The
     /// oldest are replaced. 0: none are kept.
-    #[serde(with = "bytes")]
-    #[schemars(with = "u64", range(max = 17_179_869_184_u64))]
+    #[serde(with = "AsBytes")]
+    #[schemars(range(max = 17_179_869_184_u64))]
     pub max_bytes: usize,
     /// Whether `x-tailroute-explain: 1` adds the terms of the decision to every caller's response, including workers'
     /// names and load. Keys with `explain` have this in any case.
@@ -101,7 +90,7 @@ pub enum LogFormat {
 }
 
 impl Log {
-    pub(super) fn checked(self, checker: &mut Checker<'_>) -> Self {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Self {
         if let Some((what, hint)) = level_problem(&self.level) {
             checker.report("log.level", what, hint);
         }

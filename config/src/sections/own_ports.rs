@@ -9,7 +9,7 @@ use super::checker::Checker;
 
 /// Reports each worker whose url is the address of one of these ports. A url that leads to the router in another way is
 /// found by the first probe.
-pub(super) fn check(urls: &[String], ports: &[(&str, Option<SocketAddr>)], checker: &mut Checker<'_>) {
+pub(crate) fn check(urls: &[String], ports: &[(&str, Option<SocketAddr>)], checker: &mut Checker<'_>) {
     for (at, written) in urls.iter().enumerate() {
         let Ok(url) = base_url(written) else { continue };
         let own = ports

@@ -5,7 +5,7 @@ use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::as_written::seconds_of_policy;
+use super::as_written::AsPolicySeconds;
 use super::checker::Checker;
 use super::objective::Class;
 use crate::validate::nearest;
@@ -25,8 +25,8 @@ pub struct Routing {
     #[schemars(range(min = 1, max = 1e6))]
     pub kappa_max: f64,
     /// Window, in seconds, over which a worker's utilisation ρ is measured.
-    #[serde(rename = "utilisation_window_s", with = "seconds_of_policy")]
-    #[schemars(with = "f64", range(min = 0.1, max = 86_400))]
+    #[serde(rename = "utilisation_window_s", with = "AsPolicySeconds")]
+    #[schemars(range(min = 0.1, max = 86_400))]
     pub utilisation_window: Millis,
     /// Treatment of a request for a model that no worker lists, once the lists were read again: `refuse` answers 404,
     /// `pass` sends it to any worker, for engines that accept names which they do not list.
@@ -114,7 +114,7 @@ impl Routing {
 }
 
 /// Reports overrides that cannot apply to any turn.
-pub(super) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mut Checker<'_>) {
+pub(crate) fn check_overrides(routing: &Routing, classes: &[Class], checker: &mut Checker<'_>) {
     for wrong in misnamed(&routing.classes, &routing.named, classes) {
         let (path, what, hint) = wrong;
         checker.report(&format!("routing.{path}"), what, hint);

@@ -24,19 +24,17 @@ impl std::fmt::Debug for Secret {
 }
 
 /// Reads the secret in a file: one line of visible ASCII. Problems do not quote the contents, since they may be secret.
-pub(super) fn secret(file: &str, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
-    if file.is_empty() {
-        return None;
-    }
-    match crate::file::read_text(Path::new(file), LONGEST_KEY_FILE) {
-        Err(error) => checker.report(path, format!("{file} cannot be read: {error}"), None),
+pub(crate) fn secret(file: &Path, path: &str, checker: &mut Checker<'_>) -> Option<Secret> {
+    let name = file.display();
+    match crate::file::read_text(file, LONGEST_KEY_FILE) {
+        Err(error) => checker.report(path, format!("{name} cannot be read: {error}"), None),
         Ok(text) => {
             let key = text.trim();
             if !key.is_empty() && key.len() <= LONGEST_KEY && key.bytes().all(|byte| byte.is_ascii_graphic())
             {
                 return Some(Secret(key.into()));
             }
-            let what = format!("{file} holds no key: expected one line of visible ASCII without spaces");
+            let what = format!("{name} holds no key: expected one line of visible ASCII without spaces");
             checker.report(path, what, None);
         }
     }

@@ -85,24 +85,26 @@ impl Tls {
     }
 }
 
-pub(super) fn tls(written: TlsSection, checker: &mut Checker<'_>) -> Tls {
-    let identity = identity("tls", written.cert_file, written.key_file, checker);
-    let client_ca = path(written.client_ca_file);
-    if identity.is_none() && client_ca.is_some() {
-        let what = "asks for clients' certificates, but the port is not encrypted".to_owned();
-        checker.report(
-            "tls.client_ca_file",
-            what,
-            Some("set tls.cert_file and tls.key_file".to_owned()),
-        );
-    }
-    let workers = written.workers;
-    Tls {
-        server: identity.map(|identity| ServerTls { identity, client_ca }),
-        workers: WorkersTls {
-            ca: path(workers.ca_file),
-            identity: self::identity("tls.workers", workers.cert_file, workers.key_file, checker),
-        },
+impl TlsSection {
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Tls {
+        let own = identity("tls", self.cert_file, self.key_file, checker);
+        let client_ca = path(self.client_ca_file);
+        if own.is_none() && client_ca.is_some() {
+            let what = "asks for clients' certificates, but the port is not encrypted".to_owned();
+            checker.report(
+                "tls.client_ca_file",
+                what,
+                Some("set tls.cert_file and tls.key_file".to_owned()),
+            );
+        }
+        let workers = self.workers;
+        Tls {
+            server: own.map(|identity| ServerTls { identity, client_ca }),
+            workers: WorkersTls {
+                ca: path(workers.ca_file),
+                identity: identity("tls.workers", workers.cert_file, workers.key_file, checker),
+            },
+        }
     }
 }
 

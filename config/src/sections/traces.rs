@@ -1,3 +1,5 @@
+//! Traces of requests: `[traces]`.
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,24 +8,29 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::base_url::base_url;
+use super::as_written::{AsPath, AsSeconds};
 use super::checker::Checker;
 
 /// Traces of requests, with a span for each stage, sent by OTLP. The router decides whether to keep a trace when its
 /// request has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Traces")]
-pub(crate) struct TracesSection {
+#[schemars(rename = "Traces", bound = "Self: Default, Endpoint: Serialize + JsonSchema")]
+pub struct Traces<Endpoint = Uri> {
     /// Base url of an OTLP collector, as in `http://127.0.0.1:4317`. Empty: no traces.
-    pub endpoint: String,
+    pub endpoint: Endpoint,
     /// OTLP protocol of the collector.
     pub protocol: OtlpProtocol,
     /// Root certificates (PEM) for an `https` collector. Empty: the system's roots.
-    pub ca_file: String,
+    #[serde(rename = "ca_file", with = "AsPath")]
+    pub ca: Option<PathBuf>,
     /// File with headers for the collector, one per line, as in `authorization: Bearer …`. Read again when it changes.
     /// Empty: none.
-    pub headers_file: String,
+    #[serde(with = "AsPath")]
+    pub headers_file: Option<PathBuf>,
+    /// Headers in that file, with values marked as sensitive.
+    #[serde(skip)]
+    pub headers: HeaderMap,
     /// Value of `service.name` in the traces.
     pub service_name: String,
     /// Whether to keep a trace that its client marked by the sampled flag of `traceparent`.
@@ -35,26 +42,28 @@ pub(crate) struct TracesSection {
     #[schemars(range(min = 0.0, max = 1.0))]
     pub share: f64,
     /// Largest number of traces queued for sending; further ones are dropped, and counted.
-    #[schemars(range(min = 1, max = 100_000))]
-    pub queue: u32,
+    #[schemars(with = "u32", range(min = 1, max = 100_000))]
+    pub queue: usize,
     /// Time limit in seconds for the collector to accept a batch.
+    #[serde(rename = "timeout_s", with = "AsSeconds")]
     #[schemars(range(min = 0.1, max = 300))]
-    pub timeout_s: f64,
+    pub timeout: Duration,
 }
 
-impl Default for TracesSection {
+impl Default for Traces<String> {
     fn default() -> Self {
         Self {
             endpoint: String::new(),
             protocol: OtlpProtocol::default(),
-            ca_file: String::new(),
-            headers_file: String::new(),
+            ca: None,
+            headers_file: None,
+            headers: HeaderMap::new(),
             service_name: "tailroute".to_owned(),
             keep_sampled: true,
             slowest_share: 0.01,
             share: 0.01,
             queue: 1_000,
-            timeout_s: 10.0,
+            timeout: Duration::from_secs(10),
         }
     }
 }
@@ -84,87 +93,59 @@ const OURS: [&str; 8] = [
     "user-agent",
 ];
 
-/// Settings of traces.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Traces {
-    /// Base url of the collector.
-    pub endpoint: Uri,
-    /// OTLP protocol of the collector.
-    pub protocol: OtlpProtocol,
-    /// File with roots in place of the system's, if there is one.
-    pub ca: Option<PathBuf>,
-    /// Headers for the collector, with values marked as sensitive.
-    pub headers: HeaderMap,
-    /// File of these headers, if there is one.
-    pub headers_file: Option<PathBuf>,
-    /// Value of `service.name` in the traces.
-    pub service_name: String,
-    /// Whether a client's sampled flag keeps a trace.
-    pub keep_sampled: bool,
-    /// Share of the slowest turns that is kept.
-    pub slowest_share: f64,
-    /// Share of all other turns that is kept.
-    pub share: f64,
-    /// Largest number of queued traces.
-    pub queue: usize,
-    /// Time limit for the collector to accept a batch.
-    pub timeout: Duration,
-}
-
-/// Checks the section; `None` if traces are disabled.
-pub(super) fn traces(written: TracesSection, checker: &mut Checker<'_>) -> Option<Traces> {
-    let timeout = checker.seconds("traces.timeout_s", written.timeout_s);
-    if written.service_name.trim().is_empty() {
-        let hint = Some("leave it out for \"tailroute\"".to_owned());
-        checker.report("traces.service_name", "empty; expected a name".to_owned(), hint);
+impl Traces<String> {
+    /// Checks the section; `None` if traces are disabled.
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Option<Traces> {
+        if self.service_name.trim().is_empty() {
+            let hint = Some("leave it out for \"tailroute\"".to_owned());
+            checker.report("traces.service_name", "empty; expected a name".to_owned(), hint);
+        }
+        if self.endpoint.is_empty() {
+            return None;
+        }
+        let endpoint = checker.url("traces.endpoint", &self.endpoint)?;
+        if self.protocol == OtlpProtocol::Grpc && !matches!(endpoint.path(), "" | "/") {
+            let what = "has a path, which OTLP over gRPC does not use".to_owned();
+            let hint = Some("leave the path out, or set traces.protocol = \"http\"".to_owned());
+            checker.report("traces.endpoint", what, hint);
+        }
+        if self.ca.is_some() && endpoint.scheme_str() != Some("https") {
+            let what =
+                "is set with an endpoint that is not `https`, so no certificate is verified".to_owned();
+            checker.report("traces.ca_file", what, Some("remove one of the two".to_owned()));
+        }
+        let headers_file = self.headers_file.as_deref();
+        Some(Traces {
+            endpoint,
+            protocol: self.protocol,
+            ca: self.ca,
+            headers: headers_file
+                .map(|file| headers(file, checker))
+                .unwrap_or_default(),
+            headers_file: self.headers_file,
+            service_name: self.service_name,
+            keep_sampled: self.keep_sampled,
+            slowest_share: self.slowest_share,
+            share: self.share,
+            queue: self.queue,
+            timeout: self.timeout,
+        })
     }
-    if written.endpoint.is_empty() {
-        return None;
-    }
-    let endpoint = base_url(&written.endpoint);
-    let endpoint = endpoint
-        .map_err(|(what, hint)| checker.report("traces.endpoint", what, hint.map(str::to_owned)))
-        .ok()?;
-    if written.protocol == OtlpProtocol::Grpc && !matches!(endpoint.path(), "" | "/") {
-        let what = "has a path, which OTLP over gRPC does not use".to_owned();
-        let hint = Some("leave the path out, or set traces.protocol = \"http\"".to_owned());
-        checker.report("traces.endpoint", what, hint);
-    }
-    let path = |text: String| (!text.is_empty()).then(|| PathBuf::from(text));
-    if !written.ca_file.is_empty() && endpoint.scheme_str() != Some("https") {
-        let what = "is set with an endpoint that is not `https`, so no certificate is verified".to_owned();
-        checker.report("traces.ca_file", what, Some("remove one of the two".to_owned()));
-    }
-    Some(Traces {
-        endpoint,
-        headers: headers(&written.headers_file, checker),
-        headers_file: path(written.headers_file),
-        ca: path(written.ca_file),
-        protocol: written.protocol,
-        service_name: written.service_name,
-        keep_sampled: written.keep_sampled,
-        slowest_share: written.slowest_share,
-        share: written.share,
-        queue: written.queue as usize,
-        timeout,
-    })
 }
 
 /// Reads the headers in a file, one per line. Problems name the line and do not quote it, since it may be secret.
-fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
+fn headers(file: &Path, checker: &mut Checker<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    if file.is_empty() {
-        return headers;
-    }
-    let text = match crate::file::read_text(Path::new(file), MOST_HEADER_BYTES) {
+    let name = file.display();
+    let text = match crate::file::read_text(file, MOST_HEADER_BYTES) {
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-            let what = format!("{file} is not a file of headers: it has more than {MOST_HEADER_BYTES} bytes");
+            let what = format!("{name} is not a file of headers: it has more than {MOST_HEADER_BYTES} bytes");
             checker.report("traces.headers_file", what, None);
             return headers;
         }
         Ok(text) => text,
         Err(error) => {
-            let what = format!("{file} cannot be read: {error}");
+            let what = format!("{name} cannot be read: {error}");
             checker.report("traces.headers_file", what, None);
             return headers;
         }
@@ -172,16 +153,16 @@ fn headers(file: &str, checker: &mut Checker<'_>) -> HeaderMap {
     let lines = (1..).zip(text.lines().map(str::trim));
     for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
         match header(line) {
-            Ok((name, value)) => drop(headers.append(name, value)),
+            Ok((header, value)) => drop(headers.append(header, value)),
             Err(what) => {
-                let what = format!("{file}, line {number}: {what}");
+                let what = format!("{name}, line {number}: {what}");
                 checker.report("traces.headers_file", what, None);
             }
         }
     }
     if headers.len() > MOST_HEADERS {
         let what = format!(
-            "{file} has {} headers; expected at most {MOST_HEADERS}",
+            "{name} has {} headers; expected at most {MOST_HEADERS}",
             headers.len()
         );
         checker.report("traces.headers_file", what, None);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 
 use http::Uri;
 use policy::cost::PrefillCost;
@@ -10,7 +10,8 @@ use policy::units::Tokens;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::base_url::{address_of, base_url};
+use super::as_written::AsPath;
+use super::base_url::address_of;
 use super::calibration;
 use super::checker::Checker;
 use super::engine::{CachePolicy, Dialect, Priority};
@@ -29,7 +30,8 @@ pub(crate) struct WorkerSection {
     pub url: String,
     /// File with the API key that the worker requires (vLLM's and SGLang's `--api-key`), which the router sends in
     /// place of its clients'. Empty: none.
-    pub api_key_file: String,
+    #[serde(with = "AsPath")]
+    pub api_key_file: Option<PathBuf>,
     /// α: milliseconds per uncached prompt token. `gpu-bench worker URL` measures it.
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 1e6))]
     pub alpha_ms_per_token: f64,
@@ -44,7 +46,8 @@ pub(crate) struct WorkerSection {
     pub floor_ms: f64,
     /// File written by `gpu-bench worker URL`, with the measured α, β, γ and floor, in place of `alpha_ms_per_token`,
     /// `beta_ms`, `gamma_ms_per_token2` and `floor_ms`. Relative to the router's working directory. Empty: none.
-    pub calibration: String,
+    #[serde(with = "AsPath")]
+    pub calibration: Option<PathBuf>,
     /// Tokens that fit into the worker's prefix cache: its number of blocks times its block size. Without this key, the
     /// router queries the worker (`GET /v1/tailroute`, `GET /server_info`, `GET /metrics`); for a worker that does not
     /// report its size, it starts with the default and learns the size from responses. A configured value is not
@@ -79,12 +82,12 @@ impl Default for WorkerSection {
         Self {
             name: None,
             url: String::new(),
-            api_key_file: String::new(),
+            api_key_file: None,
             alpha_ms_per_token: 0.1,
             beta_ms: 20.0,
             gamma_ms_per_token2: 0.0,
             floor_ms: 0.0,
-            calibration: String::new(),
+            calibration: None,
             capacity_tokens: 500_000,
             block_size_tokens: 16,
             ranks: 1,
@@ -159,7 +162,7 @@ pub enum KvEvents {
     },
 }
 
-pub(super) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) -> Vec<Worker> {
+pub(crate) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) -> Vec<Worker> {
     let mut urls = BTreeMap::new();
     let mut names = BTreeMap::new();
     let mut workers = Vec::with_capacity(written.len());
@@ -182,7 +185,7 @@ pub(super) fn check_all(written: Vec<WorkerSection>, checker: &mut Checker<'_>) 
 }
 
 /// Checks a single worker, with problems at `workers[0]`. The worker is not divided into ranks.
-pub(crate) fn worker(written: WorkerSection, checker: &mut Checker<'_>) -> Option<Worker> {
+pub(crate) fn check_one(written: WorkerSection, checker: &mut Checker<'_>) -> Option<Worker> {
     check(written, 0, checker)
 }
 
@@ -214,13 +217,7 @@ fn later_port(endpoint: &str, rank: u32) -> String {
 
 fn check(written: WorkerSection, at: usize, checker: &mut Checker<'_>) -> Option<Worker> {
     let path = |key: &str| format!("workers[{at}].{key}");
-    let url = match base_url(&written.url) {
-        Ok(url) => Some(url),
-        Err((what, hint)) => {
-            checker.report(&path("url"), what, hint.map(str::to_owned));
-            None
-        }
-    };
+    let url = checker.url(&path("url"), &written.url);
     let name = match (written.name.clone(), &url) {
         (Some(name), _) => {
             check_name(&name, &path("name"), checker);
@@ -236,7 +233,8 @@ fn check(written: WorkerSection, at: usize, checker: &mut Checker<'_>) -> Option
         );
         checker.report(&path("capacity_tokens"), what, None);
     }
-    let api_key = secret(&written.api_key_file, &path("api_key_file"), checker);
+    let api_key_file = written.api_key_file.as_deref();
+    let api_key = api_key_file.and_then(|file| secret(file, &path("api_key_file"), checker));
     let (cost, cost_is_known) = cost(&written, &path, checker);
     let kv_events = kv_events(written.kv_events, Some(written.kv_events_replay), &path, checker);
     Some(Worker {
@@ -271,9 +269,9 @@ fn cost(
         gamma_ms_per_token2: written.gamma_ms_per_token2,
         floor_ms: written.floor_ms,
     };
-    if written.calibration.is_empty() {
+    let Some(calibration) = &written.calibration else {
         return (cost, in_words);
-    }
+    };
     if in_words {
         let what =
             "is set together with alpha_ms_per_token, beta_ms, gamma_ms_per_token2 or floor_ms, which it replaces"
@@ -284,7 +282,7 @@ fn cost(
             Some("remove one of the two".to_owned()),
         );
     }
-    match calibration::read(Path::new(&written.calibration)) {
+    match calibration::read(calibration) {
         Ok(measured) => (measured, true),
         Err(error) => {
             checker.report(&path("calibration"), error.to_string(), None);
@@ -294,7 +292,7 @@ fn cost(
 }
 
 /// Checks that a name fits a header and a metric's label.
-pub(super) fn check_name(name: &str, key: &str, checker: &mut Checker<'_>) {
+pub(crate) fn check_name(name: &str, key: &str, checker: &mut Checker<'_>) {
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = format!("expected 1 to {LONGEST_NAME} visible ASCII characters without spaces");
         checker.report(key, what, None);

@@ -6,8 +6,9 @@ use policy::units::{Millis, Tokens};
 use serde_json::Value as Json;
 
 use super::*;
+use crate::configuration::File;
 use crate::schema::Schema;
-use crate::sections::{File, WorkerSection};
+use crate::sections::worker::WorkerSection;
 use crate::tree::join;
 
 /// Sections whose keys are names chosen by the operator: `NAME` in paths.

@@ -254,8 +254,7 @@ pub fn towards_kubernetes(
 /// the machine's roots. Fails if a file cannot be used or the machine has no roots.
 pub fn towards_nats(fleet: &config::Fleet) -> Result<ClientConfig, TlsError> {
     let roots = trusted(fleet.ca.as_deref(), true, TlsError::NoRootsForNats)?;
-    let identity = fleet.identity.as_ref();
-    client(roots, identity.map(|(cert, secret)| (&**cert, &**secret)))
+    client(roots, fleet.identity())
 }
 
 /// Returns the roots in `ca`, or else the machine's if they are needed. Fails with `none` if the machine has none.

@@ -217,7 +217,7 @@ async fn connect(bus: &Bus) -> Result<(Client, mpsc::Receiver<Event>), LinkError
     if let Some(token) = &settings.token {
         options = options.token(token.expose().to_owned());
     }
-    if settings.is_encrypted {
+    if settings.is_encrypted() {
         options = options
             .require_tls(true)
             .tls_client_config(tls_client(settings.clone()).await?);

@@ -6,17 +6,18 @@ use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::base_url::base_url;
-use super::super::checker::Checker;
-use super::{LONGEST_NAME, Scheme, few};
+use super::names::{LONGEST_NAME, check_list};
+use super::scheme::Scheme;
+use crate::sections::as_written::{AsPath, AsText};
+use crate::sections::checker::Checker;
 
 const LONGEST_SELECTOR: usize = 1_024;
 
 /// Workers of a Kubernetes API server: the endpoints of Services, or pods. They are watched, so that changes apply at
 /// once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(rename = "Kubernetes")]
+#[serde(default)]
+#[schemars(rename = "Kubernetes", deny_unknown_fields)]
 pub(crate) struct KubernetesSection {
     /// Services whose EndpointSlices are watched. Empty: none.
     pub services: Vec<String>,
@@ -24,18 +25,16 @@ pub(crate) struct KubernetesSection {
     /// (docs/kubernetes.md). Empty: none.
     pub pods: String,
     /// Namespace of the Services and pods. Empty: the router's own namespace.
-    pub namespace: String,
+    #[serde(with = "AsText")]
+    pub namespace: Option<String>,
     /// Port of the workers, by name or number. Empty: their only port.
-    pub port: String,
+    #[serde(with = "AsText")]
+    pub port: Option<String>,
     /// Scheme of the workers' urls.
     pub scheme: Scheme,
-    /// Url of the API server, as in `http://127.0.0.1:8001` for `kubectl proxy`. Empty: that of the router's own
-    /// cluster, with the token and the certificate of its service account.
-    pub api_url: String,
-    /// File with a token for the server of `api_url`, read again every minute. Empty: none.
-    pub token_file: String,
-    /// Root certificates (PEM) for an `https` server of `api_url`. Empty: the system's roots.
-    pub ca_file: String,
+    /// API server.
+    #[serde(flatten)]
+    pub api: Api<String>,
 }
 
 /// Services or pods to watch on a Kubernetes API server.
@@ -86,105 +85,114 @@ impl Port {
 }
 
 /// A configured API server.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Api {
-    /// Url of the server.
-    pub url: Uri,
-    /// File with a token for the server, if there is one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(bound = "Self: Default, Url: Serialize + JsonSchema")]
+pub struct Api<Url = Uri> {
+    /// Url of the API server, as in `http://127.0.0.1:8001` for `kubectl proxy`. Empty: that of the router's own
+    /// cluster, with the token and the certificate of its service account.
+    #[serde(rename = "api_url")]
+    pub url: Url,
+    /// File with a token for the server of `api_url`, read again every minute. Empty: none.
+    #[serde(with = "AsPath")]
     pub token_file: Option<PathBuf>,
-    /// File with root certificates for the server; `None`: the system's roots.
+    /// Root certificates (PEM) for an `https` server of `api_url`. Empty: the system's roots.
+    #[serde(rename = "ca_file", with = "AsPath")]
     pub ca: Option<PathBuf>,
 }
 
-pub(super) fn kubernetes(written: KubernetesSection, checker: &mut Checker<'_>) -> Option<Kubernetes> {
-    let path = |key: &str| format!("discovery.kubernetes.{key}");
-    let is_name = |name: &str| {
-        let fits =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(fits)
-    };
-    let expected = "expected a name of lower case letters, digits, `-` and `.`";
-    let services = written.services.iter().enumerate();
-    for (at, name) in services.filter(|(_, name)| !is_name(name)) {
-        let what = format!("{expected}, found {name:?}");
-        checker.report(&format!("{}[{at}]", path("services")), what, None);
+impl KubernetesSection {
+    /// Checks the section; `None` if it selects nothing.
+    pub(crate) fn checked(self, checker: &mut Checker<'_>) -> Option<Kubernetes> {
+        let port = self.check_names(checker);
+        let api = self.api.checked(checker);
+        let pods = self.pods.trim();
+        let watched = match (self.services.is_empty(), pods.is_empty()) {
+            (true, true) => return None,
+            (false, true) => Watched::Services(self.services),
+            (true, false) => Watched::Pods(pods.to_owned()),
+            (false, false) => {
+                let what = "is set together with discovery.kubernetes.services, which selects the same pods";
+                let hint = "remove one of the two".to_owned();
+                checker.report("discovery.kubernetes.pods", what.to_owned(), Some(hint));
+                return None;
+            }
+        };
+        Some(Kubernetes {
+            watched,
+            namespace: self.namespace,
+            port,
+            scheme: self.scheme,
+            api,
+        })
     }
-    few(&written.services, &path("services"), checker);
-    if !written.namespace.is_empty() && !is_name(&written.namespace) {
-        let what = format!("{expected}, found {:?}", written.namespace);
-        checker.report(&path("namespace"), what, None);
-    }
-    let port = (!written.port.is_empty()).then(|| Port::read(&written.port));
-    if port == Some(None) {
-        let what = format!(
-            "expected a number from 1 to 65535, or a port's name such as http, found {:?}",
-            written.port
-        );
-        checker.report(&path("port"), what, None);
-    }
-    let pods = written.pods.trim();
-    let visible = pods.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
-    if pods.len() > LONGEST_SELECTOR || !visible {
-        let what =
-            format!("expected a label selector of at most {LONGEST_SELECTOR} visible ASCII characters");
-        checker.report(
-            &path("pods"),
-            what,
-            Some("as in app=vllm,role!=canary".to_owned()),
-        );
-    }
-    let api = api(&written, checker);
-    let watched = match (written.services.is_empty(), pods.is_empty()) {
-        (true, true) => return None,
-        (false, true) => Watched::Services(written.services),
-        (true, false) => Watched::Pods(pods.to_owned()),
-        (false, false) => {
-            let what =
-                "is set together with discovery.kubernetes.services, which selects the same pods".to_owned();
-            checker.report(&path("pods"), what, Some("remove one of the two".to_owned()));
-            return None;
+
+    /// Checks the names of Kubernetes objects. Returns the port.
+    fn check_names(&self, checker: &mut Checker<'_>) -> Option<Port> {
+        let path = |key: &str| format!("discovery.kubernetes.{key}");
+        let expected = "expected a name of lower case letters, digits, `-` and `.`";
+        let services = self.services.iter().enumerate();
+        for (at, name) in services.filter(|(_, name)| !is_name(name)) {
+            let what = format!("{expected}, found {name:?}");
+            checker.report(&format!("{}[{at}]", path("services")), what, None);
         }
-    };
-    Some(Kubernetes {
-        watched,
-        namespace: (!written.namespace.is_empty()).then_some(written.namespace),
-        port: port.flatten(),
-        scheme: written.scheme,
-        api,
-    })
+        check_list(&self.services, &path("services"), checker);
+        if let Some(name) = self.namespace.as_ref().filter(|name| !is_name(name)) {
+            checker.report(&path("namespace"), format!("{expected}, found {name:?}"), None);
+        }
+        let port = self.port.as_deref().map(Port::read);
+        if let (Some(text), Some(None)) = (&self.port, &port) {
+            let what =
+                format!("expected a number from 1 to 65535, or a port's name such as http, found {text:?}");
+            checker.report(&path("port"), what, None);
+        }
+        let pods = self.pods.trim();
+        let visible = pods.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if pods.len() > LONGEST_SELECTOR || !visible {
+            let what =
+                format!("expected a label selector of at most {LONGEST_SELECTOR} visible ASCII characters");
+            let hint = "as in app=vllm,role!=canary".to_owned();
+            checker.report(&path("pods"), what, Some(hint));
+        }
+        port.flatten()
+    }
 }
 
-fn api(written: &KubernetesSection, checker: &mut Checker<'_>) -> Option<Api> {
-    let path = |key: &str| format!("discovery.kubernetes.{key}");
-    let file = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-    let (token_file, ca) = (file(&written.token_file), file(&written.ca_file));
-    if written.api_url.is_empty() {
-        for (key, given) in [("token_file", &token_file), ("ca_file", &ca)] {
-            if given.is_some() {
-                let what = "applies to discovery.kubernetes.api_url, which is not set".to_owned();
-                let hint = "remove it: in a cluster the service account's own file is read".to_owned();
-                checker.report(&path(key), what, Some(hint));
+fn is_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(fits)
+}
+
+impl Api<String> {
+    /// Checks the keys; `None` if there is no url.
+    fn checked(self, checker: &mut Checker<'_>) -> Option<Api> {
+        let path = |key: &str| format!("discovery.kubernetes.{key}");
+        if self.url.is_empty() {
+            for (key, given) in [("token_file", &self.token_file), ("ca_file", &self.ca)] {
+                if given.is_some() {
+                    let what = "applies to discovery.kubernetes.api_url, which is not set".to_owned();
+                    let hint = "remove it: in a cluster the service account's own file is read".to_owned();
+                    checker.report(&path(key), what, Some(hint));
+                }
             }
+            return None;
         }
-        return None;
-    }
-    let url = base_url(&written.api_url);
-    let url = url.map_err(|(what, hint)| checker.report(&path("api_url"), what, hint.map(str::to_owned)));
-    let url = url.ok()?;
-    if url.scheme_str() != Some("https") {
-        if ca.is_some() {
+        let url = checker.url(&path("api_url"), &self.url)?;
+        let is_encrypted = url.scheme_str() == Some("https");
+        if !is_encrypted && self.ca.is_some() {
             let what = "is set with an api_url that is not `https`, so no certificate is verified".to_owned();
             checker.report(&path("ca_file"), what, Some("remove one of the two".to_owned()));
         }
-        if token_file.is_some() {
+        if !is_encrypted && self.token_file.is_some() {
             let what =
                 "is set with an api_url that is not `https`, so it would be sent unencrypted".to_owned();
-            checker.report(
-                &path("token_file"),
-                what,
-                Some("write https, or leave it out".to_owned()),
-            );
+            let hint = "write https, or leave it out".to_owned();
+            checker.report(&path("token_file"), what, Some(hint));
         }
+        Some(Api {
+            url,
+            token_file: self.token_file,
+            ca: self.ca,
+        })
     }
-    Some(Api { url, token_file, ca })
 }

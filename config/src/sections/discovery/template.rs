@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::Value as Json;
 
-use super::super::checker::Checker;
-use super::super::worker::{self, Worker, WorkerSection};
 use crate::problem::{Origin, Problem, Problems};
 use crate::schema::Schema;
+use crate::sections::checker::Checker;
+use crate::sections::worker::{self, Worker, WorkerSection};
 use crate::tree::{Node, Value};
 use crate::validate::{nearest, validate};
 
@@ -152,7 +152,7 @@ fn annotated(
     read
 }
 
-pub(super) fn schema(generator: &mut SchemaGenerator) -> schemars::Schema {
+pub(crate) fn schema(generator: &mut SchemaGenerator) -> schemars::Schema {
     let mut schema = WorkerSection::json_schema(generator).to_value();
     if let Some(properties) = schema.pointer_mut("/properties").and_then(Json::as_object_mut) {
         properties.retain(|key, _| !EACH_ITS_OWN.contains(&key.as_str()));
@@ -169,7 +169,7 @@ pub(super) fn schema(generator: &mut SchemaGenerator) -> schemars::Schema {
 }
 
 /// Checks the common settings on a placeholder worker.
-pub(super) fn template(worker: WorkerSection, checker: &mut Checker<'_>) -> Template {
+pub(crate) fn template(worker: WorkerSection, checker: &mut Checker<'_>) -> Template {
     let prefix = format!("{SECTION}.");
     let keys = checker.origins.keys();
     let keys = keys

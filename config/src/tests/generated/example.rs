@@ -5,8 +5,12 @@ use std::collections::HashSet;
 use policy::route::{Override, OwnWeights, PolicyName, Weights};
 use policy::units::Millis;
 
-use crate::schema::{self, Schema};
-use crate::sections::{Class, File, KeySection, WorkerSection};
+use crate::configuration::File;
+use crate::file_schema::schema;
+use crate::schema::Schema;
+use crate::sections::keys::KeySection;
+use crate::sections::objective::Class;
+use crate::sections::worker::WorkerSection;
 
 const HEAD: &str = "\
 # tailroute's configuration, complete: every key there is, and every value here is the default, except in [[workers]],
@@ -62,7 +66,7 @@ fn sample() -> File {
 /// Returns the example. No key is described twice in the same words, and a further element of a list has only its
 /// required keys.
 pub(super) fn example() -> String {
-    let whole = schema::schema();
+    let whole = schema();
     let root = Schema::of(&whole);
     let (mut page, mut described) = (HEAD.to_owned(), HashSet::new());
     let (mut section, mut heading, mut is_again) = (root, "", false);

@@ -52,11 +52,11 @@ struct Replicas {
 fn on_the_bus(config: &mut Config, url: &str, name: &str) {
     config.fleet = Some(config::Fleet {
         servers: vec![url.to_owned()],
-        is_encrypted: false,
         credentials: None,
         token: None,
         ca: None,
-        identity: None,
+        cert: None,
+        key: None,
         cluster: "test".to_owned(),
         replica: Some(name.to_owned()),
     });
