@@ -166,7 +166,8 @@ pub(super) const TABLE: &[Spec] = &[
 #[derive(Debug)]
 pub(super) struct Caches {
     prompt_tokens: Labelled<Counter>,
-    hits: Labelled<Counter>,
+    /// By [`HIT_STAGES`].
+    hits: [Counter; 4],
     corrected: Labelled<Counter>,
     clears: Labelled<Counter>,
     agreement: Labelled<Counter>,
@@ -184,9 +185,10 @@ pub(super) struct Caches {
 
 impl Caches {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
+        let hits = metrics.labelled("tailroute_prompt_cache_tokens_total")?;
         Ok(Self {
             prompt_tokens: metrics.labelled("tailroute_prompt_tokens_total")?,
-            hits: metrics.labelled("tailroute_prompt_cache_tokens_total")?,
+            hits: HIT_STAGES.map(|stage| hits.with_label_values(&[stage])),
             corrected: metrics.labelled("tailroute_mirror_corrections_total")?,
             clears: metrics.labelled("tailroute_mirror_clears_total")?,
             agreement: metrics.labelled("tailroute_cached_tokens_agreement_total")?,
@@ -204,9 +206,6 @@ impl Caches {
 
     /// Sets the gauges, and adds the bindings since the last call.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
-        for stage in HIT_STAGES {
-            self.hits.with_label_values(&[stage]);
-        }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
             self.kv_live.with_label_values(name).set(worker.kv_live.into());
@@ -258,15 +257,15 @@ impl Metrics {
 
     /// Counts a turn's prompt tokens by [`HIT_STAGES`].
     pub fn hits(&self, tokens: [u64; 4]) {
-        for (stage, tokens) in HIT_STAGES.iter().zip(tokens) {
-            self.caches.hits.with_label_values(&[stage]).inc_by(tokens);
+        for (counter, tokens) in self.caches.hits.iter().zip(tokens) {
+            counter.inc_by(tokens);
         }
     }
 
     /// Returns the prompt tokens counted since the start, by [`HIT_STAGES`].
     #[must_use]
     pub fn counted_hits(&self) -> [u64; 4] {
-        HIT_STAGES.map(|stage| self.caches.hits.with_label_values(&[stage]).get())
+        self.caches.hits.each_ref().map(Counter::get)
     }
 
     /// Counts how well the cached tokens that a worker reported agree with the prediction.

@@ -119,9 +119,11 @@ impl Verdict {
 
     /// Judges an answer by its head and the first piece of its body.
     pub fn of(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        if let Some(verdict) = Self::of_head(status, headers) {
-            return verdict;
-        }
+        Self::of_head(status, headers).unwrap_or_else(|| Self::of_body(status, headers, body))
+    }
+
+    /// Judges an answer whose head leaves it to the first piece of the body.
+    pub fn of_body(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let error = match form_of(headers) {
             _ if body.len() > MAX_BODY_BYTES => None,
             Some(VerdictForm::Whole) => error_in(body),
@@ -328,6 +330,15 @@ fn contains_any(text: &str, phrases: &[&str]) -> bool {
     let text: String = text.chars().take(512).collect();
     let text = text.to_ascii_lowercase().replace('_', " ");
     phrases.iter().any(|phrase| text.contains(phrase))
+}
+
+/// Returns how many bytes of a whole body [`Verdict::of`] searches for an error, given the body's first piece.
+pub fn searched_bytes(status: StatusCode, headers: &HeaderMap, first: &[u8]) -> usize {
+    let is_searched = status == StatusCode::OK && first.len() <= MAX_BODY_BYTES;
+    match form_of(headers) {
+        Some(VerdictForm::Whole) if is_searched => first.len(),
+        _ => 0,
+    }
 }
 
 /// Returns the data of a stream's first event, if it is complete.

@@ -143,6 +143,8 @@ pub struct Watch {
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
+    /// Size of the beginning of a whole body that holds no error.
+    judged_bytes: usize,
     /// Verdict on the first error in the body.
     pub error: Option<Verdict>,
     /// Token counts reported by the worker.
@@ -185,6 +187,7 @@ impl Watch {
             passed: Passed::default(),
             complete: false,
             finished: false,
+            judged_bytes: 0,
             error: None,
             usage: None,
             finish: Finish::Other,
@@ -198,6 +201,13 @@ impl Watch {
     #[must_use]
     pub fn within(mut self, room: Unread) -> Self {
         self.room = Some(room);
+        self
+    }
+
+    /// Records that the first `bytes` of a whole body hold no error.
+    #[must_use]
+    pub fn without_error_in(mut self, bytes: usize) -> Self {
+        self.judged_bytes = bytes;
         self
     }
 
@@ -300,7 +310,9 @@ impl Watch {
     pub fn end(&mut self, mut reply: impl FnMut(Piece<'_>)) {
         match std::mem::replace(&mut self.form, ResponseForm::Unread) {
             ResponseForm::Whole(copy) => {
-                self.error = error_in(&copy);
+                if copy.len() > self.judged_bytes {
+                    self.error = error_in(&copy);
+                }
                 let mut said = Passed::default();
                 let mut counted = |piece: Piece<'_>| {
                     said.say(&piece);

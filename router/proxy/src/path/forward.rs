@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, Version};
+use http_body::Frame;
 use policy::ids::WorkerId;
 use tracing::debug;
 
@@ -176,12 +177,19 @@ fn answered(
         .headers
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok());
+    let searched_bytes = match first.as_ref().and_then(Frame::data_ref) {
+        Some(first) if verdict == Verdict::Ok => {
+            protocol::verdict::searched_bytes(parts.status, &parts.headers, first)
+        }
+        _ => 0,
+    };
     let watch = Watch::new(
         request.turn.endpoint,
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(request.context.proxy.state.copied());
+    .within(request.context.proxy.state.copied())
+    .without_error_in(searched_bytes);
     let proxy = request.context.proxy;
     mark(proxy, &mut parts.headers, attempt.flight.worker(), Some(sequence));
     if let Some(terms) = explained {

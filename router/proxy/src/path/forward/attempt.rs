@@ -326,7 +326,7 @@ async fn answer(
                 .as_ref()
                 .and_then(Frame::data_ref)
                 .map_or(&b""[..], |data| &data[..]);
-            let verdict = Verdict::of(status, response.headers(), body);
+            let verdict = by_head.unwrap_or_else(|| Verdict::of_body(status, response.headers(), body));
             Head::Answer(response, first, verdict)
         }
         (_, None) => Head::Late,
