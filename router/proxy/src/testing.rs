@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use protocol::routes::Endpoint;
+use protocol::watch::Watch;
 use state::State;
 use tailroute_http::body::Body;
 use tailroute_http::upstream::UpstreamClient;
@@ -37,14 +38,18 @@ use tokio::time::Instant;
 
 pub(crate) use self::client::{Delivered, Method, Upload, next_frame, next_piece};
 pub(crate) use self::upstream::{DONE, Heard, Script, Upstream, token, usage};
-use crate::Proxy;
 use crate::admission::keys::Caller;
 use crate::decisions::{Filter, Slot};
 use crate::path::arrival::Peer;
 use crate::path::context::{RequestContext, RequestTimer};
 use crate::path::deadline::Deadline;
+use crate::path::flight::Flight;
+use crate::path::forward::select_admitted;
+use crate::path::observe::Attempt;
+use crate::path::retry::Charged;
 use crate::path::select::{self, Choice};
 use crate::path::turn::Turn;
+use crate::{Proxy, RequestPermit};
 
 /// Three workers of the model `m`. On an idle fleet, a turn without cached tokens goes to `a`, then to `b`, then to `c`.
 const FILE: &str = r#"
@@ -86,6 +91,20 @@ static CONFIG: LazyLock<Config> = LazyLock::new(|| {
     };
     config::load(&sources).unwrap()
 });
+
+/// Outcomes of requests, by their names in metrics.
+const OUTCOMES: [&str; 10] = [
+    "ok",
+    "client_error",
+    "declined",
+    "worker_error",
+    "error_in_body",
+    "broken",
+    "aborted",
+    "deadline",
+    "cut",
+    "router_error",
+];
 
 /// Far more than any test takes, by the paused clock.
 const NEVER: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -157,6 +176,12 @@ impl Seat {
         self.worker(name).set_admin_state(state);
     }
 
+    /// Leaves only `a` for turns.
+    pub(crate) fn hold_others(&self) {
+        self.hold("b", AdminState::Cordoned);
+        self.hold("c", AdminState::Cordoned);
+    }
+
     /// Opens a worker's breaker by failed requests.
     pub(crate) fn break_worker(&self, name: &str) {
         for _ in 0..self.proxy.state.config.failure.breaker_failures {
@@ -209,6 +234,29 @@ impl Seat {
     /// Selects a worker for a turn, for which it is ready.
     pub(crate) fn choose(&self, turn: &Turn) -> Choice {
         select::select(&self.proxy, turn, &[]).unwrap()
+    }
+
+    /// Starts an attempt of a turn on the worker that is selected for it.
+    pub(crate) fn start(&self, turn: &Arc<Turn>) -> Box<Flight> {
+        self.attempt(turn, &Charged::default()).flight
+    }
+
+    /// Starts an attempt of a request that may have been counted as a failure.
+    pub(crate) fn attempt(&self, turn: &Arc<Turn>, charged: &Charged) -> Attempt {
+        let (choice, pass) = select_admitted(&self.proxy, turn, &mut Vec::new()).unwrap();
+        let span = Trace::default().attempt(&choice, &mut HeaderMap::new());
+        let mut flight = Flight::start(&self.proxy, turn, &choice, pass, Arc::clone(charged));
+        flight.mark_sent();
+        Attempt { flight, span }
+    }
+
+    /// Returns the permit of a request that was sent, and charged with so many tokens.
+    pub(crate) fn permit(&self, tokens: u64) -> RequestPermit {
+        let mut permit = self.proxy.acquire().unwrap();
+        let charge = self.caller().charge(self.proxy.state.clock, Tokens(tokens));
+        permit.charge = charge.unwrap();
+        permit.sent();
+        permit
     }
 
     /// Sends a chat turn through the path, and reads the whole response.
@@ -272,20 +320,14 @@ impl Seat {
 
     /// Returns the sum of a metric's values, over the series with all of these labels, as in `worker=a`.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        sum(&self.metrics(), name, labels)
+    }
+
+    /// Returns the page of metrics.
+    fn metrics(&self) -> String {
         let state = &self.proxy.state;
         let gauges = state.gauges(self.proxy.admission.gate.counts(), None);
-        let page = state.metrics.render(&gauges, Format::Text).unwrap();
-        let labels = labels.iter().map(|label| label.replacen('=', "=\"", 1) + "\"");
-        let labels: Vec<String> = labels.collect();
-        let of_metric = |line: &&str| {
-            let rest = line.strip_prefix(name);
-            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
-                && labels.iter().all(|label| line.contains(label.as_str()))
-        };
-        let values = page.lines().filter(of_metric);
-        values
-            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
-            .fold(0.0, |sum, value| sum + value)
+        state.metrics.render(&gauges, Format::Text).unwrap()
     }
 
     /// Sums a request up: status and answering worker (or the code of the router's error), the workers that were asked,
@@ -297,9 +339,10 @@ impl Seat {
         };
         let cut = if delivered.error.is_some() { " cut" } else { "" };
         let mut sum = format!("{} {by}{cut}; asked {}; {}", delivered.status, self.asked(), self.outcomes());
+        let page = self.metrics();
         let failures = |name: &str| {
             let label = format!("worker={name}");
-            name.repeat(self.metric("tailroute_worker_failures_total", &[&label]) as usize)
+            name.repeat(sum(&page, "tailroute_worker_failures_total", &[&label]) as usize)
         };
         let charged = ["a", "b", "c"].map(failures).concat();
         if !charged.is_empty() {
@@ -310,15 +353,13 @@ impl Seat {
 
     /// Returns how many requests ended with each outcome, as in `ok 1, broken 2`.
     pub(crate) fn outcomes(&self) -> String {
+        let page = self.metrics();
         let count = |outcome: &&str| {
-            let labels = format!("outcome={outcome}");
-            let count = self.metric("tailroute_requests_total", &[&labels]);
+            let label = format!("outcome={outcome}");
+            let count = sum(&page, "tailroute_requests_total", &[&label]);
             (count > 0.0).then(|| format!("{outcome} {count}"))
         };
-        let outcomes = ["ok", "client_error", "declined", "worker_error", "error_in_body", "broken"];
-        let others = ["aborted", "deadline", "cut", "not_reached", "outrun", "router_error"];
-        let counted: Vec<String> = outcomes.iter().chain(&others).filter_map(count).collect();
-        counted.join(", ")
+        OUTCOMES.iter().filter_map(count).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the tokens of the prompt that each worker's mirror holds.
@@ -357,6 +398,20 @@ impl Seat {
     }
 }
 
+fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {
+    let labels = labels.iter().map(|label| label.replacen('=', "=\"", 1) + "\"");
+    let labels: Vec<String> = labels.collect();
+    let of_metric = |line: &&str| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && labels.iter().all(|label| line.contains(label.as_str()))
+    };
+    let values = page.lines().filter(of_metric);
+    values
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+        .fold(0.0, |sum, value| sum + value)
+}
+
 /// Returns the body of a chat turn with this prompt, which asks for a stream.
 pub(crate) fn chat(prompt: &str) -> String {
     format!(r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":"{prompt}"}}]}}"#)
@@ -368,6 +423,13 @@ pub(crate) fn headers(fields: &[(&str, &str)]) -> HeaderMap {
         (name.parse().unwrap(), value.parse().unwrap())
     };
     fields.iter().map(field).collect()
+}
+
+/// Passes a piece of a chat stream to an attempt, as its observer does.
+pub(crate) fn relay(flight: &mut Flight, piece: &str) {
+    let mut watch = Watch::new(Endpoint::Chat, Some("text/event-stream"), false);
+    watch.push(piece.as_bytes(), |piece| flight.reply(piece));
+    flight.passed(watch.passed);
 }
 
 /// Awaits a future that must complete.

@@ -137,3 +137,6 @@ impl Drop for Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -124,3 +124,6 @@ impl Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

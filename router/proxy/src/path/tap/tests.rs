@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use fleet::overrides::AdminState;
 use http_body::Body as _;
 use tailroute_http::body::Body;
 use tokio::time::Instant;
@@ -23,9 +22,7 @@ fn seat() -> Seat {
 /// Asks for two responses of `a`.
 async fn twice(script: Script) -> (Seat, [Body; 2]) {
     let seat = Seat::new();
-    for other in ["b", "c"] {
-        seat.hold(other, AdminState::Cordoned);
-    }
+    seat.hold_others();
     seat.script("a", [script.clone(), script]);
     let one = seat.ask(CHAT, &[], &chat("hi")).await.into_body();
     let other = seat.ask(CHAT, &[], &chat("hi")).await.into_body();

@@ -295,9 +295,7 @@ async fn a_late_worker_is_excused_while_it_answers_others() {
     seat.script("a", [others.done(), Script::silent()]);
     let began = tokio::time::Instant::now();
     let first = seat.ask(CHAT, &[], &chat("one")).await;
-    for name in ["b", "c"] {
-        seat.hold(name, AdminState::Cordoned);
-    }
+    seat.hold_others();
     let (_, delivered) = tokio::join!(
         crate::testing::Delivered::read(first, began),
         seat.chat("two")
