@@ -338,7 +338,7 @@ impl Seat {
             code => code,
         };
         let cut = if delivered.error.is_some() { " cut" } else { "" };
-        let mut sum = format!("{} {by}{cut}; asked {}; {}", delivered.status, self.asked(), self.outcomes());
+        let mut told = format!("{} {by}{cut}; asked {}; {}", delivered.status, self.asked(), self.outcomes());
         let page = self.metrics();
         let failures = |name: &str| {
             let label = format!("worker={name}");
@@ -346,9 +346,9 @@ impl Seat {
         };
         let charged = ["a", "b", "c"].map(failures).concat();
         if !charged.is_empty() {
-            sum += &format!("; charged {charged}");
+            told += &format!("; charged {charged}");
         }
-        sum
+        told
     }
 
     /// Returns how many requests ended with each outcome, as in `ok 1, broken 2`.
