@@ -16,9 +16,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use config::{Config, Sources};
+use fleet::breaker::Outcomes;
 use fleet::health::Probe;
 use fleet::overrides::AdminState;
-use fleet::breaker::Outcomes;
 use fleet::{Fleet, InFlight, Worker};
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use hyper_util::rt::TokioTimer;
@@ -228,7 +228,15 @@ impl Seat {
     pub(crate) fn turn_of(&self, fields: &[(&str, &str)], body: &str) -> Turn {
         let now = self.proxy.state.clock.now();
         let (caller, fields) = (Caller::anonymous(), headers(fields));
-        Turn::read(&self.proxy, Endpoint::Chat, &caller, &fields, body.as_bytes(), now).unwrap()
+        Turn::read(
+            &self.proxy,
+            Endpoint::Chat,
+            &caller,
+            &fields,
+            body.as_bytes(),
+            now,
+        )
+        .unwrap()
     }
 
     /// Selects a worker for a turn, for which it is ready.
@@ -285,7 +293,11 @@ impl Seat {
         body: Upload,
     ) -> Response<Body> {
         let request = client::incoming(method, path, fields, body).await;
-        let peer = Peer::new(&self.proxy.state.config.http, IpAddr::V4(Ipv4Addr::LOCALHOST), false);
+        let peer = Peer::new(
+            &self.proxy.state.config.http,
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            false,
+        );
         within(crate::path::handle(Arc::clone(&self.proxy), &peer, request)).await
     }
 
@@ -338,7 +350,12 @@ impl Seat {
             code => code,
         };
         let cut = if delivered.error.is_some() { " cut" } else { "" };
-        let mut told = format!("{} {by}{cut}; asked {}; {}", delivered.status, self.asked(), self.outcomes());
+        let mut told = format!(
+            "{} {by}{cut}; asked {}; {}",
+            delivered.status,
+            self.asked(),
+            self.outcomes()
+        );
         let page = self.metrics();
         let failures = |name: &str| {
             let label = format!("worker={name}");
@@ -434,7 +451,9 @@ pub(crate) fn relay(flight: &mut Flight, piece: &str) {
 
 /// Awaits a future that must complete.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(NEVER, future).await.expect("it never completes")
+    tokio::time::timeout(NEVER, future)
+        .await
+        .expect("it never completes")
 }
 
 /// Lets the paused clock run.

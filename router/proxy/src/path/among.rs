@@ -50,7 +50,9 @@ mod tests {
             (Among::One(WorkerId(2)), ""),
             (Among::One(WorkerId(9)), ""),
         ] {
-            let has = ["a", "b", "c"].iter().filter(|name| among.has(&seat.worker(name)));
+            let has = ["a", "b", "c"]
+                .iter()
+                .filter(|name| among.has(&seat.worker(name)));
             assert_eq!(has.copied().collect::<String>(), members, "{among:?}");
         }
     }

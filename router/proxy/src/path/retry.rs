@@ -329,13 +329,20 @@ mod tests {
                 config.failure.retry_share = 0.0;
                 config.failure.retry_floor_per_s = floor;
             });
-            let (parts, ()) = http::Request::post("/v1/chat/completions").body(()).unwrap().into_parts();
+            let (parts, ()) = http::Request::post("/v1/chat/completions")
+                .body(())
+                .unwrap()
+                .into_parts();
             let mut state = RetryState::new(&seat.proxy);
             let mut may = || state.may_retry(&seat.proxy, Failure::Unavailable, &parts, || has_other);
             let granted = (0..9).filter(|_| may()).count();
             let case = format!("{retries} {floor} {has_other}");
             assert_eq!(granted, allowed, "{case}");
-            assert_eq!(seat.metric("tailroute_retries_refused_total", &[]), refused, "{case}");
+            assert_eq!(
+                seat.metric("tailroute_retries_refused_total", &[]),
+                refused,
+                "{case}"
+            );
         }
     }
 
@@ -368,30 +375,43 @@ mod tests {
             (DeadlinePassed, true, false, false),
             (Unaddressable, false, false, false),
         ] {
-            let is = (failure.may_have_begun(), failure.is_the_workers(), failure.is_refusal());
+            let is = (
+                failure.may_have_begun(),
+                failure.is_the_workers(),
+                failure.is_refusal(),
+            );
             assert_eq!(is, (may_have_begun, is_the_workers, is_refusal), "{failure:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_error_of_the_client_says_how_far_the_request_came() {
-        for (case, script, failure, is_slow) in [
+        #[rustfmt::skip]
+        let cases = [
             ("refused", Script::refused(), Failure::NoConnection, false),
             ("timed out", Script::unreachable(5), Failure::NoConnection, true),
             ("closed after the request", Script::silent().cut(), Failure::Lost, false),
             ("no response", Script::silent().text("SSH-2.0\r\n"), Failure::Lost, false),
-        ] {
+        ];
+        for (case, script, failure, is_slow) in cases {
             let seat = Seat::new();
             seat.script("a", [script]);
-            let request = http::Request::post("http://10.0.0.1:8000/").body(bytes::Bytes::new()).unwrap();
+            let request = http::Request::post("http://10.0.0.1:8000/")
+                .body(bytes::Bytes::new())
+                .unwrap();
             let error = seat.proxy.state.client.reply(request).await.unwrap_err();
             assert_eq!(Failure::of(&error), failure, "{case}");
             assert_eq!(is_slow_to_connect(&error), is_slow, "{case}");
         }
         let unsent = upstream::Error::Unsent(std::io::ErrorKind::BrokenPipe.into());
-        assert_eq!((Failure::of(&unsent), is_slow_to_connect(&unsent)), (Failure::Unsent, false));
+        assert_eq!(
+            (Failure::of(&unsent), is_slow_to_connect(&unsent)),
+            (Failure::Unsent, false)
+        );
         let connect = |kind: std::io::ErrorKind| upstream::Error::Connect(kind.into());
         assert!(is_slow_to_connect(&connect(std::io::ErrorKind::TimedOut)));
-        assert!(!is_slow_to_connect(&connect(std::io::ErrorKind::ConnectionRefused)));
+        assert!(!is_slow_to_connect(&connect(
+            std::io::ErrorKind::ConnectionRefused
+        )));
     }
 }

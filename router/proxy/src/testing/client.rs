@@ -53,7 +53,10 @@ impl Upload {
     /// A body in chunks, each after so many milliseconds, without an end.
     pub(crate) fn chunks(chunks: &[(u64, &str)]) -> Self {
         Self {
-            chunks: chunks.iter().map(|(ms, chunk)| (*ms, (*chunk).to_owned())).collect(),
+            chunks: chunks
+                .iter()
+                .map(|(ms, chunk)| (*ms, (*chunk).to_owned()))
+                .collect(),
             ..Self::default()
         }
     }
@@ -81,7 +84,10 @@ pub(super) async fn incoming(
         Some(whole) => format!("content-length: {}\r\n\r\n{whole}", whole.len()),
         None => "transfer-encoding: chunked\r\n\r\n".to_owned(),
     };
-    let fields: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let fields: String = fields
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
     let head = format!("{method} {path} HTTP/1.1\r\nhost: router\r\n{fields}{framing}");
     let (mut client, server) = duplex(BUFFER_BYTES);
     let (hand_over, handed) = oneshot::channel();

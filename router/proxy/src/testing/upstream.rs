@@ -105,7 +105,9 @@ impl Script {
 
     /// A complete event stream of these tokens.
     pub(crate) fn tokens(tokens: &[&str]) -> Self {
-        let events = tokens.iter().fold(Self::events(), |script, text| script.token(text));
+        let events = tokens
+            .iter()
+            .fold(Self::events(), |script, text| script.token(text));
         events.done()
     }
 
@@ -226,7 +228,10 @@ impl Upstream {
     pub(super) fn asked(&self) -> String {
         let workers = self.workers.lock();
         let of_worker = |its: &ScriptedWorker| -> Vec<(u64, String)> {
-            its.heard.iter().map(|heard| (heard.at_ms, its.name.clone())).collect()
+            its.heard
+                .iter()
+                .map(|heard| (heard.at_ms, its.name.clone()))
+                .collect()
         };
         let mut asked: Vec<(u64, String)> = workers.iter().flat_map(of_worker).collect();
         asked.sort();
@@ -244,7 +249,10 @@ impl Upstream {
 
     async fn connect(self, worker: String) -> Result<TokioIo<DuplexStream>, ConnectError> {
         let on_connect = self.with(&worker, |its| {
-            let on_connect = its.scripts.front().map_or(OnConnect::Accept, |next| next.on_connect);
+            let on_connect = its
+                .scripts
+                .front()
+                .map_or(OnConnect::Accept, |next| next.on_connect);
             if on_connect != OnConnect::Accept {
                 its.scripts.pop_front();
             }
@@ -344,7 +352,9 @@ async fn read_head(stream: &mut DuplexStream) -> Option<String> {
 }
 
 fn content_length(head: &str) -> usize {
-    let value = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let value = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
     value.map_or(0, |value| value.parse().unwrap())
 }
 

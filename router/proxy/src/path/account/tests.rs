@@ -44,9 +44,16 @@ async fn a_decision_is_recorded_when_it_is_made_and_completed_as_it_turns_out() 
     let came = seat.decisions()[0].came;
     assert_eq!((came.outcome, came.ttft), (None, None));
     let error = account.first_token(&seat.proxy, Millis(400.0), true);
-    assert_eq!(error.0.round(), 400.0 - 5.0 - 312.0, "from sending, beyond the prediction");
+    assert_eq!(
+        error.0.round(),
+        400.0 - 5.0 - 312.0,
+        "from sending, beyond the prediction"
+    );
     let came = seat.decisions()[0].came;
-    assert_eq!((came.outcome, came.ttft, came.is_judged), (None, Some(Millis(400.0)), true));
+    assert_eq!(
+        (came.outcome, came.ttft, came.is_judged),
+        (None, Some(Millis(400.0)), true)
+    );
     account.close(&seat.proxy, end(usage(310, 7, Some(16))));
     let came = seat.decisions()[0].came;
     assert_eq!((came.outcome, came.took), (Some("ok"), Millis(900.0)));
@@ -71,12 +78,20 @@ async fn an_objective_is_met_or_missed_by_the_first_token_it_applies_to() {
         let mut account = open(&seat, &turn);
         if let Some(ttft) = ttft {
             account.first_token(&seat.proxy, Millis(ttft), streamed);
-            assert_eq!(seat.decisions()[0].came.is_judged, expected.is_some(), "{fields:?} {streamed}");
+            assert_eq!(
+                seat.decisions()[0].came.is_judged,
+                expected.is_some(),
+                "{fields:?} {streamed}"
+            );
         }
         assert_eq!(account.is_within(), expected, "{fields:?} {ttft:?} {streamed}");
         account.close(&seat.proxy, end(None));
         let violations = seat.metric("tailroute_slo_violations_total", &["class=default"]);
-        assert_eq!(violations > 0.0, expected == Some(false), "{fields:?} {ttft:?} {streamed}");
+        assert_eq!(
+            violations > 0.0,
+            expected == Some(false),
+            "{fields:?} {ttft:?} {streamed}"
+        );
         assert_eq!(seat.decisions()[0].came.cause.is_some(), expected == Some(false));
         assert_eq!(seat.decisions()[0].came.parts.is_some(), ttft.is_some());
     }
@@ -101,6 +116,7 @@ fn slow(worker: &Worker) -> Slowdown {
 #[tokio::test(start_paused = true)]
 async fn a_miss_has_the_cause_that_took_longest() {
     type Prepare = fn(&Seat, &mut Turn);
+    #[rustfmt::skip]
     let cases: [(&str, Prepare, f64, Option<Usage>, Option<EngineTimes>, Cause); 7] = [
         ("the prompt alone", |_, turn| turn.goal.ttft = Millis(300.0), 320.0, None, None, Cause::Prompt),
         ("beyond the cost", |_, _| {}, 2000.0, None, None, Cause::Engine),
@@ -158,7 +174,11 @@ async fn a_miss_has_the_cause_that_took_longest() {
         let came = seat.decisions()[0].came;
         assert_eq!(came.cause, Some(expected), "{case}: {:?}", came.parts);
         let cause = format!("cause={}", expected.as_str());
-        assert_eq!(seat.metric("tailroute_slo_violations_total", &[&cause]), 1.0, "{case}");
+        assert_eq!(
+            seat.metric("tailroute_slo_violations_total", &[&cause]),
+            1.0,
+            "{case}"
+        );
     }
 }
 
@@ -166,7 +186,8 @@ async fn a_miss_has_the_cause_that_took_longest() {
 async fn prompt_tokens_are_counted_as_available_captured_and_delivered() {
     // Tokens that the mirrors of `a` and `b` hold, and the count of the worker that is chosen, which is `a`; then the
     // tokens computed although `b` held them, those wrongly predicted on `a`, and the four counts.
-    for (case, on_b, on_a, usage, avoidable, hits) in [
+    #[rustfmt::skip]
+    let cases = [
         ("nothing cached", 0, 0, usage(302, 1, Some(0)), [0, 0], [302, 0, 0, 0]),
         ("as predicted", 0, 160, usage(302, 1, Some(160)), [0, 0], [302, 160, 160, 160]),
         ("less than predicted", 0, 160, usage(302, 1, Some(64)), [0, 96], [302, 160, 160, 64]),
@@ -177,7 +198,8 @@ async fn prompt_tokens_are_counted_as_available_captured_and_delivered() {
         ("cached tokens not reported", 160, 0, usage(302, 1, None), [0, 0], [0, 0, 0, 0]),
         ("nothing reported", 160, 0, None, [0, 0], [0, 0, 0, 0]),
         ("an empty prompt", 160, 0, usage(0, 0, Some(0)), [160, 0], [0, 0, 0, 0]),
-    ] {
+    ];
+    for (case, on_b, on_a, usage, avoidable, hits) in cases {
         let seat = Seat::new();
         let turn = turn(&seat);
         let mut choice = seat.choose(&turn);
@@ -188,9 +210,15 @@ async fn prompt_tokens_are_counted_as_available_captured_and_delivered() {
         account.close(&seat.proxy, end(usage));
         assert_eq!(seat.decisions()[0].came.avoidable, avoidable, "{case}");
         let counted = ["why=elsewhere", "why=mistaken"];
-        let counted = counted.map(|why| seat.metric("tailroute_avoidable_prefill_tokens_total", &[why]) as u64);
+        let counted =
+            counted.map(|why| seat.metric("tailroute_avoidable_prefill_tokens_total", &[why]) as u64);
         assert_eq!(counted, avoidable, "{case}");
-        let stages = ["stage=prompt", "stage=available", "stage=captured", "stage=delivered"];
+        let stages = [
+            "stage=prompt",
+            "stage=available",
+            "stage=captured",
+            "stage=delivered",
+        ];
         let counted = stages.map(|stage| seat.metric("tailroute_prompt_cache_tokens_total", &[stage]) as u64);
         assert_eq!(counted, hits, "{case}");
     }
@@ -240,6 +268,9 @@ async fn a_worker_is_judged_by_its_known_cost_or_else_by_the_learned_one() {
     for (is_known, expected) in [(true, 1.0), (false, 9.0)] {
         let seat = Seat::with(|config| config.workers[0].cost_is_known = is_known);
         let fitted = fitted(&seat.worker("a"), &learned);
-        assert_eq!(fitted.prefill(Tokens(100), Tokens(0)).0.round(), 100.0 * expected + if is_known { 10.0 } else { 9.0 });
+        assert_eq!(
+            fitted.prefill(Tokens(100), Tokens(0)).0.round(),
+            100.0 * expected + if is_known { 10.0 } else { 9.0 }
+        );
     }
 }

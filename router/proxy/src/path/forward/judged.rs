@@ -81,7 +81,8 @@ mod tests {
     async fn only_the_body_of_a_503_is_read_for_the_verdict_and_none_of_it_is_lost() {
         let declined = Verdict::Declined(PushBack::default());
         let empty = |status| Script::whole(status, &[], "");
-        for (case, script, verdict, body, took_ms) in [
+        #[rustfmt::skip]
+        let cases = [
             ("200", Script::json(200, BUSY), Verdict::Ok, BUSY, 0),
             ("404", empty(404), Verdict::ClientError, "", 0),
             ("429", Script::json(429, "{}"), declined, "{}", 0),
@@ -91,16 +92,23 @@ mod tests {
             ("503 with a late reason", Script::head(503, &["content-type: application/json"]).wait(900).chunk(BUSY).end(), declined, BUSY, 900),
             ("503 with a reason too late", Script::head(503, &["content-type: application/json"]).wait(1100).chunk(BUSY).end(), Verdict::Failed, BUSY, 1000),
             ("503 that breaks off", Script::head(503, &[]).cut(), Verdict::Failed, "", 0),
-        ] {
+        ];
+        for (case, script, verdict, body, took_ms) in cases {
             let seat = Seat::new();
             seat.script("a", [script]);
-            let request = Request::get("http://10.0.0.1:8000/x").body(tailroute_http::body::full("")).unwrap();
+            let request = Request::get("http://10.0.0.1:8000/x")
+                .body(tailroute_http::body::full(""))
+                .unwrap();
             let response = seat.proxy.state.client.send(request).await.unwrap();
             let began = Instant::now();
             let judged = within(Judged::of(response)).await;
             assert_eq!(judged.verdict, verdict, "{case}");
             assert_eq!(began.elapsed().as_millis(), took_ms, "{case}");
-            let mut read = judged.first.and_then(|first| first.into_data().ok()).unwrap_or_default().to_vec();
+            let mut read = judged
+                .first
+                .and_then(|first| first.into_data().ok())
+                .unwrap_or_default()
+                .to_vec();
             if let Ok(rest) = judged.response.into_body().collect().await {
                 read.extend_from_slice(&rest.to_bytes());
             }
@@ -128,7 +136,11 @@ mod tests {
             charged.store(was_charged, Ordering::Relaxed);
             report(&seat.proxy, verdict, &mut seat.occupy("a"), &charged);
             let case = format!("{verdict:?} {was_charged}");
-            assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), failures, "{case}");
+            assert_eq!(
+                seat.metric("tailroute_worker_failures_total", &[]),
+                failures,
+                "{case}"
+            );
             assert_eq!(charged.load(Ordering::Relaxed), is_charged, "{case}");
             let condition = seat.worker("a").condition(seat.proxy.state.clock.now());
             assert_eq!(condition.is_avoided, pauses, "{case}");

@@ -9,7 +9,8 @@ use protocol::verdict::PushBack;
 use super::*;
 use crate::testing::{DONE, Seat, pass_ms, token, usage};
 
-const ROLE: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+const ROLE: &str =
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
 const FINISHED: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const CRASH: &str = "data: {\"error\":{\"message\":\"CUDA error\",\"code\":500}}\n\n";
 const BUSY: &str = "data: {\"error\":{\"message\":\"The request queue is full\",\"code\":503}}\n\n";
@@ -99,7 +100,8 @@ async fn the_body_of_a_whole_response_may_be_an_error() {
 async fn a_first_token_is_that_of_a_good_response() {
     let hi = token("Hi");
     let (busy, crash) = (&BUSY[6..], &CRASH[6..]);
-    for (kind, status, verdict, pieces, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("text/event-stream", 200, Verdict::Ok, &[ROLE][..], 0),
         ("text/event-stream", 200, Verdict::Ok, &[ROLE, &hi], 1),
         ("text/event-stream", 200, Verdict::Ok, &[CRASH], 0),
@@ -109,7 +111,8 @@ async fn a_first_token_is_that_of_a_good_response() {
         ("application/json", 200, Verdict::Ok, &[crash], 0),
         ("application/json", 503, Verdict::Failed, &[busy], 0),
         ("audio/mpeg", 200, Verdict::Ok, &["x"], 1),
-    ] {
+    ];
+    for (kind, status, verdict, pieces, expected) in cases {
         let seat = Seat::new();
         let mut observer = observer(&seat, kind, status, verdict);
         for piece in pieces {
@@ -137,17 +140,22 @@ async fn bytes_count_as_the_workers_progress_from_the_first_token() {
     observer.passed(DONE.as_bytes());
     observer.finish();
     assert_eq!(observer.passed(b"more"), Step::Token, "the attempt has ended");
-    assert_eq!(seat.worker("a").bytes_seen() as usize, hi.len() + later.len() + DONE.len());
+    assert_eq!(
+        seat.worker("a").bytes_seen() as usize,
+        hi.len() + later.len() + DONE.len()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn events_after_the_first_token_are_parsed_a_few_at_a_time_and_none_is_lost() {
     let long = token(&"x".repeat(ASIDE_BYTES));
-    for (case, pieces) in [
+    #[rustfmt::skip]
+    let cases = [
         ("short", vec![token("a"), token("b"), token("c")]),
         ("more than is set aside", (0..200).map(|_| token("abc")).collect()),
         ("one too long to set aside", vec![token("a"), long, token("c")]),
-    ] {
+    ];
+    for (case, pieces) in cases {
         let seat = Seat::new();
         let mut observer = events(&seat);
         observer.passed(token("first").as_bytes());
@@ -192,7 +200,12 @@ async fn only_streams_that_end_with_done_can_stop_short() {
     }
     let messages = Seat::new();
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
-    messages.script("a", [crate::testing::Script::events().chunk("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n").end()]);
+    messages.script(
+        "a",
+        [crate::testing::Script::events()
+            .chunk("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")
+            .end()],
+    );
     let delivered = messages.post("/v1/messages", &[], body).await;
     assert_eq!(messages.sum_up(&delivered), "200 a; asked a; ok 1");
 }
@@ -229,7 +242,11 @@ async fn an_overrun_ends_the_attempt_by_its_cause() {
         }
         observer.overran(overrun, |_| {});
         assert_eq!(seat.outcomes(), outcomes, "{overrun:?}");
-        assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), failures, "{overrun:?} {is_busy}");
+        assert_eq!(
+            seat.metric("tailroute_worker_failures_total", &[]),
+            failures,
+            "{overrun:?} {is_busy}"
+        );
     }
 }
 
@@ -254,11 +271,16 @@ async fn a_complete_response_releases_its_permit_and_can_be_continued_at_once() 
     let seat = Seat::new();
     let body = r#"{"id":"resp_7","object":"response","status":"completed","output":[]}"#;
     seat.script("a", [crate::testing::Script::json(200, body)]);
-    let response = seat.ask("/v1/responses", &[], r#"{"model":"m","input":"hi"}"#).await;
+    let response = seat
+        .ask("/v1/responses", &[], r#"{"model":"m","input":"hi"}"#)
+        .await;
     let (_, mut body) = response.into_parts();
     while crate::testing::next_piece(&mut body).await.is_some() {}
     assert_eq!(seat.proxy.in_flight(), 0);
-    assert_eq!(seat.proxy.stored.find(0, "resp_7").unwrap().worker, seat.worker("a").id);
+    assert_eq!(
+        seat.proxy.stored.find(0, "resp_7").unwrap().worker,
+        seat.worker("a").id
+    );
     assert_eq!(seat.outcomes(), "", "the attempt has not ended");
     drop(body);
     assert_eq!(seat.outcomes(), "ok 1");
@@ -273,6 +295,9 @@ async fn implausible_counts_are_clamped_and_counted() {
     observer.passed(usage(1 << 30, 3, None).as_bytes());
     observer.passed(DONE.as_bytes());
     observer.finish();
-    assert_eq!(seat.metric("tailroute_claims_clamped_total", &["worker=a", "what=prompt"]), 1.0);
+    assert_eq!(
+        seat.metric("tailroute_claims_clamped_total", &["worker=a", "what=prompt"]),
+        1.0
+    );
     assert!(seat.observations()[0].prompt.0 < 2000);
 }

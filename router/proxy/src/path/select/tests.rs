@@ -24,7 +24,9 @@ fn chosen(seat: &Seat, turn: &Turn, tried: &[WorkerId]) -> String {
 /// Has a worker compute a turn's prompt.
 fn compute(seat: &Seat, turn: &Turn, worker: WorkerId) {
     seat.proxy.state.knowledge.update(worker, |residency| {
-        let hold = residency.sent(worker, &turn.fingerprint.chain, |end| end).unwrap();
+        let hold = residency
+            .sent(worker, &turn.fingerprint.chain, |end| end)
+            .unwrap();
         residency.settle(hold, None, |end| end, Tokens::ZERO, Tokens(1000));
     });
 }
@@ -42,6 +44,7 @@ fn listed(seat: &Seat, names: &[&str]) -> Option<Among> {
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_goes_to_the_cheapest_worker_that_may_get_it() {
+    #[rustfmt::skip]
     let cases: &[(&str, Prepare, &[WorkerId], &str)] = &[
         ("an idle fleet", |_, _| {}, &[], "a"),
         ("the cheapest was tried", |_, _| {}, &[A], "b"),
@@ -98,6 +101,7 @@ async fn a_turn_goes_to_the_cheapest_worker_that_may_get_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_goes_only_where_its_restrictions_allow() {
+    #[rustfmt::skip]
     let cases: &[(&str, Prepare, &str)] = &[
         ("any address", |_, turn| turn.among = Some(Among::Anybody), "a"),
         ("one worker", |_, turn| turn.among = Some(Among::One(C)), "c"),
@@ -172,13 +176,15 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
 
 #[tokio::test(start_paused = true)]
 async fn a_model_is_served_where_it_is_listed() {
-    for (model, unlisted, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("m", config::UnlistedModels::Refuse, "a"),
         ("other", config::UnlistedModels::Refuse, "c"),
         ("nobody's", config::UnlistedModels::Refuse, "no_worker_ready"),
         ("nobody's", config::UnlistedModels::Pass, "a"),
         ("", config::UnlistedModels::Refuse, "a"),
-    ] {
+    ];
+    for (model, unlisted, expected) in cases {
         let seat = Seat::with(|config| {
             config.routing.unlisted_models = unlisted;
             config.workers[2].models = vec!["other".to_owned()];
@@ -258,7 +264,10 @@ async fn breakers_withhold_only_the_configured_share_of_the_workers() {
     seat.break_worker("a");
     seat.break_worker("b");
     let choice = seat.choose(&seat.turn("hi"));
-    assert!(choice.regardless, "one of three may be withheld, and another one is cheaper than `c`");
+    assert!(
+        choice.regardless,
+        "one of three may be withheld, and another one is cheaper than `c`"
+    );
     assert_eq!(choice.worker.name(), "b");
     assert_eq!(seat.metric("tailroute_breaker_passed_over_total", &[]), 1.0);
 }
@@ -283,6 +292,7 @@ async fn a_choice_keeps_the_match_and_the_view_of_its_worker() {
 #[tokio::test(start_paused = true)]
 async fn the_least_prefill_is_that_of_the_ready_worker_with_the_most_cached() {
     let prompt = "long prompt ".repeat(100);
+    #[rustfmt::skip]
     let cases: &[(&str, Prepare, Option<&str>)] = &[
         ("nothing cached", |_, _| {}, Some("a")),
         ("cached on c", |seat, turn| compute(seat, turn, C), Some("c")),

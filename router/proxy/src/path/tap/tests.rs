@@ -38,6 +38,7 @@ fn begun() -> Script {
 async fn a_stream_is_relayed_as_it_comes_and_ends_as_it_ended() {
     let cut = "200 a cut; asked a; broken 1; charged a";
     // The response of `a`; then the sum, the code of the error in the last event, and the time of the end.
+    #[rustfmt::skip]
     let cases = [
         ("complete", begun().wait(500).token("!").done(), "200 a; asked a; ok 1", "", 500),
         ("without its last event", begun().wait(500).end(), cut, "worker_failed", 500),
@@ -73,7 +74,11 @@ async fn a_stream_is_relayed_as_it_comes_and_ends_as_it_ended() {
         assert_eq!(seat.sum_up(&delivered), sum, "{case}");
         assert_eq!(delivered.end_ms, end_ms, "{case}");
         let last = delivered.pieces.last().map_or("", |(_, last)| last);
-        assert_eq!(last.contains("\"error\"") && !last.contains("CUDA"), !code.is_empty(), "{case}: {last}");
+        assert_eq!(
+            last.contains("\"error\"") && !last.contains("CUDA"),
+            !code.is_empty(),
+            "{case}: {last}"
+        );
         assert!(last.contains(code), "{case}: {last}");
         assert_eq!(seat.in_flight(), [0; 3], "{case}");
     }
@@ -82,7 +87,13 @@ async fn a_stream_is_relayed_as_it_comes_and_ends_as_it_ended() {
 #[tokio::test(start_paused = true)]
 async fn each_piece_leaves_before_the_next_one_comes() {
     let seat = Seat::new();
-    let script = begun().wait(20).chunk("data: {\"choices\":").wait(30).chunk("[]}\n\n").wait(40).done();
+    let script = begun()
+        .wait(20)
+        .chunk("data: {\"choices\":")
+        .wait(30)
+        .chunk("[]}\n\n")
+        .wait(40)
+        .done();
     seat.script("a", [script]);
     let delivered = seat.chat("hi").await;
     let expected = [
@@ -97,6 +108,7 @@ async fn each_piece_leaves_before_the_next_one_comes() {
 #[tokio::test(start_paused = true)]
 async fn the_bytes_are_the_workers_however_they_are_read() {
     let long = "x".repeat(200_000);
+    #[rustfmt::skip]
     let cases = [
         ("one piece", Script::events().chunk(&format!("{}{DONE}", token("Hi"))).end()),
         ("many pieces", Script::tokens(&["Hi", " ", "there", "!"])),
@@ -139,12 +151,18 @@ async fn a_cut_stream_is_the_same_however_it_is_read() {
 async fn a_deadline_between_tokens_ends_the_stream_and_spares_the_worker() {
     let seat = Seat::new();
     seat.script("a", [begun().wait(900).token("!").wait(900).token("!").done()]);
-    let delivered = seat.post(CHAT, &[("x-request-timeout-ms", "1000")], &chat("hi")).await;
+    let delivered = seat
+        .post(CHAT, &[("x-request-timeout-ms", "1000")], &chat("hi"))
+        .await;
     assert_eq!(seat.sum_up(&delivered), "200 a cut; asked a; deadline 1");
     assert_eq!(delivered.end_ms, 1000);
     assert!(delivered.pieces[2].1.contains("deadline_exceeded"));
     pass_ms(1).await;
-    assert_eq!(seat.upstream.heard("a")[0].left_ms, Some(1000), "the worker is told to stop");
+    assert_eq!(
+        seat.upstream.heard("a")[0].left_ms,
+        Some(1000),
+        "the worker is told to stop"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,10 +198,12 @@ async fn a_client_that_leaves_stops_the_worker() {
 
 #[tokio::test(start_paused = true)]
 async fn the_permit_is_free_once_the_response_is_complete_and_not_before() {
-    for (case, script) in [
+    #[rustfmt::skip]
+    let cases = [
         ("a stream", begun().wait(10).done()),
         ("a whole response", Script::head(200, &["content-type: application/json"]).chunk("{").wait(10).chunk("}").end()),
-    ] {
+    ];
+    for (case, script) in cases {
         let seat = Seat::new();
         seat.script("a", [script]);
         let (_, mut body) = seat.ask(CHAT, &[], &chat("hi")).await.into_parts();
@@ -191,7 +211,11 @@ async fn the_permit_is_free_once_the_response_is_complete_and_not_before() {
         assert_eq!(seat.proxy.in_flight(), 1, "{case}");
         while within(next_piece(&mut body)).await.is_some() {}
         assert_eq!(seat.proxy.in_flight(), 0, "{case}");
-        assert_eq!(seat.outcomes(), "", "{case}: the outcome is counted when the body is written");
+        assert_eq!(
+            seat.outcomes(),
+            "",
+            "{case}: the outcome is counted when the body is written"
+        );
         drop(body);
         assert_eq!(seat.outcomes(), "ok 1", "{case}");
     }

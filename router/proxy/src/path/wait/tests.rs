@@ -33,7 +33,9 @@ fn refusal(admitted: &Result<RequestPermit, &'static str>) -> &'static str {
 /// Admits a turn. Returns its permit, or the code of its error.
 async fn admit(seat: &Seat, arrived: &Turn) -> Result<RequestPermit, &'static str> {
     let mut permit = seat.proxy.acquire().unwrap();
-    let admitted = seat.in_context(async |context| turn(context, arrived, &mut permit).await).await;
+    let admitted = seat
+        .in_context(async |context| turn(context, arrived, &mut permit).await)
+        .await;
     admitted.map(|()| permit).map_err(|error| error.code())
 }
 
@@ -128,17 +130,24 @@ async fn a_turn_that_its_key_cannot_pay_does_not_wait() {
 #[tokio::test(start_paused = true)]
 async fn turns_that_would_be_late_are_shed() {
     // A prompt of 302 tokens takes 312 ms on the best worker. Of an objective, 95 % count.
-    for (objective_ms, cached, expected) in [("320", false, "objective_out_of_reach"), ("330", false, ""), ("60", true, "")] {
+    for (objective_ms, cached, expected) in [
+        ("320", false, "objective_out_of_reach"),
+        ("330", false, ""),
+        ("60", true, ""),
+    ] {
         let seat = Seat::with(|config| config.admission.shed = true);
         let prompt = chat(&"long prompt ".repeat(100));
         let arrived = seat.turn_of(&[("x-slo-ttft-ms", objective_ms)], &prompt);
         // While a worker is idle, one turn is admitted to verify the prediction.
         drop(admit(&seat, &arrived).await.unwrap());
         if cached {
-            seat.proxy.state.knowledge.update(policy::ids::WorkerId(2), |residency| {
-                let chain = &arrived.fingerprint.chain;
-                residency.sent(policy::ids::WorkerId(2), chain, |end| end / 4)
-            });
+            seat.proxy
+                .state
+                .knowledge
+                .update(policy::ids::WorkerId(2), |residency| {
+                    let chain = &arrived.fingerprint.chain;
+                    residency.sent(policy::ids::WorkerId(2), chain, |end| end / 4)
+                });
         }
         let admitted = admit(&seat, &arrived).await;
         assert_eq!(refusal(&admitted), expected, "{objective_ms}");

@@ -49,13 +49,22 @@ fn sum_up(outcome: AttemptOutcome, begun: bool, usage: Option<Usage>) -> String 
     assert_eq!(seat.proxy.admission.keys().unsettled(), 0);
     let failures = seat.metric("tailroute_worker_failures_total", &["worker=a"]);
     let paid = BURST - seat.tokens_left();
-    let held = if seat.resident(&turn)[0] > 0 { "held" } else { "gone" };
-    format!("{}; {failures} failed; {paid} paid; {held}; {} learned", seat.outcomes(), seat.observations().len())
+    let held = if seat.resident(&turn)[0] > 0 {
+        "held"
+    } else {
+        "gone"
+    };
+    format!(
+        "{}; {failures} failed; {paid} paid; {held}; {} learned",
+        seat.outcomes(),
+        seat.observations().len()
+    )
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_first_token_only_an_error_undoes_the_computation() {
-    for (outcome, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         (Ok, "ok 1; 0 failed; 42 paid; held; 1 learned"),
         (ClientError, "client_error 1; 0 failed; 0 paid; gone; 0 learned"),
         (declined(), "declined 1; 0 failed; 0 paid; gone; 0 learned"),
@@ -65,14 +74,16 @@ async fn after_a_first_token_only_an_error_undoes_the_computation() {
         (Aborted, "aborted 1; 0 failed; 42 paid; held; 1 learned"),
         (Deadline, "deadline 1; 0 failed; 42 paid; held; 1 learned"),
         (Cut, "cut 1; 0 failed; 42 paid; held; 1 learned"),
-    ] {
+    ];
+    for (outcome, expected) in cases {
         assert_eq!(sum_up(outcome, true, None), expected, "{outcome:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn before_a_first_token_nothing_was_computed_and_only_a_leaving_client_pays() {
-    for (outcome, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         (Ok, "ok 1; 0 failed; 40 paid; gone; 0 learned"),
         (ClientError, "client_error 1; 0 failed; 0 paid; gone; 0 learned"),
         (declined(), "declined 1; 0 failed; 0 paid; gone; 0 learned"),
@@ -84,7 +95,8 @@ async fn before_a_first_token_nothing_was_computed_and_only_a_leaving_client_pay
         (Cut, "cut 1; 0 failed; 40 paid; gone; 0 learned"),
         (NotReached, "; 0 failed; 40 paid; gone; 0 learned"),
         (Outrun, "; 0 failed; 40 paid; gone; 0 learned"),
-    ] {
+    ];
+    for (outcome, expected) in cases {
         assert_eq!(sum_up(outcome, false, None), expected, "{outcome:?}");
     }
 }
@@ -96,7 +108,17 @@ async fn a_count_of_the_worker_is_what_the_key_pays() {
         completion: 5,
         cached: None,
     });
-    for outcome in [Ok, ClientError, declined(), WorkerError, ErrorInBody, Broken, Aborted, Deadline, Cut] {
+    for outcome in [
+        Ok,
+        ClientError,
+        declined(),
+        WorkerError,
+        ErrorInBody,
+        Broken,
+        Aborted,
+        Deadline,
+        Cut,
+    ] {
         for begun in [true, false] {
             let sum = sum_up(outcome, begun, usage);
             assert!(sum.contains("; 105 paid;"), "{outcome:?} {begun}: {sum}");
@@ -106,12 +128,20 @@ async fn a_count_of_the_worker_is_what_the_key_pays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_response_without_generated_tokens_costs_its_prompt() {
-    for (path, body, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("/v1/embeddings", r#"{"model":"m","input":"34 bytes"}"#, 8),
         ("/v1/chat/completions", r#"{"model":"m","messages":[{"role":"user","content":"twelve bytes"}]}"#, 5 + 5),
-    ] {
+    ];
+    for (path, body, expected) in cases {
         let seat = Seat::with_key(BURST as f64, |_| {});
-        seat.script("a", [crate::testing::Script::json(200, r#"{"choices":[{"message":{"content":"eighteen bytes !!!"}}]}"#)]);
+        seat.script(
+            "a",
+            [crate::testing::Script::json(
+                200,
+                r#"{"choices":[{"message":{"content":"eighteen bytes !!!"}}]}"#,
+            )],
+        );
         let delivered = seat.post(path, &[("authorization", "Bearer secret")], body).await;
         assert_eq!(delivered.status, 200, "{path}");
         assert_eq!(BURST - seat.tokens_left(), expected, "{path}");
@@ -127,7 +157,11 @@ async fn a_request_counts_as_one_failure_however_many_attempts_fail() {
     }
     assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), 1.0);
     seat.start(&turn).end(WorkerError);
-    assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), 2.0, "another request");
+    assert_eq!(
+        seat.metric("tailroute_worker_failures_total", &[]),
+        2.0,
+        "another request"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +191,11 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
             assert_eq!(state(&seat), BreakerState::Closed);
         }
         // After the first token, one failure more does not open a breaker that has just closed.
-        let expected = if (outcome, begun) == (Broken, true) { BreakerState::Closed } else { expected };
+        let expected = if (outcome, begun) == (Broken, true) {
+            BreakerState::Closed
+        } else {
+            expected
+        };
         flight.end(outcome);
         assert_eq!(state(&seat), expected, "{outcome:?} {begun}");
     }
@@ -167,8 +205,13 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
 async fn a_worker_that_declines_is_avoided_as_long_as_it_asks() {
     for (after, until_ms) in [(None, 50), (Some(Duration::from_millis(200)), 200)] {
         let seat = Seat::new();
-        seat.start(&Arc::new(seat.turn("hi"))).end(Declined(PushBack { after }));
-        let is_avoided = |seat: &Seat| seat.worker("a").condition(seat.proxy.state.clock.now()).is_avoided;
+        seat.start(&Arc::new(seat.turn("hi")))
+            .end(Declined(PushBack { after }));
+        let is_avoided = |seat: &Seat| {
+            seat.worker("a")
+                .condition(seat.proxy.state.clock.now())
+                .is_avoided
+        };
         pass_ms(until_ms - 1).await;
         assert!(is_avoided(&seat), "{after:?}");
         pass_ms(1).await;
@@ -202,7 +245,11 @@ async fn a_late_first_token_is_excused_while_the_worker_answers_others() {
         }
         flight.spare_if_busy(overrun);
         flight.end(WorkerError);
-        assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), failures, "{overrun:?} {is_busy}");
+        assert_eq!(
+            seat.metric("tailroute_worker_failures_total", &[]),
+            failures,
+            "{overrun:?} {is_busy}"
+        );
     }
 }
 
@@ -275,7 +322,11 @@ async fn an_outcome_ends_the_request_unless_another_attempt_follows() {
         (Outrun, "outrun", false, false, true),
     ] {
         assert_eq!(outcome.as_str(), name);
-        let is = (outcome.is_final(), outcome.is_the_workers(), outcome.is_computed());
+        let is = (
+            outcome.is_final(),
+            outcome.is_the_workers(),
+            outcome.is_computed(),
+        );
         assert_eq!(is, (is_final, is_the_workers, is_computed), "{outcome:?}");
     }
 }

@@ -37,18 +37,24 @@ fn kinds(seat: &Seat) -> String {
         LearnerEvent::Sent(_) => "sent",
         LearnerEvent::Begun(_) => "begun",
     };
-    seat.learned().into_iter().map(kind).collect::<Vec<_>>().join(", ")
+    seat.learned()
+        .into_iter()
+        .map(kind)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_first_token_twice_as_late_as_the_whole_prefill_is_reported_at_once() {
-    for (case, after_ms, streamed, alone, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("as predicted", PREFILL_MS, true, true, "turn"),
         ("late", 2 * PREFILL_MS, true, true, "turn"),
         ("twice as late", 2 * PREFILL_MS + 1, true, true, "late, turn"),
         ("not streamed", 2 * PREFILL_MS + 1, false, true, "turn"),
         ("beside other work", 2 * PREFILL_MS + 1, true, false, "turn"),
-    ] {
+    ];
+    for (case, after_ms, streamed, alone, expected) in cases {
         let seat = Seat::new();
         let turn = Arc::new(seat.turn(&prompt()));
         let other = (!alone).then(|| {
@@ -72,13 +78,15 @@ async fn a_prefill_is_learned_once_from_the_best_source() {
         ..ResponseReport::default()
     };
     let measured = PrefillSample::Clean(Millis(300.0));
-    for (case, after_ms, streamed, is_untimed, seen, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("measured", 300, true, false, ResponseReport::default(), Some(measured)),
         ("reported by the engine", 300, true, false, engine, Some(PrefillSample::Engine(Millis(250.0)))),
         ("not streamed", 300, false, false, ResponseReport::default(), None),
         ("untimed", 300, true, true, ResponseReport::default(), None),
         ("learned when it was late", 2000, true, false, ResponseReport::default(), None),
-    ] {
+    ];
+    for (case, after_ms, streamed, is_untimed, seen, expected) in cases {
         let seat = Seat::new();
         let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
         if is_untimed {
@@ -102,12 +110,14 @@ async fn a_prefill_is_learned_once_from_the_best_source() {
 #[tokio::test(start_paused = true)]
 async fn what_a_worker_counts_is_learned_and_the_rest_estimated() {
     let none = None;
-    for (case, usage, prompt_tokens, response, cached, is_told) in [
+    #[rustfmt::skip]
+    let cases = [
         ("nothing counted", none, 302, 5, 0, false),
         ("tokens counted", usage(400, 7, None), 400, 7, 0, false),
         ("cached tokens counted", usage(400, 7, Some(160)), 400, 7, 160, true),
         ("an empty count", usage(0, 0, None), 302, 5, 0, false),
-    ] {
+    ];
+    for (case, usage, prompt_tokens, response, cached, is_told) in cases {
         let seat = Seat::new();
         let turn = Arc::new(seat.turn(&prompt()));
         let mut flight = seat.start(&turn);
@@ -121,9 +131,21 @@ async fn what_a_worker_counts_is_learned_and_the_rest_estimated() {
             ..ResponseReport::default()
         }));
         let seen = seat.observations().remove(0);
-        assert_eq!((seen.prompt, seen.cached), (Tokens(prompt_tokens), Tokens(cached)), "{case}");
-        assert_eq!((seen.response, seen.cached_is_told), (Tokens(response), is_told), "{case}");
-        assert_eq!((seen.worker, seen.left, seen.last), (policy::ids::WorkerId(0), None, false), "{case}");
+        assert_eq!(
+            (seen.prompt, seen.cached),
+            (Tokens(prompt_tokens), Tokens(cached)),
+            "{case}"
+        );
+        assert_eq!(
+            (seen.response, seen.cached_is_told),
+            (Tokens(response), is_told),
+            "{case}"
+        );
+        assert_eq!(
+            (seen.worker, seen.left, seen.last),
+            (policy::ids::WorkerId(0), None, false),
+            "{case}"
+        );
         assert_eq!(seen.finish, Finish::Stop, "{case}");
         assert_eq!((seen.ended - seen.arrived).0.round(), 150.0, "{case}");
         assert_eq!(seen.ttft.0.round(), 100.0, "{case}");
@@ -131,13 +153,21 @@ async fn what_a_worker_counts_is_learned_and_the_rest_estimated() {
         let session = turn.session.as_ref().unwrap();
         assert_eq!(seen.conversation.unwrap().0, session.key, "{case}");
         let units = 1202.0;
-        assert!((seen.tokens_per_unit - prompt_tokens as f64 / units).abs() < 0.01, "{case}: {}", seen.tokens_per_unit);
+        assert!(
+            (seen.tokens_per_unit - prompt_tokens as f64 / units).abs() < 0.01,
+            "{case}: {}",
+            seen.tokens_per_unit
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_whole_response_teaches_the_predicted_time_of_its_counted_prompt() {
-    for (usage, expected) in [(None, PREFILL_MS as f64), (usage(400, 7, None), 410.0), (usage(400, 7, Some(160)), 410.0)] {
+    for (usage, expected) in [
+        (None, PREFILL_MS as f64),
+        (usage(400, 7, None), 410.0),
+        (usage(400, 7, Some(160)), 410.0),
+    ] {
         let seat = Seat::new();
         let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
         pass_ms(5000).await;
@@ -171,7 +201,9 @@ async fn a_conversation_that_moves_names_the_worker_that_it_left() {
 async fn endpoints_that_generate_nothing_teach_nothing() {
     let seat = Seat::new();
     seat.script("a", [crate::testing::Script::json(200, "{}")]);
-    let delivered = seat.post("/v1/embeddings", &[], r#"{"model":"m","input":"hi"}"#).await;
+    let delivered = seat
+        .post("/v1/embeddings", &[], r#"{"model":"m","input":"hi"}"#)
+        .await;
     assert_eq!(seat.sum_up(&delivered), "200 a; asked a; ok 1");
     assert_eq!(kinds(&seat), "");
 }

@@ -41,10 +41,23 @@ async fn only_answered_generations_count_for_the_model() {
         pass_ms(40).await;
         flight.end(ended(outcome, usage(10, 5)));
         let sum = |name: &str, label: &str| seat.metric(name, &[label]);
-        assert_eq!(sum("gen_ai_server_request_duration_seconds_count", "gen_ai_request_model=m"), expected, "{case}");
-        let duration = sum("gen_ai_server_request_duration_seconds_sum", "gen_ai_operation_name=chat");
+        assert_eq!(
+            sum(
+                "gen_ai_server_request_duration_seconds_count",
+                "gen_ai_request_model=m"
+            ),
+            expected,
+            "{case}"
+        );
+        let duration = sum(
+            "gen_ai_server_request_duration_seconds_sum",
+            "gen_ai_operation_name=chat",
+        );
         assert!((duration - 0.07 * expected).abs() < 1e-6, "{case}: {duration}");
-        let ttft = sum("gen_ai_server_time_to_first_token_seconds_sum", "gen_ai_request_model=m");
+        let ttft = sum(
+            "gen_ai_server_time_to_first_token_seconds_sum",
+            "gen_ai_request_model=m",
+        );
         assert!((ttft - 0.03 * expected).abs() < 1e-6, "{case}: {ttft}");
         let input = sum("gen_ai_client_token_usage_sum", "gen_ai_token_type=input");
         assert_eq!(input, 10.0 * expected, "{case}");
@@ -99,20 +112,39 @@ async fn a_captured_turn_has_the_counts_of_its_worker_or_estimates() {
         ("estimated", nothing, [302, 5], false),
     ] {
         let seat = Seat::new();
-        let turn = Arc::new(seat.turn_of(&[("x-slo-ttft-ms", "80")], &crate::testing::chat(&"long prompt ".repeat(100))));
+        let turn = Arc::new(seat.turn_of(
+            &[("x-slo-ttft-ms", "80")],
+            &crate::testing::chat(&"long prompt ".repeat(100)),
+        ));
         let mut flight = seat.start(&turn);
         relay(&mut flight, &token("eight by"));
         pass_ms(30).await;
         flight.first_token(true);
         pass_ms(40).await;
         let end = ended(AttemptOutcome::Ok, seen);
-        flight.progress.reply = flight.progress.passing.take().and_then(protocol::reply::ReplyBuilder::finish);
+        flight.progress.reply = flight
+            .progress
+            .passing
+            .take()
+            .and_then(protocol::reply::ReplyBuilder::finish);
         let record = flight.record(&end);
         assert_eq!((record.tokens, record.counted), (tokens, counted), "{case}");
-        assert_eq!((record.ttft.0.round(), record.took.0.round()), (30.0, 70.0), "{case}");
-        assert_eq!((&*record.worker, &*record.model, &*record.outcome), ("a", "m", "ok"), "{case}");
+        assert_eq!(
+            (record.ttft.0.round(), record.took.0.round()),
+            (30.0, 70.0),
+            "{case}"
+        );
+        assert_eq!(
+            (&*record.worker, &*record.model, &*record.outcome),
+            ("a", "m", "ok"),
+            "{case}"
+        );
         assert_eq!((&*record.class, record.objective.0), ("header", 80.0), "{case}");
-        assert_eq!((record.whole, record.predicted_ttft.0.round()), (false, 312.0), "{case}");
+        assert_eq!(
+            (record.whole, record.predicted_ttft.0.round()),
+            (false, 312.0),
+            "{case}"
+        );
         assert_eq!(record.reported_cached, counted.then_some(0), "{case}");
         assert!(record.reply.is_some(), "{case}");
     }

@@ -64,18 +64,23 @@ async fn the_mirror_holds_the_prompt_and_the_part_of_the_reply_that_the_next_tur
         ..usage(700, 900, None)
     };
     // A prompt of 1,200 bytes is 300 tokens and a reply of 800 bytes 200, in full blocks, where nothing is counted.
-    for (case, begun, end, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("complete", true, end(AttemptOutcome::Ok, nothing, true), 300..=500),
         ("cut", true, end(AttemptOutcome::Broken, nothing, false), 200..=304),
         ("an error", true, end(AttemptOutcome::ErrorInBody, nothing, true), 0..=0),
         ("no first token", false, end(AttemptOutcome::Aborted, nothing, true), 0..=0),
         ("counted", true, end(AttemptOutcome::Ok, usage(600, 400, None), true), 600..=1000),
         ("several choices, whose counts are not of one reply", true, end(AttemptOutcome::Ok, several, true), 700..=1200),
-    ] {
+    ];
+    for (case, begun, end, expected) in cases {
         let seat = Seat::new();
         let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
         let in_flight = seat.resident(&next_turn(&seat))[0];
-        assert!((200..=304).contains(&in_flight), "the prompt counts as resident in flight");
+        assert!(
+            (200..=304).contains(&in_flight),
+            "the prompt counts as resident in flight"
+        );
         if begun {
             relay(&mut flight, &token(&reply()));
             flight.first_token(true);
@@ -142,14 +147,22 @@ async fn a_worker_that_reports_fewer_cached_tokens_corrects_its_mirror() {
         let metric = |name, label| seat.metric(name, &["worker=a", label]);
         let corrections = seat.metric("tailroute_mirror_corrections_total", &["worker=a"]);
         assert_eq!(corrections, f64::from(u8::from(is_corrected)), "{case}");
-        assert_eq!(seat.resident(&older)[0] == 0, is_corrected, "{case}: what is older is gone too");
+        assert_eq!(
+            seat.resident(&older)[0] == 0,
+            is_corrected,
+            "{case}: what is older is gone too"
+        );
         let agreement = format!("agreement={agreement}");
         let agreed = metric("tailroute_cached_tokens_agreement_total", &agreement);
         assert_eq!(agreed, f64::from(u8::from(cached.is_some())), "{case}");
         let tokens = |kind| metric("tailroute_prompt_tokens_total", kind);
         assert_eq!(tokens("kind=all"), 3.0 * 302.0, "{case}");
         assert_eq!(tokens("kind=predicted_cached"), PREDICTED as f64, "{case}");
-        assert_eq!(tokens("kind=reported_cached"), cached.unwrap_or(0) as f64, "{case}");
+        assert_eq!(
+            tokens("kind=reported_cached"),
+            cached.unwrap_or(0) as f64,
+            "{case}"
+        );
     }
 }
 
@@ -164,7 +177,11 @@ async fn an_error_is_no_report_of_tokens() {
         let seat = Seat::new();
         let flight = seat.start(&Arc::new(seat.turn(&prompt())));
         flight.end(end(outcome, usage(300, 1, None), false));
-        assert_eq!(seat.metric("tailroute_prompt_tokens_total", &["kind=all"]), expected, "{outcome:?}");
+        assert_eq!(
+            seat.metric("tailroute_prompt_tokens_total", &["kind=all"]),
+            expected,
+            "{outcome:?}"
+        );
     }
 }
 
@@ -191,10 +208,26 @@ fn only_full_blocks_are_cached() {
             block_size,
             ..config.workers[0].clone()
         };
-        Worker::new(policy::ids::WorkerId(0), spec, &config, policy::units::Millis::ZERO)
+        Worker::new(
+            policy::ids::WorkerId(0),
+            spec,
+            &config,
+            policy::units::Millis::ZERO,
+        )
     };
-    for (block, tokens, expected) in [(16, 33, 32), (16, 15, 0), (10, 33, 30), (10, 9, 0), (1, 33, 33), (0, 33, 33)] {
-        assert_eq!(full_blocks(&seat_config(block), tokens), expected, "{tokens} in blocks of {block}");
+    for (block, tokens, expected) in [
+        (16, 33, 32),
+        (16, 15, 0),
+        (10, 33, 30),
+        (10, 9, 0),
+        (1, 33, 33),
+        (0, 33, 33),
+    ] {
+        assert_eq!(
+            full_blocks(&seat_config(block), tokens),
+            expected,
+            "{tokens} in blocks of {block}"
+        );
     }
 }
 
@@ -228,11 +261,13 @@ impl ReportedTurn for OneReport {
 
 #[tokio::test(start_paused = true)]
 async fn other_replicas_are_told_what_a_worker_holds() {
-    for (outcome, begun, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         (AttemptOutcome::Ok, true, &["sent to a", "begun", "answered 305"][..]),
         (AttemptOutcome::ErrorInBody, true, &["sent to a", "begun"]),
         (AttemptOutcome::NotReached, false, &["sent to a"]),
-    ] {
+    ];
+    for (outcome, begun, expected) in cases {
         let mut seat = Seat::new();
         let reports = Arc::new(Mutex::default());
         Arc::get_mut(&mut seat.proxy).unwrap().replicas = Some(Arc::new(Reports(Arc::clone(&reports))));

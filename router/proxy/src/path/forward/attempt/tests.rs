@@ -2,7 +2,7 @@
 
 use fleet::overrides::AdminState;
 
-use crate::testing::{Seat, Script, chat, token};
+use crate::testing::{Script, Seat, chat, token};
 
 const CHAT: &str = "/v1/chat/completions";
 /// An error that names no fault of client or load.
@@ -29,6 +29,7 @@ async fn answered(a: Script, fields: &[(&str, &str)]) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_response_is_relayed_or_the_turn_is_sent_elsewhere() {
     let with_after = |status| Script::whole(status, &["retry-after: 3"], "");
+    #[rustfmt::skip]
     let cases = [
         ("a stream", Script::tokens(&["Hi"]), "200 a; asked a; ok 1"),
         ("a whole response", Script::json(200, "{}"), "200 a; asked a; ok 1"),
@@ -80,6 +81,7 @@ async fn a_response_is_relayed_or_the_turn_is_sent_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_may_have_begun_is_sent_elsewhere_only_if_it_is_idempotent() {
     let idempotent = [("idempotency-key", "7")];
+    #[rustfmt::skip]
     let cases = [
         ("lost before the head", Script::silent().cut(), "200 b; asked ab; ok 1; charged a"),
         ("lost before the first event", Script::events().cut(), "200 b; asked ab; ok 1; charged a"),
@@ -94,6 +96,7 @@ async fn a_turn_that_may_have_begun_is_sent_elsewhere_only_if_it_is_idempotent()
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_of_the_request_is_no_failure_of_the_worker() {
+    #[rustfmt::skip]
     let cases = [
         ("passed before the head", Script::silent(), "504 deadline_exceeded; asked a; deadline 1"),
         (
@@ -103,20 +106,30 @@ async fn a_deadline_of_the_request_is_no_failure_of_the_worker() {
         ),
     ];
     for (case, script, expected) in cases {
-        assert_eq!(answered(script, &[("x-request-timeout-ms", "500")]).await, expected, "{case}");
+        assert_eq!(
+            answered(script, &[("x-request-timeout-ms", "500")]).await,
+            expected,
+            "{case}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_later_than_the_workers_limit_does_not_excuse_the_worker() {
     let seat = Seat::with(|config| config.limits.first_byte_timeout = std::time::Duration::from_secs(1));
-    let delivered = seat.post(CHAT, &[("x-request-timeout-ms", "1500")], &chat("hi")).await;
-    assert_eq!(seat.sum_up(&delivered), "504 worker_timeout; asked a; worker_error 1; charged a");
+    let delivered = seat
+        .post(CHAT, &[("x-request-timeout-ms", "1500")], &chat("hi"))
+        .await;
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "504 worker_timeout; asked a; worker_error 1; charged a"
+    );
     assert_eq!(delivered.end_ms, 1000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_head_waits_for_what_may_refuse_the_turn_but_not_for_long() {
+    #[rustfmt::skip]
     let cases = [
         ("the first token at once", Script::tokens(&["Hi"]), 0),
         ("the first token soon", Script::events().wait(60).token("Hi").done(), 60),
@@ -194,11 +207,15 @@ async fn a_turn_that_reaches_no_worker_is_the_routers_error() {
         seat.script(name, [Script::refused()]);
     }
     let delivered = seat.chat("hi").await;
-    assert_eq!(seat.sum_up(&delivered), "502 worker_failed; asked ; router_error 1");
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "502 worker_failed; asked ; router_error 1"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_stays_within_normal_use_and_a_failure_does_not() {
+    #[rustfmt::skip]
     let cases = [
         ("declined", Script::whole(429, &[], ""), "429 a; asked a; declined 1"),
         ("unavailable", Script::whole(503, &[], ""), "503 a; asked a; worker_error 1; charged a"),
@@ -218,6 +235,7 @@ async fn a_refusal_stays_within_normal_use_and_a_failure_does_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_cannot_be_connected_to_fails_a_probe_unless_it_is_busy() {
+    #[rustfmt::skip]
     let cases = [
         ("refused", Script::refused(), false, false),
         ("refused while busy", Script::refused(), true, false),
@@ -242,6 +260,7 @@ async fn a_worker_that_cannot_be_connected_to_fails_a_probe_unless_it_is_busy() 
 
 #[tokio::test(start_paused = true)]
 async fn a_404_is_relayed_where_no_other_worker_can_have_the_model() {
+    #[rustfmt::skip]
     let cases = [
         ("all others are drained", Script::json(404, NO_MODEL), "", "404 a; asked a; client_error 1"),
         ("the response is pinned", Script::json(404, NO_MODEL), "a", "404 a; asked a; client_error 1"),
@@ -270,6 +289,7 @@ async fn a_404_is_relayed_where_no_other_worker_can_have_the_model() {
 
 #[tokio::test(start_paused = true)]
 async fn a_denied_model_is_tried_elsewhere_beyond_the_limits_of_other_refusals() {
+    #[rustfmt::skip]
     let cases = [
         // Of the two that remain without `a`, breakers withhold one.
         ("denied", Script::json(404, NO_MODEL), "200 c; asked ac; ok 1"),
@@ -296,17 +316,22 @@ async fn a_late_worker_is_excused_while_it_answers_others() {
     let began = tokio::time::Instant::now();
     let first = seat.ask(CHAT, &[], &chat("one")).await;
     seat.hold_others();
-    let (_, delivered) = tokio::join!(
-        crate::testing::Delivered::read(first, began),
-        seat.chat("two")
+    let (_, delivered) = tokio::join!(crate::testing::Delivered::read(first, began), seat.chat("two"));
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "504 worker_timeout; asked aa; ok 1, worker_error 1"
     );
-    assert_eq!(seat.sum_up(&delivered), "504 worker_timeout; asked aa; ok 1, worker_error 1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_head_names_worker_and_decision_and_none_of_the_workers_secrets() {
     let seat = Seat::new();
-    let fields = ["content-type: text/event-stream", "x-tailroute-worker: me", "connection: x-hop", "x-hop: 1"];
+    let fields = [
+        "content-type: text/event-stream",
+        "x-tailroute-worker: me",
+        "connection: x-hop",
+        "x-hop: 1",
+    ];
     seat.script("a", [Script::head(200, &fields).chunk(&token("Hi")).done()]);
     let delivered = seat.chat("hi").await;
     assert_eq!(delivered.worker(), "a");
@@ -319,6 +344,8 @@ async fn the_head_names_worker_and_decision_and_none_of_the_workers_secrets() {
 async fn the_terms_of_a_decision_are_told_on_request() {
     let seat = Seat::with(|config| config.explain.in_answers = true);
     seat.script("a", [Script::tokens(&["Hi"])]);
-    let delivered = seat.post(CHAT, &[("x-tailroute-explain", "1")], &chat("hi")).await;
+    let delivered = seat
+        .post(CHAT, &[("x-tailroute-explain", "1")], &chat("hi"))
+        .await;
     assert!(delivered.field("x-tailroute-explain").contains('a'));
 }

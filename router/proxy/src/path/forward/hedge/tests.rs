@@ -15,7 +15,11 @@ fn seat() -> Seat {
 
 /// The first token after so many milliseconds.
 fn late(ms: u64) -> Script {
-    Script::silent().wait(ms).text("HTTP/1.1 200 S\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").token("Hi").done()
+    Script::silent()
+        .wait(ms)
+        .text("HTTP/1.1 200 S\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        .token("Hi")
+        .done()
 }
 
 fn failing(ms: u64) -> Script {
@@ -24,9 +28,14 @@ fn failing(ms: u64) -> Script {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_response_is_used_and_the_other_attempt_is_cancelled() {
-    let busy = |ms| Script::silent().wait(ms).text("HTTP/1.1 429 S\r\ncontent-length: 0\r\n\r\n");
+    let busy = |ms| {
+        Script::silent()
+            .wait(ms)
+            .text("HTTP/1.1 429 S\r\ncontent-length: 0\r\n\r\n")
+    };
     let head_first = Script::events().wait(300).token("Hi").done();
     // Responses of `a` and `b`; then the sum, when the head came, hedges sent and won, when `a` and `b` were left.
+    #[rustfmt::skip]
     let cases = [
         ("in time", late(99), late(0), "200 a; asked a; ok 1", 99, [0, 0], [None, None]),
         ("the hedge is faster", late(500), late(50), "200 b; asked ab; ok 1", 150, [1, 1], [Some(150), None]),
@@ -54,7 +63,8 @@ async fn the_first_response_is_used_and_the_other_attempt_is_cancelled() {
         let delivered = seat.chat("hi").await;
         assert_eq!(seat.sum_up(&delivered), sum, "{case}");
         assert_eq!(delivered.head_ms, head_ms, "{case}");
-        let counted = ["what=sent", "what=won"].map(|what| seat.metric("tailroute_hedges_total", &[what]) as u64);
+        let counted =
+            ["what=sent", "what=won"].map(|what| seat.metric("tailroute_hedges_total", &[what]) as u64);
         assert_eq!(counted, hedges, "{case}");
         crate::testing::pass_ms(1).await;
         let heard = ["a", "b"].map(|name| seat.upstream.heard(name).first().and_then(|heard| heard.left_ms));
@@ -66,6 +76,7 @@ async fn the_first_response_is_used_and_the_other_attempt_is_cancelled() {
 #[tokio::test(start_paused = true)]
 async fn a_turn_is_not_hedged_without_another_worker_in_normal_use_or_a_budget() {
     type Prepare = fn(&Seat);
+    #[rustfmt::skip]
     let cases: [(&str, f64, Prepare, u64); 4] = [
         ("the others are drained", 10.0, |seat| ["b", "c"].iter().for_each(|name| seat.hold(name, AdminState::Draining)), 0),
         ("one other breaker is open, the other worker drained", 10.0, |seat| {
@@ -87,7 +98,11 @@ async fn a_turn_is_not_hedged_without_another_worker_in_normal_use_or_a_budget()
         assert_eq!((delivered.worker(), delivered.head_ms), ("a", 200), "{case}");
         let hedged = seat.asked() == "ab";
         assert_eq!(hedged, case == "a worker and a budget", "{case}");
-        assert_eq!(seat.metric("tailroute_hedges_total", &["what=refused"]) as u64, refused, "{case}");
+        assert_eq!(
+            seat.metric("tailroute_hedges_total", &["what=refused"]) as u64,
+            refused,
+            "{case}"
+        );
     }
 }
 
@@ -96,14 +111,31 @@ async fn a_hedged_turn_is_charged_and_learned_once() {
     let seat = Seat::with_key(10_000.0, |config| {
         config.failure.hedge_after = Some(Duration::from_millis(AFTER_MS));
     });
-    let its = |ms| Script::silent().wait(ms).text("HTTP/1.1 200 S\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").token("Hi").chunk(&usage(100, 5, None)).done();
+    let its = |ms| {
+        Script::silent()
+            .wait(ms)
+            .text("HTTP/1.1 200 S\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            .token("Hi")
+            .chunk(&usage(100, 5, None))
+            .done()
+    };
     seat.script("a", [its(500)]);
     seat.script("b", [its(50)]);
     let turn = seat.turn("hi");
-    let delivered = seat.post("/v1/chat/completions", &[("authorization", "Bearer secret")], &chat("hi")).await;
+    let delivered = seat
+        .post(
+            "/v1/chat/completions",
+            &[("authorization", "Bearer secret")],
+            &chat("hi"),
+        )
+        .await;
     assert_eq!(seat.sum_up(&delivered), "200 b; asked ab; ok 1");
     assert_eq!(seat.tokens_left(), 10_000 - 105);
-    assert_eq!(seat.resident(&turn)[0], 0, "the mirror of the slower one drops the prompt");
+    assert_eq!(
+        seat.resident(&turn)[0],
+        0,
+        "the mirror of the slower one drops the prompt"
+    );
     assert_eq!(seat.observations().len(), 1);
     let outcomes: Vec<_> = seat.decisions().iter().map(|slot| slot.came.outcome).collect();
     assert_eq!(outcomes, [Some("outrun"), Some("ok")]);
@@ -111,10 +143,12 @@ async fn a_hedged_turn_is_charged_and_learned_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_of_both_attempts_is_retried_on_a_third_worker_only_if_idempotent() {
-    for (fields, sum) in [
+    #[rustfmt::skip]
+    let cases = [
         (&[][..], "502 worker_failed; asked ab; worker_error 1; charged a"),
         (&[("idempotency-key", "1")][..], "200 c; asked abc; ok 1; charged a"),
-    ] {
+    ];
+    for (fields, sum) in cases {
         let seat = seat();
         seat.script("a", [failing(120)]);
         seat.script("b", [failing(80)]);

@@ -41,7 +41,8 @@ async fn write(seat: &Seat, a: Script, upload: Upload) -> Delivered {
 
 #[tokio::test(start_paused = true)]
 async fn a_response_is_relayed_or_the_request_is_sent_elsewhere() {
-    for (case, script, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("200", ok(), "200 a; asked a; ok 1"),
         ("400", Script::json(400, "{}"), "400 a; asked a; client_error 1"),
         ("404 without a model", Script::json(404, NO_MODEL), "404 a; asked a; client_error 1"),
@@ -53,29 +54,39 @@ async fn a_response_is_relayed_or_the_request_is_sent_elsewhere() {
         ("no connection", Script::refused(), "200 b; asked b; ok 1"),
         ("lost", Script::silent().cut(), "200 b; asked ab; ok 1; charged a"),
         ("silence", Script::silent(), "504 worker_timeout; asked a; router_error 1; charged a"),
-    ] {
+    ];
+    for (case, script, expected) in cases {
         assert_eq!(read(script, &[]).await, expected, "{case}");
     }
     let deadline = [("x-request-timeout-ms", "500")];
-    assert_eq!(read(Script::silent(), &deadline).await, "504 deadline_exceeded; asked a; router_error 1");
+    assert_eq!(
+        read(Script::silent(), &deadline).await,
+        "504 deadline_exceeded; asked a; router_error 1"
+    );
     assert_eq!(read(ok(), &deadline).await, "200 a; asked a; ok 1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_streams_is_sent_elsewhere_only_while_no_worker_has_read_it() {
     let upload = || Upload::chunks(&[(10, "four"), (10, "more")]).end();
-    for (case, script, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("answered", ok(), "200 a; asked a; ok 1"),
         ("no connection", Script::refused(), "200 b; asked b; ok 1"),
         ("declined", Script::whole(429, &[], ""), "429 a; asked a; declined 1"),
         ("unavailable", Script::whole(503, &[], ""), "503 a; asked a; worker_error 1; charged a"),
         ("lost", Script::silent().cut(), "502 worker_failed; asked a; router_error 1; charged a"),
-    ] {
+    ];
+    for (case, script, expected) in cases {
         let seat = Seat::new();
         let delivered = write(&seat, script, upload()).await;
         assert_eq!(seat.sum_up(&delivered), expected, "{case}");
         let body = ["a", "b"].map(|name| seat.upstream.heard(name).first().map(|heard| heard.body.clone()));
-        assert_eq!(body.iter().flatten().next().map(String::as_str), Some("fourmore"), "{case}");
+        assert_eq!(
+            body.iter().flatten().next().map(String::as_str),
+            Some("fourmore"),
+            "{case}"
+        );
     }
 }
 
@@ -84,11 +95,13 @@ async fn a_short_body_of_an_idempotent_request_is_kept_for_a_retry() {
     let upload = |length| Upload::whole(&"x".repeat(length));
     // `/v1/responses/…` is not computed from its input alone, so the client says that it may be repeated.
     let idempotent = [("idempotency-key", "1")];
-    for (case, fields, length, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("idempotent", &idempotent[..], 100, "200 b; asked ab; ok 1; charged a"),
         ("idempotent and long", &idempotent, (1 << 20) + 1, "502 worker_failed; asked a; router_error 1; charged a"),
         ("not idempotent", &[], 100, "502 worker_failed; asked a; router_error 1; charged a"),
-    ] {
+    ];
+    for (case, fields, length, expected) in cases {
         let seat = Seat::new();
         seat.script("a", [Script::silent().cut()]);
         seat.script("b", [ok()]);
@@ -106,17 +119,27 @@ async fn a_clients_fault_in_its_body_is_no_failure_of_the_worker() {
     let steering = Upload::chunks(&[(0, "{"), (5, r#""kv_transfer_params":{}}"#)]).end();
     let long = "x".repeat(150);
     let too_long = Upload::chunks(&[(0, &long), (1, &long)]).end();
-    for (case, upload, expected, end_ms) in [
+    #[rustfmt::skip]
+    let cases = [
         ("late", late, "408 request_timeout; asked a; client_error 1", 60_000),
         ("never ended", unended, "408 request_timeout; asked a; client_error 1", 60_000),
         ("a field that steers the engine", steering, "400 field_not_allowed; asked a; client_error 1", 5),
         ("too long", too_long, "413 body_too_large; asked a; client_error 1", 1),
-    ] {
-        let seat = Seat::with(|config| config.limits.max_body_bytes = std::num::NonZeroUsize::new(200).unwrap());
+    ];
+    for (case, upload, expected, end_ms) in cases {
+        let seat =
+            Seat::with(|config| config.limits.max_body_bytes = std::num::NonZeroUsize::new(200).unwrap());
         let delivered = write(&seat, Script::silent(), upload).await;
-        assert_eq!((seat.sum_up(&delivered), delivered.end_ms), (expected.to_owned(), end_ms), "{case}");
+        assert_eq!(
+            (seat.sum_up(&delivered), delivered.end_ms),
+            (expected.to_owned(), end_ms),
+            "{case}"
+        );
         pass_ms(1).await;
-        assert!(seat.upstream.heard("a")[0].left_ms.is_some(), "{case}: the worker gets no complete request");
+        assert!(
+            seat.upstream.heard("a")[0].left_ms.is_some(),
+            "{case}: the worker gets no complete request"
+        );
     }
 }
 
@@ -125,7 +148,10 @@ async fn a_worker_is_not_late_before_it_has_the_request() {
     let seat = Seat::with(|config| config.limits.first_byte_timeout = Duration::from_secs(20));
     let upload = Upload::chunks(&[(0, "four"), (19_000, "more"), (19_000, "more")]).end();
     let delivered = write(&seat, Script::silent(), upload).await;
-    assert_eq!(seat.sum_up(&delivered), "408 request_timeout; asked a; client_error 1");
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "408 request_timeout; asked a; client_error 1"
+    );
     assert_eq!(delivered.end_ms, 20_000);
 }
 
@@ -140,7 +166,10 @@ async fn a_late_worker_is_excused_while_it_answers_others() {
     let first = get().await;
     let second = async { Delivered::read(get().await, began).await };
     let (_, delivered) = tokio::join!(Delivered::read(first, began), second);
-    assert_eq!(seat.sum_up(&delivered), "504 worker_timeout; asked aa; ok 1, router_error 1");
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "504 worker_timeout; asked aa; ok 1, router_error 1"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +177,8 @@ async fn a_body_is_relayed_as_it_comes_and_a_cut_one_is_cut() {
     let events = || Script::head(200, &["content-type: text/event-stream"]);
     let plain = || Script::head(200, &[]);
     let cut = "200 a cut; asked a; ok 1; charged a";
-    for (case, script, expected, end_ms) in [
+    #[rustfmt::skip]
+    let cases = [
         ("complete", plain().chunk("four").wait(50).chunk("more").end(), "200 a; asked a; ok 1", 50),
         ("empty", plain().wait(50).end(), "200 a; asked a; ok 1", 50),
         ("cut", plain().chunk("four").wait(50).cut(), cut, 50),
@@ -157,7 +187,8 @@ async fn a_body_is_relayed_as_it_comes_and_a_cut_one_is_cut() {
         ("no first byte", plain().wait(20_000), cut, 10_000),
         ("no first event", events().chunk(": ping\n\n").wait(9000).chunk(": ping\n\n").wait(9000), cut, 10_000),
         ("a late first event", events().wait(9999).chunk("data: x\n\n").end(), "200 a; asked a; ok 1", 9999),
-    ] {
+    ];
+    for (case, script, expected, end_ms) in cases {
         let seat = Seat::with(|config| {
             config.limits.first_byte_timeout = Duration::from_secs(10);
             config.limits.idle_timeout = Duration::from_secs(2);
@@ -166,7 +197,11 @@ async fn a_body_is_relayed_as_it_comes_and_a_cut_one_is_cut() {
         let began = Instant::now();
         let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
         let delivered = Delivered::read(response, began).await;
-        assert_eq!((seat.sum_up(&delivered), delivered.end_ms), (expected.to_owned(), end_ms), "{case}");
+        assert_eq!(
+            (seat.sum_up(&delivered), delivered.end_ms),
+            (expected.to_owned(), end_ms),
+            "{case}"
+        );
         assert_eq!((seat.in_flight(), seat.proxy.in_flight()), ([0; 3], 0), "{case}");
     }
 }
@@ -182,16 +217,21 @@ async fn a_response_that_begins_late_is_excused_while_the_worker_answers_others(
             seat.worker("a").count_bytes(1);
         }
         let delivered = Delivered::read(response, began).await;
-        assert_eq!(seat.sum_up(&delivered), format!("200 a cut; asked a; ok 1{charged}"));
+        assert_eq!(
+            seat.sum_up(&delivered),
+            format!("200 a cut; asked a; ok 1{charged}")
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_and_the_drain_limit_cut_a_response_and_spare_the_worker() {
-    for (case, fields, cut_ms, end_ms) in [
+    #[rustfmt::skip]
+    let cases = [
         ("a deadline", &[("x-request-timeout-ms", "1000")][..], 5000, 1000),
         ("the drain limit", &[], 300, 300),
-    ] {
+    ];
+    for (case, fields, cut_ms, end_ms) in cases {
         let seat = Seat::new();
         seat.script("a", [Script::head(200, &[]).chunk("four").wait(9000).end()]);
         let began = Instant::now();
@@ -201,7 +241,11 @@ async fn a_deadline_and_the_drain_limit_cut_a_response_and_spare_the_worker() {
             seat.proxy.cut_off();
         };
         let (delivered, ()) = tokio::join!(Delivered::read(response, began), cut);
-        assert_eq!((seat.sum_up(&delivered), delivered.end_ms), ("200 a cut; asked a; ok 1".to_owned(), end_ms), "{case}");
+        assert_eq!(
+            (seat.sum_up(&delivered), delivered.end_ms),
+            ("200 a cut; asked a; ok 1".to_owned(), end_ms),
+            "{case}"
+        );
     }
 }
 
@@ -215,14 +259,27 @@ async fn the_permit_is_free_once_the_response_is_complete() {
     assert_eq!(seat.proxy.in_flight(), 1);
     assert!(within(next_piece(&mut body)).await.is_none());
     assert_eq!(seat.proxy.in_flight(), 0);
-    assert_eq!(seat.in_flight(), [1, 0, 0], "the worker's request ends with the body");
+    assert_eq!(
+        seat.in_flight(),
+        [1, 0, 0],
+        "the worker's request ends with the body"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_a_relayed_response_are_the_workers_progress_from_its_first_event() {
     let seat = Seat::new();
     let events = Script::head(200, &["content-type: text/event-stream"]);
-    seat.script("a", [events.chunk(": ping\n\n").wait(1).chunk("data: x\n\n").wait(1).chunk("more").end()]);
+    seat.script(
+        "a",
+        [events
+            .chunk(": ping\n\n")
+            .wait(1)
+            .chunk("data: x\n\n")
+            .wait(1)
+            .chunk("more")
+            .end()],
+    );
     let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
     let mut body = response.into_body();
     for seen in [0, 9, 13] {
@@ -234,6 +291,7 @@ async fn bytes_of_a_relayed_response_are_the_workers_progress_from_its_first_eve
 #[tokio::test(start_paused = true)]
 async fn a_request_goes_to_the_least_busy_worker_that_may_get_it() {
     type Prepare = fn(&Seat, &mut Wanted);
+    #[rustfmt::skip]
     let cases: [(&str, Prepare, &[u32], &str); 15] = [
         ("an idle fleet", |_, _| {}, &[], "a"),
         ("tried", |_, _| {}, &[0], "b"),
@@ -284,14 +342,19 @@ async fn a_conversation_prefers_its_worker_and_any_other_request_the_least_busy_
     let session = [("x-session-id", "s")];
     let turn = seat.turn_of(&session, &crate::testing::chat("hi"));
     let key = turn.session.unwrap().key;
-    seat.proxy.state.knowledge.moved(seat.proxy.state.clock.now(), key, WorkerId(2));
+    seat.proxy
+        .state
+        .knowledge
+        .moved(seat.proxy.state.clock.now(), key, WorkerId(2));
     let (_one, _other) = (seat.occupy("c"), seat.occupy("a"));
-    for (case, fields, tried, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("of the conversation", &session[..], &[][..], "c"),
         ("of the conversation, whose worker was tried", &session, &[WorkerId(2)], "b"),
         ("of another conversation", &[("x-session-id", "t")], &[], "b"),
         ("of none", &[], &[], "b"),
-    ] {
+    ];
+    for (case, fields, tried, expected) in cases {
         let taken = some_worker(&seat.proxy, &headers(fields), tried, &Wanted::default()).unwrap();
         assert_eq!(taken.worker().name(), expected, "{case}");
     }
@@ -308,13 +371,22 @@ async fn the_trial_of_a_half_open_breaker_is_given_to_one_request_and_a_failed_o
     assert_eq!(trial.worker().name(), "a");
     assert_eq!(take(&seat).worker().name(), "b", "`a` is on trial");
     seat.hold_others();
-    assert_eq!(take(&seat).worker().name(), "a", "one on trial is better than none");
+    assert_eq!(
+        take(&seat).worker().name(),
+        "a",
+        "one on trial is better than none"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_404_of_a_model_is_tried_where_the_model_may_be() {
-    let form = |model: &str| format!("--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n");
-    let fields = [("content-type", "multipart/form-data; boundary=x"), ("idempotency-key", "1")];
+    let form = |model: &str| {
+        format!("--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n")
+    };
+    let fields = [
+        ("content-type", "multipart/form-data; boundary=x"),
+        ("idempotency-key", "1"),
+    ];
     for (case, is_alone, expected) in [
         ("elsewhere", false, "200 b; asked ab; ok 1"),
         ("nowhere else", true, "404 a; asked a; client_error 1"),
@@ -332,10 +404,12 @@ async fn a_404_of_a_model_is_tried_where_the_model_may_be() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_for_a_stored_response_goes_to_the_worker_that_has_it_and_to_no_other() {
-    for (case, script, expected) in [
+    #[rustfmt::skip]
+    let cases = [
         ("found", ok(), "200 c; asked c; ok 1"),
         ("not found", Script::json(404, "{}"), "404 c; asked c; client_error 1"),
-    ] {
+    ];
+    for (case, script, expected) in cases {
         let seat = Seat::new();
         let key = protocol::routes::response_key("resp_1");
         let kept = crate::path::stored::Kept {
@@ -345,7 +419,9 @@ async fn a_request_for_a_stored_response_goes_to_the_worker_that_has_it_and_to_n
         seat.proxy.stored.keep(0, key, kept);
         seat.script("c", [script]);
         let began = Instant::now();
-        let response = seat.send(Method::Get, "/v1/responses/resp_1", &[], Upload::whole("")).await;
+        let response = seat
+            .send(Method::Get, "/v1/responses/resp_1", &[], Upload::whole(""))
+            .await;
         let delivered = Delivered::read(response, began).await;
         assert_eq!(seat.sum_up(&delivered), expected, "{case}");
     }
@@ -359,5 +435,8 @@ async fn a_request_that_finds_no_worker_is_refused() {
     let began = Instant::now();
     let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
     let delivered = Delivered::read(response, began).await;
-    assert_eq!(seat.sum_up(&delivered), "503 no_worker_ready; asked ; router_error 1");
+    assert_eq!(
+        seat.sum_up(&delivered),
+        "503 no_worker_ready; asked ; router_error 1"
+    );
 }
