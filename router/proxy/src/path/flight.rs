@@ -312,3 +312,6 @@ impl Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

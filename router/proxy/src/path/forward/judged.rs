@@ -103,6 +103,9 @@ mod tests {
             let began = Instant::now();
             let judged = within(Judged::of(response)).await;
             assert_eq!(judged.verdict, verdict, "{case}");
+            judged.account(&seat.proxy, &mut seat.occupy("a"), &Charged::default());
+            let failures = seat.metric("tailroute_worker_failures_total", &[]);
+            assert_eq!(failures > 0.0, verdict == Verdict::Failed, "{case}");
             assert_eq!(began.elapsed().as_millis(), took_ms, "{case}");
             let mut read = judged
                 .first

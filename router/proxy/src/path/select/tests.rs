@@ -329,3 +329,16 @@ async fn the_least_prefill_is_that_of_the_ready_worker_with_the_most_cached() {
         assert!(expected.is_none_or(|prefill| prefill > Millis::ZERO));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_policy_sees_every_decision() {
+    let seat = Seat::new();
+    let settings = seat.proxy.state.policy.load().settings.clone();
+    let shadow = std::sync::Arc::new(operator::shadow::Shadow::new(settings));
+    seat.proxy.state.operator.shadow.store(Some(Arc::clone(&shadow)));
+    let turn = seat.turn("hi");
+    for _ in 0..3 {
+        seat.choose(&turn);
+    }
+    assert_eq!(shadow.tally().turns, 3);
+}

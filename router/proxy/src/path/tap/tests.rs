@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use tailroute_http::body::Body;
 use tokio::time::Instant;
 
@@ -219,4 +220,21 @@ async fn the_permit_is_free_once_the_response_is_complete_and_not_before() {
         drop(body);
         assert_eq!(seat.outcomes(), "ok 1", "{case}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_are_relayed_without_the_routers_own() {
+    let seat = Seat::new();
+    seat.script(
+        "a",
+        [begun()
+            .chunk(DONE)
+            .text("0\r\nx-a: b\r\nx-tailroute-a: b\r\n\r\n")],
+    );
+    let response = seat.ask(CHAT, &[], &chat("hi")).await;
+    let collected = within(response.into_body().collect()).await.unwrap();
+    assert_eq!(
+        collected.trailers(),
+        Some(&crate::testing::headers(&[("x-a", "b")]))
+    );
 }

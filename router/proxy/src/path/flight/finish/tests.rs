@@ -183,6 +183,7 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
         let seat = Seat::new();
         seat.break_worker("a");
         pass_ms(1_001).await;
+        let mut announced = seat.proxy.state.operator.events.listen();
         let state = |seat: &Seat| seat.worker("a").condition(seat.proxy.state.clock.now()).breaker;
         let mut flight = seat.start(&Arc::new(seat.turn("hi")));
         assert_eq!(state(&seat), BreakerState::Open, "the trial is in flight");
@@ -198,6 +199,8 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
         };
         flight.end(outcome);
         assert_eq!(state(&seat), expected, "{outcome:?} {begun}");
+        let is_announced = announced.try_recv().is_ok();
+        assert_eq!(is_announced, expected != BreakerState::HalfOpen, "{outcome:?} {begun}");
     }
 }
 

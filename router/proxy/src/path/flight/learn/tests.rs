@@ -207,3 +207,28 @@ async fn endpoints_that_generate_nothing_teach_nothing() {
     assert_eq!(seat.sum_up(&delivered), "200 a; asked a; ok 1");
     assert_eq!(kinds(&seat), "");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_takes_hints_is_given_room_as_turns_are_sent_and_begin() {
+    // Whether the worker takes hints between requests, the tokens stored by the next turns, whether the response
+    // streams; then the events.
+    for (takes_hints, next_turns, streamed, expected) in [
+        (true, 1_000_000, true, "sent, begun, turn"),
+        (true, 0, true, "begun, turn"),
+        (true, 0, false, "turn"),
+        (false, 1_000_000, true, "turn"),
+    ] {
+        let seat = Seat::with(|config| {
+            // The prompt fills all but a block.
+            config.workers[0].capacity = Tokens(320);
+            if takes_hints {
+                config.workers[0].dialect = config::Dialect::Tailroute;
+            }
+        });
+        seat.proxy.state.feedback.publish_next_turns(Tokens(next_turns));
+        let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
+        flight.first_token(streamed);
+        flight.end(complete(ResponseReport::default()));
+        assert_eq!(kinds(&seat), expected, "{takes_hints} {next_turns} {streamed}");
+    }
+}

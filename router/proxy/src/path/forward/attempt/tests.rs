@@ -296,7 +296,10 @@ async fn a_denied_model_is_tried_elsewhere_beyond_the_limits_of_other_refusals()
         ("not said", Script::json(404, "{}"), "200 b; asked ab; ok 1"),
     ];
     for (case, script, expected) in cases {
-        let seat = Seat::with(|config| config.failure.max_ejected_share = 1.0);
+        let seat = Seat::with(|config| {
+            config.failure.max_ejected_share = 1.0;
+            config.limits.retries = u32::from(case == "not said");
+        });
         seat.break_worker("b");
         seat.break_worker("c");
         seat.script("a", [script]);
@@ -324,23 +327,6 @@ async fn a_late_worker_is_excused_while_it_answers_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_head_names_worker_and_decision_and_none_of_the_workers_secrets() {
-    let seat = Seat::new();
-    let fields = [
-        "content-type: text/event-stream",
-        "x-tailroute-worker: me",
-        "connection: x-hop",
-        "x-hop: 1",
-    ];
-    seat.script("a", [Script::head(200, &fields).chunk(&token("Hi")).done()]);
-    let delivered = seat.chat("hi").await;
-    assert_eq!(delivered.worker(), "a");
-    assert_eq!(delivered.field("x-tailroute-decision"), "0");
-    assert_eq!(delivered.field("x-hop"), "");
-    assert_eq!(delivered.field("x-tailroute-explain"), "", "nobody asked");
-}
-
-#[tokio::test(start_paused = true)]
 async fn the_terms_of_a_decision_are_told_on_request() {
     let seat = Seat::with(|config| config.explain.in_answers = true);
     seat.script("a", [Script::tokens(&["Hi"])]);
@@ -348,4 +334,61 @@ async fn the_terms_of_a_decision_are_told_on_request() {
         .post(CHAT, &[("x-tailroute-explain", "1")], &chat("hi"))
         .await;
     assert!(delivered.field("x-tailroute-explain").contains('a'));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_404_without_a_reason_is_relayed_where_models_are_unknown() {
+    for (case, body, expected) in [
+        ("not said", "{}", "404 a; asked a; client_error 1"),
+        ("denied", NO_MODEL, "200 b; asked ab; ok 1"),
+    ] {
+        let seat = Seat::with(|config| {
+            for worker in &mut config.workers {
+                worker.models.clear();
+            }
+        });
+        seat.script("a", [Script::json(404, body)]);
+        seat.script("b", [Script::tokens(&["Hi"])]);
+        let delivered = seat.chat("hi").await;
+        assert_eq!(seat.sum_up(&delivered), expected, "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_declines_is_avoided_as_long_as_it_asks() {
+    let seat = Seat::new();
+    seat.script("a", [Script::whole(429, &["retry-after: 9"], "")]);
+    seat.script("b", [Script::tokens(&["Hi"])]);
+    seat.chat("hi").await;
+    let is_avoided = || {
+        seat.worker("a")
+            .condition(seat.proxy.state.clock.now())
+            .is_avoided
+    };
+    assert!(is_avoided());
+    crate::testing::pass_ms(750).await;
+    assert!(!is_avoided(), "not beyond the bound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_counts_as_cached_from_the_first_byte_of_its_request() {
+    let seat = Seat::new();
+    let turn = seat.turn(&"long prompt ".repeat(100));
+    seat.script(
+        "a",
+        [Script::silent()
+            .wait(50)
+            .text("HTTP/1.1 500 S\r\ncontent-length: 0\r\n\r\n")],
+    );
+    let look = async {
+        crate::testing::pass_ms(10).await;
+        seat.resident(&turn)[0]
+    };
+    let prompt = "long prompt ".repeat(100);
+    let (in_flight, _) = tokio::join!(look, seat.chat(&prompt));
+    assert_eq!(
+        (in_flight, seat.resident(&turn)[0]),
+        (288, 0),
+        "in flight, and after an error"
+    );
 }

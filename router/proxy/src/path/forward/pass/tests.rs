@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fleet::overrides::AdminState;
+use http_body_util::BodyExt as _;
 use policy::ids::WorkerId;
 
 use super::*;
@@ -20,7 +21,14 @@ fn ok() -> Script {
 
 /// Relays a request without a body, which `a` answers as scripted, and sums it up.
 async fn read(a: Script, fields: &[(&str, &str)]) -> String {
-    let seat = Seat::new();
+    read_with(&Seat::new(), a, fields).await
+}
+
+async fn read_on(seat: &Seat, a: Script) -> String {
+    read_with(seat, a, &[]).await
+}
+
+async fn read_with(seat: &Seat, a: Script, fields: &[(&str, &str)]) -> String {
     seat.script("a", [a]);
     seat.script("b", [ok()]);
     let began = Instant::now();
@@ -246,6 +254,90 @@ async fn a_deadline_and_the_drain_limit_cut_a_response_and_spare_the_worker() {
             ("200 a cut; asked a; ok 1".to_owned(), end_ms),
             "{case}"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_last_piece_frees_the_permit_and_an_empty_body_has_none() {
+    let seat = Seat::new();
+    seat.script(
+        "a",
+        [Script::whole(200, &[], "four"), Script::whole(204, &[], "")],
+    );
+    let get = || seat.send(Method::Get, READ, &[], Upload::whole(""));
+    let mut body = get().await.into_body();
+    within(next_piece(&mut body)).await.unwrap().unwrap();
+    assert_eq!(seat.proxy.in_flight(), 0, "nothing follows");
+    drop(body);
+    assert!(get().await.body().is_end_stream());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_body_whose_first_piece_was_read_with_the_head_follows_it() {
+    let seat = Seat::with(|config| config.limits.retries = 0);
+    seat.script("a", [Script::whole(503, &[], "four")]);
+    let began = Instant::now();
+    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    assert!(!response.body().is_end_stream());
+    assert_eq!(response.body().size_hint().exact(), Some(4));
+    let delivered = Delivered::read(response, began).await;
+    assert_eq!((delivered.status, delivered.text()), (503, "four".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_is_relayed_asks_to_retry() {
+    let seat = Seat::with(|config| config.limits.retries = 0);
+    seat.script(
+        "a",
+        [
+            Script::whole(429, &[], ""),
+            Script::whole(429, &["retry-after: 7"], ""),
+        ],
+    );
+    for expected in ["1", "7"] {
+        seat.hold_others();
+        let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+        assert_eq!(response.headers()["retry-after"], expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_are_relayed_without_the_routers_own() {
+    let seat = Seat::new();
+    seat.script(
+        "a",
+        [Script::head(200, &[])
+            .chunk("four")
+            .text("0\r\nx-a: b\r\nx-tailroute-a: b\r\n\r\n")],
+    );
+    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let collected = within(response.into_body().collect()).await.unwrap();
+    assert_eq!(collected.trailers(), Some(&headers(&[("x-a", "b")])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_is_a_failed_probe() {
+    let seat = Seat::new();
+    let (worker, state) = (seat.worker("a"), &seat.proxy.state);
+    for _ in 1..state.config.health.unhealthy_after.get() {
+        worker.observe_health(state.clock.now(), fleet::health::Probe::Bad);
+    }
+    assert!(worker.is_ready());
+    assert_eq!(read_on(&seat, Script::refused()).await, "200 b; asked b; ok 1");
+    assert!(!worker.is_ready());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_success_on_trial_closes_the_breaker_and_tells_so() {
+    for (script, events) in [(ok(), 1), (Script::json(400, "{}"), 0)] {
+        let seat = Seat::new();
+        seat.break_worker("a");
+        pass_ms(1_001).await;
+        let mut happened = seat.proxy.state.operator.events.listen();
+        read_on(&seat, script).await;
+        assert_eq!(std::iter::from_fn(|| happened.try_recv().ok()).count(), events);
+        let breaker = seat.worker("a").condition(seat.proxy.state.clock.now()).breaker;
+        assert_eq!(breaker == BreakerState::Closed, events > 0);
     }
 }
 
