@@ -37,7 +37,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub(crate) use self::client::{Delivered, Method, Upload, next_frame, next_piece};
-pub(crate) use self::upstream::{DONE, Heard, Script, Upstream, token, usage};
+pub(crate) use self::upstream::{DONE, Script, Upstream, token, usage};
 use crate::admission::keys::Caller;
 use crate::decisions::{Filter, Slot};
 use crate::path::arrival::Peer;

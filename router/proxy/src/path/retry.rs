@@ -390,6 +390,7 @@ mod tests {
         let cases = [
             ("refused", Script::refused(), Failure::NoConnection, false),
             ("timed out", Script::unreachable(5), Failure::NoConnection, true),
+            ("closed while the request is written", Script::hung_up(), Failure::Lost, false),
             ("closed after the request", Script::silent().cut(), Failure::Lost, false),
             ("no response", Script::silent().text("SSH-2.0\r\n"), Failure::Lost, false),
         ];

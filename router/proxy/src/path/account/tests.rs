@@ -120,7 +120,7 @@ async fn a_miss_has_the_cause_that_took_longest() {
     let cases: [(&str, Prepare, f64, Option<Usage>, Option<EngineTimes>, Cause); 7] = [
         ("the prompt alone", |_, turn| turn.goal.ttft = Millis(300.0), 320.0, None, None, Cause::Prompt),
         ("beyond the cost", |_, _| {}, 2000.0, None, None, Cause::Engine),
-        ("held in the router", |_, turn| turn.arrived = turn.arrived - Millis(1500.0), 1900.0, None, None, Cause::Queue),
+        ("held in the router", |_, turn| turn.arrived -= Millis(1500.0), 1900.0, None, None, Cause::Queue),
         (
             "the engine's own queue",
             |_, _| {},

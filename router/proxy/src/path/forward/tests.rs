@@ -103,14 +103,15 @@ async fn a_worker_gets_the_clients_request_with_the_routers_fields() {
 #[tokio::test(start_paused = true)]
 async fn a_key_pays_for_what_a_worker_may_have_computed() {
     let counted = Script::events().token("Hi").chunk(&usage(100, 5, None)).done();
-    // The response of every worker, the time that the client waits, its deadline; then whether the key pays nothing, the
-    // estimate or the count.
+    // The response of every worker, the time that the client waits, its deadline; then what the key pays: the count, the
+    // estimate, the estimate and the tokens that passed, or nothing.
     #[rustfmt::skip]
     let cases = [
         ("counted", counted, 60_000, "60000", "count"),
         ("a passed deadline", Script::silent(), 60_000, "500", "estimate"),
         ("a client that leaves", Script::silent(), 500, "60000", "estimate"),
         ("a client that leaves a stream", Script::events().wait(60_000), 500, "60000", "estimate"),
+        ("a client that leaves after two tokens", Script::events().token("eight by").wait(60_000), 500, "60000", "tokens"),
         ("a lost connection", Script::silent().cut(), 60_000, "60000", "nothing"),
         ("no connection", Script::refused(), 60_000, "60000", "nothing"),
         ("a refusal", Script::whole(429, &[], ""), 60_000, "60000", "nothing"),
@@ -132,6 +133,7 @@ async fn a_key_pays_for_what_a_worker_may_have_computed() {
         let expected = match expected {
             "count" => 105,
             "estimate" => estimate,
+            "tokens" => estimate + 2,
             _ => 0,
         };
         assert_eq!(paid, expected, "{case}");

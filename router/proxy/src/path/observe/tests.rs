@@ -151,11 +151,12 @@ async fn events_after_the_first_token_are_parsed_a_few_at_a_time_and_none_is_los
     let long = token(&"x".repeat(ASIDE_BYTES));
     #[rustfmt::skip]
     let cases = [
-        ("short", vec![token("a"), token("b"), token("c")]),
-        ("more than is set aside", (0..200).map(|_| token("abc")).collect()),
-        ("one too long to set aside", vec![token("a"), long, token("c")]),
+        ("short", vec![token("a"), token("b"), token("c")], 3),
+        ("more than is set aside", (0..200).map(|_| token("abc")).collect(), 200),
+        ("one too long to set aside", vec![token("a"), long.clone(), token("c")], 3),
+        ("one in two pieces, of which only the first is set aside", vec![long[..40].to_owned(), long[40..].to_owned()], 1),
     ];
-    for (case, pieces) in cases {
+    for (case, pieces, tokens) in cases {
         let seat = Seat::new();
         let mut observer = events(&seat);
         observer.passed(token("first").as_bytes());
@@ -170,7 +171,7 @@ async fn events_after_the_first_token_are_parsed_a_few_at_a_time_and_none_is_los
         observer.catch_up();
         assert!(!observer.stops_short(), "{case}");
         observer.finish();
-        assert_eq!(observer.watch.token_events as usize, 1 + pieces.len(), "{case}");
+        assert_eq!(observer.watch.token_events, 1 + tokens, "{case}");
         let observation = seat.observations().remove(0);
         assert_eq!(observation.response.0, 9, "{case}");
         assert!(observation.end.is_some(), "{case}");
@@ -215,6 +216,7 @@ async fn a_failure_is_logged_before_the_attempt_ends_and_only_once() {
     let seat = Seat::new();
     let mut observer = events(&seat);
     let mut said = 0;
+    assert!(observer.flight().is_some());
     for _ in 0..2 {
         observer.fail(AttemptOutcome::Broken, |flight| {
             said += 1;
@@ -284,6 +286,31 @@ async fn a_complete_response_releases_its_permit_and_can_be_continued_at_once() 
     assert_eq!(seat.outcomes(), "", "the attempt has not ended");
     drop(body);
     assert_eq!(seat.outcomes(), "ok 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_response_is_known_as_soon_as_it_names_itself() {
+    let created = r#"data: {"type":"response.created","response":{"id":"resp_7"}}"#.to_owned() + "\n\n";
+    let whole = r#"{"id":"resp_7","object":"response","status":"completed","output":[]}"#;
+    for (case, kind, body, ends) in [
+        (
+            "the first event of a stream",
+            "text/event-stream",
+            &*created,
+            false,
+        ),
+        ("a whole response", "application/json", whole, true),
+    ] {
+        let seat = Seat::new();
+        let attempt = seat.attempt(&Arc::new(seat.turn("hi")), &Arc::default());
+        let watch = Watch::new(Endpoint::Responses, Some(kind), false);
+        let mut observer = Observer::new(watch, attempt, StatusCode::OK, Verdict::Ok);
+        observer.passed(body.as_bytes());
+        let is_known = || seat.proxy.stored.find(0, "resp_7").is_some();
+        assert_eq!(is_known(), !ends, "{case}");
+        observer.finish();
+        assert!(is_known(), "{case}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -207,7 +207,7 @@ async fn the_permit_is_free_once_the_response_is_complete_and_not_before() {
     for (case, script) in cases {
         let seat = Seat::new();
         seat.script("a", [script]);
-        let (_, mut body) = seat.ask(CHAT, &[], &chat("hi")).await.into_parts();
+        let mut body = seat.ask(CHAT, &[], &chat("hi")).await.into_body();
         within(next_piece(&mut body)).await.unwrap().unwrap();
         assert_eq!(seat.proxy.in_flight(), 1, "{case}");
         while within(next_piece(&mut body)).await.is_some() {}
@@ -220,6 +220,41 @@ async fn the_permit_is_free_once_the_response_is_complete_and_not_before() {
         drop(body);
         assert_eq!(seat.outcomes(), "ok 1", "{case}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_piece_of_a_known_length_frees_the_permit() {
+    let (hi, more) = (token("Hi"), token("!"));
+    let length = hi.len() + more.len() + DONE.len();
+    let head =
+        format!("HTTP/1.1 200 S\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n");
+    let seat = Seat::new();
+    seat.script(
+        "a",
+        [Script::silent()
+            .text(&(head + &hi))
+            .wait(10)
+            .text(&more)
+            .wait(10)
+            .text(DONE)],
+    );
+    let mut body = seat.ask(CHAT, &[], &chat("hi")).await.into_body();
+    for expected in [1, 1, 0] {
+        within(next_piece(&mut body)).await.unwrap().unwrap();
+        assert_eq!(seat.proxy.in_flight(), expected);
+    }
+    assert!(body.is_end_stream());
+    drop(body);
+    assert_eq!(seat.outcomes(), "ok 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_without_a_body_is_over_at_once() {
+    let seat = Seat::new();
+    seat.script("a", [Script::whole(204, &[], "")]);
+    let response = seat.ask(CHAT, &[], &chat("hi")).await;
+    assert!(response.body().is_end_stream());
+    assert_eq!((seat.outcomes().as_str(), seat.proxy.in_flight()), ("ok 1", 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -200,7 +200,11 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
         flight.end(outcome);
         assert_eq!(state(&seat), expected, "{outcome:?} {begun}");
         let is_announced = announced.try_recv().is_ok();
-        assert_eq!(is_announced, expected != BreakerState::HalfOpen, "{outcome:?} {begun}");
+        assert_eq!(
+            is_announced,
+            expected != BreakerState::HalfOpen,
+            "{outcome:?} {begun}"
+        );
     }
 }
 
@@ -289,7 +293,7 @@ async fn an_omitted_count_of_cached_tokens_is_zero_where_the_worker_reports_them
     ] {
         let seat = Seat::new();
         if has_reported {
-            seat.worker("a").cached(Some(1));
+            assert_eq!(seat.worker("a").cached(Some(1)), Some(1));
         }
         let mut flight = seat.start(&Arc::new(seat.turn("hi")));
         flight.first_token(true);

@@ -2,7 +2,7 @@
 
 use fleet::overrides::AdminState;
 
-use crate::testing::{Script, Seat, chat, token};
+use crate::testing::{Script, Seat, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 /// An error that names no fault of client or load.
