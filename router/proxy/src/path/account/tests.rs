@@ -115,9 +115,10 @@ fn slow(worker: &Worker) -> Slowdown {
 
 #[tokio::test(start_paused = true)]
 async fn a_miss_has_the_cause_that_took_longest() {
-    type Prepare = fn(&Seat, &mut Turn);
+    // What precedes the turn, its time to first token, what the worker reports, and the cause.
+    type Case = (&'static str, fn(&Seat, &mut Turn), f64, Option<Usage>, Option<EngineTimes>, Cause);
     #[rustfmt::skip]
-    let cases: [(&str, Prepare, f64, Option<Usage>, Option<EngineTimes>, Cause); 7] = [
+    let cases: [Case; 7] = [
         ("the prompt alone", |_, turn| turn.goal.ttft = Millis(300.0), 320.0, None, None, Cause::Prompt),
         ("beyond the cost", |_, _| {}, 2000.0, None, None, Cause::Engine),
         ("held in the router", |_, turn| turn.arrived -= Millis(1500.0), 1900.0, None, None, Cause::Queue),
