@@ -365,3 +365,6 @@ fn server_options() -> Response<Body> {
     response.headers_mut().insert(ALLOW, allow);
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ use fleet::breaker::Outcomes;
 use fleet::health::Probe;
 use fleet::overrides::AdminState;
 use fleet::{Fleet, InFlight, Worker};
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use hyper_util::rt::TokioTimer;
 use learning::feedback::{LearnerEvent, Observation};
 use metrics::Format;
@@ -36,7 +36,7 @@ use telemetry::traces::Trace;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub(crate) use self::client::{Delivered, Method, Upload, next_frame, next_piece};
+pub(crate) use self::client::{Delivered, Upload, next_frame, next_piece};
 pub(crate) use self::upstream::{DONE, Script, Upstream, token, usage};
 use crate::admission::keys::Caller;
 use crate::decisions::{Filter, Slot};
@@ -281,7 +281,7 @@ impl Seat {
 
     /// Sends a request with a body through the path. Returns the response, whose body is unread.
     pub(crate) async fn ask(&self, path: &str, fields: &[(&str, &str)], body: &str) -> Response<Body> {
-        self.send(Method::Post, path, fields, Upload::whole(body)).await
+        self.send(Method::POST, path, fields, Upload::whole(body)).await
     }
 
     /// Sends a request through the path. Returns the response, whose body is unread.

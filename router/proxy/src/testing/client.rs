@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -23,12 +23,6 @@ use super::within;
 
 /// Size in bytes of the connection's buffer, which holds any head.
 const BUFFER_BYTES: usize = 64 << 10;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Get,
-    Post,
-}
 
 /// The body of a request, sent in pieces.
 #[derive(Clone, Debug, Default)]
@@ -76,10 +70,6 @@ pub(super) async fn incoming(
     fields: &[(&str, &str)],
     body: Upload,
 ) -> Request<Incoming> {
-    let method = match method {
-        Method::Get => "GET",
-        Method::Post => "POST",
-    };
     let framing = match &body.whole {
         Some(whole) => format!("content-length: {}\r\n\r\n{whole}", whole.len()),
         None => "transfer-encoding: chunked\r\n\r\n".to_owned(),

@@ -116,7 +116,14 @@ fn slow(worker: &Worker) -> Slowdown {
 #[tokio::test(start_paused = true)]
 async fn a_miss_has_the_cause_that_took_longest() {
     // What precedes the turn, its time to first token, what the worker reports, and the cause.
-    type Case = (&'static str, fn(&Seat, &mut Turn), f64, Option<Usage>, Option<EngineTimes>, Cause);
+    type Case = (
+        &'static str,
+        fn(&Seat, &mut Turn),
+        f64,
+        Option<Usage>,
+        Option<EngineTimes>,
+        Cause,
+    );
     #[rustfmt::skip]
     let cases: [Case; 7] = [
         ("the prompt alone", |_, turn| turn.goal.ttft = Millis(300.0), 320.0, None, None, Cause::Prompt),

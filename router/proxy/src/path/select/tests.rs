@@ -342,3 +342,23 @@ async fn a_shadow_policy_sees_every_decision() {
     }
     assert_eq!(shadow.tally().turns, 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_on_trial_is_chosen_as_usual() {
+    let seat = Seat::new();
+    seat.break_worker("a");
+    crate::testing::pass_ms(1_001).await;
+    let choice = seat.choose(&seat.turn("hi"));
+    assert_eq!((choice.worker.id, choice.regardless), (A, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_stays_where_it_was_if_that_is_weighed() {
+    for (affinity_ms, expected) in [(0.0, "a"), (1000.0, "c")] {
+        let seat = Seat::with(|config| config.routing.weights.affinity_ms = affinity_ms);
+        let turn = seat.turn_of(&[("x-session-id", "s")], &crate::testing::chat("hi"));
+        let key = turn.session.as_ref().unwrap().key;
+        seat.proxy.state.knowledge.moved(Millis::ZERO, key, C);
+        assert_eq!(chosen(&seat, &turn, &[]), expected);
+    }
+}

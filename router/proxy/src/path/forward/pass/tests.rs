@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use fleet::overrides::AdminState;
+use http::Method;
 use http_body_util::BodyExt as _;
 use policy::ids::WorkerId;
 
 use super::*;
-use crate::testing::{Delivered, Method, Script, Seat, Upload, headers, next_piece, pass_ms, within};
+use crate::testing::{Delivered, Script, Seat, Upload, headers, next_piece, pass_ms, within};
 
 const BUSY: &str = r#"{"error":{"message":"The request queue is full","code":503}}"#;
 const NO_MODEL: &str = r#"{"error":{"code":"model_not_found","message":"no"}}"#;
@@ -32,7 +33,7 @@ async fn read_with(seat: &Seat, a: Script, fields: &[(&str, &str)]) -> String {
     seat.script("a", [a]);
     seat.script("b", [ok()]);
     let began = Instant::now();
-    let response = seat.send(Method::Get, READ, fields, Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, fields, Upload::whole("")).await;
     let delivered = Delivered::read(response, began).await;
     assert_eq!((seat.in_flight(), seat.proxy.in_flight()), ([0; 3], 0));
     seat.sum_up(&delivered)
@@ -43,7 +44,7 @@ async fn write(seat: &Seat, a: Script, upload: Upload) -> Delivered {
     seat.script("a", [a]);
     seat.script("b", [ok()]);
     let began = Instant::now();
-    let response = seat.send(Method::Post, WRITE, &[], upload).await;
+    let response = seat.send(Method::POST, WRITE, &[], upload).await;
     Delivered::read(response, began).await
 }
 
@@ -72,6 +73,13 @@ async fn a_response_is_relayed_or_the_request_is_sent_elsewhere() {
         "504 deadline_exceeded; asked a; router_error 1"
     );
     assert_eq!(read(ok(), &deadline).await, "200 a; asked a; ok 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_later_than_the_workers_limit_does_not_excuse_the_worker() {
+    let seat = Seat::with(|config| config.limits.first_byte_timeout = Duration::from_secs(1));
+    let sum = read_with(&seat, Script::silent(), &[("x-request-timeout-ms", "1500")]).await;
+    assert_eq!(sum, "504 worker_timeout; asked a; router_error 1; charged a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +122,7 @@ async fn a_short_body_of_an_idempotent_request_is_kept_for_a_retry() {
         seat.script("a", [Script::silent().cut()]);
         seat.script("b", [ok()]);
         let began = Instant::now();
-        let response = seat.send(Method::Post, WRITE, fields, upload(length)).await;
+        let response = seat.send(Method::POST, WRITE, fields, upload(length)).await;
         let delivered = Delivered::read(response, began).await;
         assert_eq!(seat.sum_up(&delivered), expected, "{case}");
     }
@@ -170,7 +178,7 @@ async fn a_late_worker_is_excused_while_it_answers_others() {
     seat.hold_others();
     seat.script("a", [others.end(), Script::silent()]);
     let began = Instant::now();
-    let get = || seat.send(Method::Get, READ, &[], Upload::whole(""));
+    let get = || seat.send(Method::GET, READ, &[], Upload::whole(""));
     let first = get().await;
     let second = async { Delivered::read(get().await, began).await };
     let (_, delivered) = tokio::join!(Delivered::read(first, began), second);
@@ -203,7 +211,7 @@ async fn a_body_is_relayed_as_it_comes_and_a_cut_one_is_cut() {
         });
         seat.script("a", [script]);
         let began = Instant::now();
-        let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+        let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
         let delivered = Delivered::read(response, began).await;
         assert_eq!(
             (seat.sum_up(&delivered), delivered.end_ms),
@@ -220,7 +228,7 @@ async fn a_response_that_begins_late_is_excused_while_the_worker_answers_others(
         let seat = Seat::with(|config| config.limits.first_byte_timeout = Duration::from_secs(10));
         seat.script("a", [Script::head(200, &[])]);
         let began = Instant::now();
-        let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+        let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
         if is_busy {
             seat.worker("a").count_bytes(1);
         }
@@ -243,7 +251,7 @@ async fn a_deadline_and_the_drain_limit_cut_a_response_and_spare_the_worker() {
         let seat = Seat::new();
         seat.script("a", [Script::head(200, &[]).chunk("four").wait(9000).end()]);
         let began = Instant::now();
-        let response = seat.send(Method::Get, READ, fields, Upload::whole("")).await;
+        let response = seat.send(Method::GET, READ, fields, Upload::whole("")).await;
         let cut = async {
             pass_ms(cut_ms).await;
             seat.proxy.cut_off();
@@ -264,7 +272,7 @@ async fn a_last_piece_frees_the_permit_and_an_empty_body_has_none() {
         "a",
         [Script::whole(200, &[], "four"), Script::whole(204, &[], "")],
     );
-    let get = || seat.send(Method::Get, READ, &[], Upload::whole(""));
+    let get = || seat.send(Method::GET, READ, &[], Upload::whole(""));
     let mut body = get().await.into_body();
     within(next_piece(&mut body)).await.unwrap().unwrap();
     assert_eq!(seat.proxy.in_flight(), 0, "nothing follows");
@@ -277,7 +285,7 @@ async fn the_rest_of_a_body_whose_first_piece_was_read_with_the_head_follows_it(
     let seat = Seat::with(|config| config.limits.retries = 0);
     seat.script("a", [Script::whole(503, &[], "four")]);
     let began = Instant::now();
-    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
     assert!(!response.body().is_end_stream());
     assert_eq!(response.body().size_hint().exact(), Some(4));
     let delivered = Delivered::read(response, began).await;
@@ -296,7 +304,7 @@ async fn a_refusal_that_is_relayed_asks_to_retry() {
     );
     for expected in ["1", "7"] {
         seat.hold_others();
-        let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+        let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
         assert_eq!(response.headers()["retry-after"], expected);
     }
 }
@@ -310,7 +318,7 @@ async fn trailers_are_relayed_without_the_routers_own() {
             .chunk("four")
             .text("0\r\nx-a: b\r\nx-tailroute-a: b\r\n\r\n")],
     );
-    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
     let collected = within(response.into_body().collect()).await.unwrap();
     assert_eq!(collected.trailers(), Some(&headers(&[("x-a", "b")])));
 }
@@ -345,7 +353,7 @@ async fn a_success_on_trial_closes_the_breaker_and_tells_so() {
 async fn the_permit_is_free_once_the_response_is_complete() {
     let seat = Seat::new();
     seat.script("a", [Script::head(200, &[]).chunk("four").wait(10).end()]);
-    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
     let mut body = response.into_body();
     within(next_piece(&mut body)).await.unwrap().unwrap();
     assert_eq!(seat.proxy.in_flight(), 1);
@@ -372,7 +380,7 @@ async fn bytes_of_a_relayed_response_are_the_workers_progress_from_its_first_eve
             .chunk("more")
             .end()],
     );
-    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
     let mut body = response.into_body();
     for seen in [0, 9, 13] {
         within(next_piece(&mut body)).await.unwrap().unwrap();
@@ -512,7 +520,7 @@ async fn a_request_for_a_stored_response_goes_to_the_worker_that_has_it_and_to_n
         seat.script("c", [script]);
         let began = Instant::now();
         let response = seat
-            .send(Method::Get, "/v1/responses/resp_1", &[], Upload::whole(""))
+            .send(Method::GET, "/v1/responses/resp_1", &[], Upload::whole(""))
             .await;
         let delivered = Delivered::read(response, began).await;
         assert_eq!(seat.sum_up(&delivered), expected, "{case}");
@@ -525,7 +533,7 @@ async fn a_request_that_finds_no_worker_is_refused() {
     seat.hold("a", AdminState::Draining);
     seat.hold_others();
     let began = Instant::now();
-    let response = seat.send(Method::Get, READ, &[], Upload::whole("")).await;
+    let response = seat.send(Method::GET, READ, &[], Upload::whole("")).await;
     let delivered = Delivered::read(response, began).await;
     assert_eq!(
         seat.sum_up(&delivered),
