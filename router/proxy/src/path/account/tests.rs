@@ -241,6 +241,14 @@ async fn what_only_a_worker_that_is_not_ready_holds_was_cacheable_and_not_availa
     choice.decision.terms[2].ready = false;
     let account = Account::open(&seat.proxy, &turn, &choice);
     assert_eq!((account.available, account.cacheable), (Tokens(0), Tokens(160)));
+    choice.decision.terms[0].cached = Tokens(96);
+    choice.decision.terms[0].ready = false;
+    let account = Account::open(&seat.proxy, &turn, &choice);
+    assert_eq!(
+        account.available,
+        Tokens(96),
+        "the chosen worker's are available, pinned or not"
+    );
 }
 
 #[tokio::test(start_paused = true)]
