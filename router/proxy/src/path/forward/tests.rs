@@ -130,3 +130,44 @@ async fn a_key_pays_for_what_a_worker_may_have_computed() {
         assert_eq!((seat.in_flight(), seat.proxy.in_flight()), ([0; 3], 0), "{case}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_logged_and_refusals_are_not() {
+    let whole = |status| Script::whole(status, &[], "");
+    let begun = || Script::events().token("Hi");
+    let relayed = "/v1/audio/transcriptions";
+    for (case, path, script, is_logged) in [
+        ("a lost connection", CHAT, Script::silent().cut(), true),
+        ("silence", CHAT, Script::silent(), true),
+        ("lost before the first event", CHAT, Script::events().cut(), true),
+        ("a stream that is cut", CHAT, begun().cut(), true),
+        ("a stream that falls silent", CHAT, begun(), true),
+        ("a complete stream", CHAT, begun().done(), false),
+        ("a refusal", CHAT, whole(429), false),
+        ("an error of the client", CHAT, whole(400), false),
+        (
+            "relayed: a lost connection",
+            relayed,
+            Script::silent().cut(),
+            true,
+        ),
+        ("relayed: silence", relayed, Script::silent(), true),
+        (
+            "relayed: a response that falls silent",
+            relayed,
+            Script::head(200, &[]).chunk("x"),
+            true,
+        ),
+        ("relayed: complete", relayed, whole(200), false),
+    ] {
+        let seat = Seat::with(|config| config.limits.retries = 0);
+        seat.script("a", [script]);
+        seat.post(path, &[], &chat("hi")).await;
+        let next = seat.worker("a").failures.count(seat.proxy.state.clock.now());
+        assert_eq!(
+            next.is_none(),
+            is_logged,
+            "{case}: the next message within a minute is held back"
+        );
+    }
+}
