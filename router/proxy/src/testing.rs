@@ -77,6 +77,9 @@ beta_ms = 30.0
 capacity_tokens = 100_000
 models = ["m"]
 
+[index]
+max_bytes = 4194304
+
 [failure]
 slow_start_s = 0
 
