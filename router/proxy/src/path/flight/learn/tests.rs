@@ -71,6 +71,23 @@ async fn a_first_token_twice_as_late_as_the_whole_prefill_is_reported_at_once() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_overhead_beside_a_prefill_does_not_make_it_late() {
+    const OVERHEAD_MS: u64 = 100;
+    // Twice the prefill and its overhead, and the overhead of this response.
+    let limit_ms = 2 * (PREFILL_MS + OVERHEAD_MS) + OVERHEAD_MS;
+    for (after_ms, expected) in [(limit_ms, "turn"), (limit_ms + 1, "late, turn")] {
+        let seat = Seat::new();
+        seat.worker("a").set_overhead(Millis(OVERHEAD_MS as f64));
+        seat.hold_others();
+        let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
+        pass_ms(after_ms).await;
+        flight.first_token(true);
+        flight.end(complete(ResponseReport::default()));
+        assert_eq!(kinds(&seat), expected, "{after_ms}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_prefill_is_learned_once_from_the_best_source() {
     let engine = ResponseReport {
         prefill: Some(Millis(250.0)),

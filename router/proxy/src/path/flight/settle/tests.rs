@@ -10,7 +10,7 @@ use state::turn_reports::{ReportedTurn, SentTurn, TokensAt, TurnReports};
 
 use super::*;
 use crate::path::flight::{AttemptEnd, AttemptOutcome};
-use crate::testing::{Seat, pass_ms, relay, token};
+use crate::testing::{Script, Seat, pass_ms, relay, token};
 
 /// A prompt of 302 tokens.
 const PROMPT_BYTES: usize = 1200;
@@ -103,6 +103,35 @@ async fn a_reply_is_held_only_if_the_next_turn_can_repeat_it() {
         seat.resident(&next_turn(&seat))[0]
     };
     assert!(held(true) > held(false) + 150, "{} {}", held(true), held(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_prompt_that_continues_a_reply_is_of_the_same_conversation() {
+    let seat = Seat::new();
+    seat.hold_others();
+    let (prompt, reply) = (prompt(), reply());
+    let other = "another reply ".repeat(60);
+    for (prompt, reply) in [
+        (prompt.clone(), &reply),
+        (prompt.clone() + &reply + "more", &other),
+    ] {
+        let answer = format!(r#"{{"choices":[{{"text":"{reply}","finish_reason":"stop"}}]}}"#);
+        seat.script("a", [Script::json(200, &answer)]);
+        seat.post(
+            "/v1/completions",
+            &[],
+            &format!(r#"{{"model":"m","prompt":"{prompt}"}}"#),
+        )
+        .await;
+    }
+    let heard = seat.upstream.heard("a");
+    let session = |head: &str| {
+        head.lines()
+            .find(|line| line.starts_with("x-session-id: "))
+            .map(str::to_owned)
+    };
+    assert!(session(&heard[0].head).is_some());
+    assert_eq!(session(&heard[0].head), session(&heard[1].head));
 }
 
 #[tokio::test(start_paused = true)]
