@@ -137,6 +137,7 @@ impl Seat {
         its.client = UpstreamClient::new(upstream.clone(), TokioTimer::new());
         let worker = |(slot, spec): (u32, &config::Worker)| {
             let mut worker = Worker::new(WorkerId(slot), spec.clone(), &its.config, Millis::ZERO);
+            // Turns go through hyper's client too, which connects in memory.
             worker.origin = None;
             worker.observe_health(Millis::ZERO, Probe::Well);
             Arc::new(worker)

@@ -29,6 +29,12 @@ async fn a_request_is_answered_by_a_worker_or_by_the_router() {
     let none = || Upload::whole("");
     let with_mark = Upload::whole(&format!("\u{feff}{}", chat("hi")));
     let other_model = || Upload::whole(&chat("hi").replace("\"m\"", "\"x\""));
+    let part = |name: &str, value: &str| {
+        let head = format!("content-disposition: form-data; name=\"{name}\"");
+        Upload::whole(&format!("--x\r\n{head}\r\n\r\n{value}\r\n--x--\r\n"))
+    };
+    let form = [("content-type", "multipart/form-data; boundary=x")];
+    let audio = "/v1/audio/transcriptions";
     let (get, post, options) = (|| Method::GET, || Method::POST, || Method::OPTIONS);
     #[rustfmt::skip]
     let cases = [
@@ -42,6 +48,9 @@ async fn a_request_is_answered_by_a_worker_or_by_the_router() {
         ("a plain encoding", post(), CHAT, &[("content-encoding", "identity")], turn(), "200 a; asked a; ok 1"),
         ("an encoded upload", post(), "/v1/files", &[("content-encoding", "gzip")], turn(), "415 unsupported_encoding; asked ; client_error 1"),
         ("a field that steers an engine", post(), CHAT, &[], Upload::whole(r#"{"kv_transfer_params":{}}"#), "400 field_not_allowed; asked ; client_error 1"),
+        ("a form", post(), audio, &form, part("model", "m"), "200 a; asked a; ok 1"),
+        ("a form of an unknown model", post(), audio, &form, part("model", "x"), "404 model_not_found; asked ; client_error 1"),
+        ("a form with a field that steers an engine", post(), audio, &form, part("kv_transfer_params", "1"), "400 field_not_allowed; asked ; client_error 1"),
         ("a long path", post(), &long, &[], turn(), "414 uri_too_long; asked ; client_error 1"),
         ("large headers", post(), CHAT, &[("x-a", &huge)], turn(), "431 headers_too_large; asked ; client_error 1"),
         ("an unknown path", post(), "/nothing", &[], turn(), "404 not_found; asked ; client_error 1"),
@@ -61,7 +70,10 @@ async fn a_request_is_answered_by_a_worker_or_by_the_router() {
             "{case}"
         );
         for heard in seat.upstream.heard("a") {
-            assert!(heard.body.starts_with('{'), "{case}: without the byte order mark");
+            assert!(
+                heard.body.starts_with(['{', '-']),
+                "{case}: without the byte order mark"
+            );
             assert!(!heard.head.contains("completions/"), "{case}: without the slash");
         }
     }
@@ -280,4 +292,41 @@ async fn an_unknown_model_waits_for_the_lists_only_as_long_as_for_a_probe() {
     let delivered = within(seat.post(CHAT, &[], &unknown)).await;
     assert_eq!(delivered.code(), "model_not_found");
     assert!(delivered.end_ms <= 700, "{}", delivered.end_ms);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relayed_request_names_its_model_where_models_differ() {
+    let fields = [("content-type", "application/json")];
+    for (body, expected) in [
+        (r#"{"model":"m"}"#, "200 a; asked a; ok 1"),
+        (r#"{"model":"n"}"#, "200 b; asked b; ok 1"),
+        (r#"{"model":"x"}"#, "404 model_not_found; asked ; client_error 1"),
+        (r#"{"model":"#, "400 model_not_read; asked ; client_error 1"),
+    ] {
+        let seat = Seat::with(|config| config.workers[1].models = vec!["n".to_owned()]);
+        seat.script("b", [Script::json(200, "{}")]);
+        let sum = sum_up(
+            &seat,
+            Method::POST,
+            "/v1/audio/transcriptions",
+            &fields,
+            Upload::whole(body),
+        )
+        .await;
+        assert_eq!(sum, expected, "{body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_response_says_how_long_the_router_took() {
+    for (method, path) in [
+        (Method::GET, "/v1/models"),
+        (Method::OPTIONS, "*"),
+        (Method::GET, "/nothing"),
+    ] {
+        let seat = Seat::new();
+        let response = seat.send(method, path, &[], Upload::whole("")).await;
+        assert!(response.headers().contains_key("server-timing"), "{path}");
+        assert_eq!(response.headers().contains_key(ALLOW), path == "*", "{path}");
+    }
 }

@@ -233,7 +233,7 @@ async fn prompt_tokens_are_counted_as_available_captured_and_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_a_worker_that_is_not_ready_holds_was_cacheable_and_not_available() {
+async fn tokens_that_only_an_unready_worker_holds_were_cacheable_and_not_available() {
     let seat = Seat::new();
     let turn = turn(&seat);
     let mut choice = seat.choose(&turn);

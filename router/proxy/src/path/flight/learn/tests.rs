@@ -126,7 +126,7 @@ async fn a_prefill_is_learned_once_from_the_best_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_worker_counts_is_learned_and_the_rest_estimated() {
+async fn counts_of_a_worker_are_learned_and_the_rest_is_estimated() {
     let none = None;
     #[rustfmt::skip]
     let cases = [
