@@ -4,6 +4,8 @@ pub mod accept;
 pub mod admission;
 pub mod decisions;
 pub mod path;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

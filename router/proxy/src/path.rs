@@ -367,3 +367,6 @@ fn server_options() -> Response<Body> {
     response.headers_mut().insert(ALLOW, allow);
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,21 +7,21 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::rt::Timer;
+use hyper::rt::{Read, Timer, Write};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tower_service::Service as _;
+use tower_service::Service;
 
 use super::line::{WireConnector, WriteState};
 use super::outgoing::{self, Handed};
 use super::{Error, MAX_HEAD_BYTES, MAX_IDLE, POOL_IDLE, PendingResponse, head, invalid};
 use crate::body::{self, Body};
-use crate::tls::Connector;
+use crate::tls::ConnectError;
 
 /// Connections to workers, with TLS where the URL is `https`.
 #[derive(Clone)]
@@ -40,8 +40,12 @@ impl std::fmt::Debug for UpstreamClient {
 impl UpstreamClient {
     /// Returns a client without connections. `timer` decides when idle connections are closed.
     #[expect(clippy::disallowed_types, reason = "requests pass `outgoing` here")]
-    pub fn new(connector: Connector, timer: impl Timer + Clone + Send + Sync + 'static) -> Self {
-        let connector = WireConnector(connector);
+    pub fn new<C>(connector: C, timer: impl Timer + Clone + Send + Sync + 'static) -> Self
+    where
+        C: Service<Uri, Error = ConnectError, Future: Send> + Clone + Send + Sync + 'static,
+        C::Response: Read + Write + Send + Unpin + 'static,
+    {
+        let connector = WireConnector::new(connector);
         Self {
             pooled: legacy::Client::builder(TokioExecutor::new())
                 .pool_timer(timer)
@@ -102,9 +106,6 @@ impl UpstreamClient {
     ) -> Result<Response<Incoming>, Error> {
         let mut connector = self.connector.clone();
         let refused = |error| Error::Connect(io::Error::other(error));
-        std::future::poll_fn(|cx| connector.poll_ready(cx))
-            .await
-            .map_err(refused)?;
         let wire = connector.call(head.uri().clone()).await.map_err(refused)?;
         outgoing::upgrading(&mut head, protocol);
         let lost = |error: hyper::Error| Error::Lost(io::Error::other(error));

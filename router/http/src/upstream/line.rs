@@ -1,5 +1,6 @@
 //! Connections of hyper's client to workers, which know whether bytes are still to be written.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,13 +9,10 @@ use std::task::{Context, Poll};
 
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tower_service::Service;
 
-use crate::tls::{ConnectError, Connector};
+use crate::tls::ConnectError;
 
 /// Whether bytes that a connection has accepted are still to be written. hyper puts it into each response's extensions.
 #[derive(Clone, Debug, Default)]
@@ -30,40 +28,59 @@ impl WriteState {
     }
 }
 
+/// The bytes of a connection to a worker.
+trait WireStream: Read + Write + Send + Unpin {}
+
+impl<S: Read + Write + Send + Unpin> WireStream for S {}
+
 /// A connection to a worker that tracks its writes.
-#[derive(Debug)]
 pub(super) struct Wire {
-    stream: MaybeHttpsStream<TokioIo<TcpStream>>,
+    stream: Box<dyn WireStream>,
     line: WriteState,
 }
 
+type Connecting = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send>>;
+
 /// Connects to workers with [`Wire`]s.
-#[derive(Clone, Debug)]
-pub(super) struct WireConnector(pub(super) Connector);
+#[derive(Clone)]
+pub(super) struct WireConnector(Arc<dyn Fn(Uri) -> Connecting + Send + Sync>);
+
+impl WireConnector {
+    pub(super) fn new<C>(connector: C) -> Self
+    where
+        C: Service<Uri, Error = ConnectError, Future: Send> + Clone + Send + Sync + 'static,
+        C::Response: Read + Write + Send + Unpin + 'static,
+    {
+        let connect = move |uri| -> Connecting {
+            let mut connector = connector.clone();
+            Box::pin(async move {
+                poll_fn(|cx| connector.poll_ready(cx)).await?;
+                let stream = Box::new(connector.call(uri).await?);
+                let line = WriteState::default();
+                Ok(Wire { stream, line })
+            })
+        };
+        Self(Arc::new(connect))
+    }
+}
 
 impl Service<Uri> for WireConnector {
     type Response = Wire;
     type Error = ConnectError;
-    type Future = Pin<Box<dyn Future<Output = Result<Wire, ConnectError>> + Send>>;
+    type Future = Connecting;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        self.0.poll_ready(cx)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.0.call(uri);
-        Box::pin(async move {
-            Ok(Wire {
-                stream: connecting.await?,
-                line: WriteState::default(),
-            })
-        })
+    fn call(&mut self, uri: Uri) -> Connecting {
+        self.0(uri)
     }
 }
 
 impl Connection for Wire {
     fn connected(&self) -> Connected {
-        self.stream.connected().extra(self.line.clone())
+        Connected::new().extra(self.line.clone())
     }
 }
 

@@ -218,3 +218,6 @@ fn fitted(worker: &Worker, learned: &PrefillCost) -> PrefillCost {
         *learned
     }
 }
+
+#[cfg(test)]
+mod tests;

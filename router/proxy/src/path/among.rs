@@ -30,3 +30,30 @@ impl Among {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Seat;
+
+    #[tokio::test(start_paused = true)]
+    async fn every_member_has_an_address() {
+        let seat = Seat::with(|config| config.workers[2].url = "http://c.example:1".parse().unwrap());
+        let address = |name: &str| seat.worker(name).endpoint.unwrap();
+        for (among, members) in [
+            (Among::Anybody, "ab"),
+            (Among::Listed(vec![]), ""),
+            (Among::Listed(vec![address("b")]), "b"),
+            (Among::Listed(vec![address("b"), address("a")]), "ab"),
+            (Among::Listed(vec!["10.0.0.1:1".parse().unwrap()]), ""),
+            (Among::One(WorkerId(1)), "b"),
+            (Among::One(WorkerId(2)), ""),
+            (Among::One(WorkerId(9)), ""),
+        ] {
+            let has = ["a", "b", "c"]
+                .iter()
+                .filter(|name| among.has(&seat.worker(name)));
+            assert_eq!(has.copied().collect::<String>(), members, "{among:?}");
+        }
+    }
+}

@@ -311,3 +311,6 @@ impl Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

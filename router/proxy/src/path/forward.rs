@@ -223,3 +223,6 @@ pub fn mark(proxy: &Proxy, answer: &mut HeaderMap, worker: &Worker, decision: Op
         answer.insert(headers::DECISION, HeaderValue::from(decision));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -257,3 +257,6 @@ impl Drop for Observer {
         self.within(|| drop(flight));
     }
 }
+
+#[cfg(test)]
+mod tests;

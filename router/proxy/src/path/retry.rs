@@ -219,6 +219,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::testing::{Script, Seat};
 
     #[test]
     fn a_computation_is_idempotent() {
@@ -304,5 +305,109 @@ mod tests {
                 "{status} {verdict:?}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_needs_an_allowance_of_the_request_another_worker_and_the_budget() {
+        // Retries allowed per request, the floor of the budget, whether another worker is left; then how often the
+        // request may be retried, and how many retries the budget refused.
+        for (retries, floor, has_other, allowed, refused) in [
+            (2, 1.0, true, 2, 0.0),
+            (0, 1.0, true, 0, 0.0),
+            (9, 0.3, true, 3, 6.0),
+            (9, 0.0, true, 0, 9.0),
+            (9, 0.0, false, 0, 0.0),
+            (2, 1.0, false, 0, 0.0),
+        ] {
+            let seat = Seat::with(|config| {
+                config.limits.retries = retries;
+                config.failure.retry_share = 0.0;
+                config.failure.retry_floor_per_s = floor;
+            });
+            let (parts, ()) = http::Request::post("/v1/chat/completions")
+                .body(())
+                .unwrap()
+                .into_parts();
+            let mut state = RetryState::new(&seat.proxy);
+            let mut may = || state.may_retry(&seat.proxy, Failure::Unavailable, &parts, || has_other);
+            let granted = (0..9).filter(|_| may()).count();
+            let case = format!("{retries} {floor} {has_other}");
+            assert_eq!(granted, allowed, "{case}");
+            assert_eq!(
+                seat.metric("tailroute_retries_refused_total", &[]),
+                refused,
+                "{case}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_earn_retries_and_hedges_spend_them() {
+        let seat = Seat::with(|config| {
+            config.failure.retry_share = 0.5;
+            config.failure.retry_floor_per_s = 0.0;
+        });
+        let state = RetryState::new(&seat.proxy);
+        assert!(!state.may_hedge(&seat.proxy), "one request earns half of one");
+        assert_eq!(seat.metric("tailroute_hedges_total", &["what=refused"]), 1.0);
+        let state = RetryState::new(&seat.proxy);
+        assert!(state.may_hedge(&seat.proxy));
+        assert!(!state.may_hedge(&seat.proxy));
+    }
+
+    #[test]
+    fn a_failure_may_have_begun_and_counts_against_the_worker_as_the_table_says() {
+        use Failure::*;
+        for (failure, may_have_begun, is_the_workers, is_refusal) in [
+            (NoConnection, false, false, false),
+            (Unsent, false, false, false),
+            (Declined(PushBack::default()), false, false, true),
+            (Unavailable, false, true, true),
+            (NoModel, false, false, false),
+            (ErrorInBody, true, true, false),
+            (Lost, true, true, false),
+            (TimedOut, true, true, false),
+            (DeadlinePassed, true, false, false),
+            (Unaddressable, false, false, false),
+        ] {
+            let is = (
+                failure.may_have_begun(),
+                failure.is_the_workers(),
+                failure.is_refusal(),
+            );
+            assert_eq!(is, (may_have_begun, is_the_workers, is_refusal), "{failure:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_of_the_client_says_how_far_the_request_came() {
+        #[rustfmt::skip]
+        let cases = [
+            ("refused", Script::refused(), Failure::NoConnection, false),
+            ("timed out", Script::unreachable(5), Failure::NoConnection, true),
+            ("closed while the request is written", Script::hung_up(), Failure::Lost, false),
+            ("closed after the request", Script::silent().cut(), Failure::Lost, false),
+            ("no response", Script::silent().text("SSH-2.0\r\n"), Failure::Lost, false),
+        ];
+        for (case, script, failure, is_slow) in cases {
+            let seat = Seat::new();
+            seat.script("a", [script]);
+            let request = http::Request::post("http://10.0.0.1:8000/")
+                .body(bytes::Bytes::new())
+                .unwrap();
+            let error = seat.proxy.state.client.reply(request).await.unwrap_err();
+            assert_eq!(Failure::of(&error), failure, "{case}");
+            assert_eq!(is_slow_to_connect(&error), is_slow, "{case}");
+        }
+        let unsent = upstream::Error::Unsent(std::io::ErrorKind::BrokenPipe.into());
+        assert_eq!(
+            (Failure::of(&unsent), is_slow_to_connect(&unsent)),
+            (Failure::Unsent, false)
+        );
+        let connect = |kind: std::io::ErrorKind| upstream::Error::Connect(kind.into());
+        assert!(is_slow_to_connect(&connect(std::io::ErrorKind::TimedOut)));
+        assert!(!is_slow_to_connect(&connect(
+            std::io::ErrorKind::ConnectionRefused
+        )));
     }
 }

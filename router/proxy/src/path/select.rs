@@ -295,3 +295,6 @@ pub(super) fn narrow(
     let passed_over = rotation::narrow(views, conditions, proxy.state.config.failure.max_ejected_share);
     proxy.state.metrics.breakers_passed_over(passed_over);
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,6 @@ impl HttpBody for Tap {
         body::hint_with(first, &self.inner.size_hint())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,3 +53,6 @@ async fn enter(
 const MARGIN: f64 = 0.05;
 
 const REPLY: Tokens = Tokens(256);
+
+#[cfg(test)]
+mod tests;

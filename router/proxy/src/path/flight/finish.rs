@@ -139,3 +139,6 @@ impl Drop for Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

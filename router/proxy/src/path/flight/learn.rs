@@ -91,3 +91,6 @@ impl Flight {
         self.proxy.state.feedback.learn(event);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,3 +53,36 @@ impl Prediction {
         Tokens((self.cached.as_f64() * share).round() as u64).min(prompt)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use policy::units::Tokens;
+
+    use super::*;
+    use crate::testing::Seat;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mirrors_estimate_is_scaled_to_the_counted_prompt_and_events_are_not() {
+        let events = PredictionSource::Events { edge: None };
+        let mirror = PredictionSource::Mirror { edge: 0 };
+        let seat = Seat::new();
+        let choice = seat.choose(&seat.turn("hi"));
+        for (source, prompt, cached, counted, expected) in [
+            (mirror, 300, 150, 300, 150),
+            (mirror, 300, 150, 600, 300),
+            (mirror, 300, 150, 100, 50),
+            (mirror, 0, 150, 100, 100),
+            (events, 300, 150, 600, 150),
+            (events, 300, 150, 100, 100),
+        ] {
+            let prediction = Prediction {
+                source,
+                prompt: Tokens(prompt),
+                cached: Tokens(cached),
+                ..Prediction::of(&choice)
+            };
+            let scaled = prediction.cached_of(Tokens(counted));
+            assert_eq!(scaled, Tokens(expected), "{source:?} {prompt} {cached} {counted}");
+        }
+    }
+}

@@ -122,3 +122,6 @@ impl Flight {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,3 +158,6 @@ impl Flight {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -351,3 +351,6 @@ pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Er
         _ => proxy.state.log_failure(worker, error, "no answer"),
     }
 }
+
+#[cfg(test)]
+mod tests;

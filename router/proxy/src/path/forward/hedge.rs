@@ -74,3 +74,6 @@ fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<PendingTu
     state.tried.push(choice.worker.id);
     PendingTurn::start(request, &choice, pass, &state.charged).ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -465,3 +465,6 @@ impl HttpBody for Passing {
         body::hint_with(first.map_or(0, Bytes::len), &self.inner.size_hint())
     }
 }
+
+#[cfg(test)]
+mod tests;

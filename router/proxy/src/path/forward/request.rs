@@ -83,3 +83,100 @@ fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> B
     let value = ((sign * due.0).round() as i64).to_string();
     splice::field(&body, "priority", &value).map_or(body, Bytes::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use config::Dialect;
+
+    use super::*;
+    use crate::testing::{Script, Seat, chat};
+
+    const CHAT: &str = "/v1/chat/completions";
+
+    /// Sends a turn to `a`. Returns the head and the body of its request.
+    async fn sent(seat: &Seat, fields: &[(&str, &str)], body: &str) -> (String, String) {
+        seat.script("a", [Script::tokens(&["Hi"])]);
+        seat.post(CHAT, fields, body).await;
+        let heard = seat.upstream.heard("a").remove(0);
+        (heard.head, heard.body)
+    }
+
+    fn field(head: &str, name: &str) -> Option<String> {
+        let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+        fields
+            .find(|(found, _)| *found == name)
+            .map(|(_, value)| value.to_owned())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_is_told_the_conversation() {
+        let named = chat("hi").replace("\"m\"", "\"m\",\"prompt_cache_key\":\"in-body\"");
+        for (case, fields, body, expected) in [
+            (
+                "named in the head",
+                &[("x-session-id", "in-head")][..],
+                &*named,
+                "in-head",
+            ),
+            ("named in the body", &[], &named, "in-body"),
+            ("found by its prompt", &[], &chat("hi"), "tr-"),
+        ] {
+            let (head, _) = sent(&Seat::new(), fields, body).await;
+            let session = field(&head, "x-session-id").unwrap();
+            assert!(session.starts_with(expected), "{case}: {session}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_takes_hints_is_told_that_a_conversation_ends() {
+        let last = [("x-session-id", "s"), ("x-session-end", "1")];
+        #[rustfmt::skip]
+        let cases = [
+            ("the last turn", Dialect::Tailroute, true, true, &last[..], true),
+            ("not the last turn", Dialect::Tailroute, true, true, &last[..1], false),
+            ("a worker that takes no hints", Dialect::None, true, true, &last, false),
+            ("no hints at all", Dialect::Tailroute, false, true, &last, false),
+            ("no hints in requests", Dialect::Tailroute, true, false, &last, false),
+        ];
+        for (case, dialect, enabled, in_request, fields, is_told) in cases {
+            let seat = Seat::with(|config| {
+                config.workers[0].dialect = dialect;
+                config.hints.enabled = enabled;
+                config.hints.in_request = in_request;
+            });
+            let (head, body) = sent(&seat, fields, &chat("hi")).await;
+            let tokens = field(&head, "x-tailroute-evict-first-tokens");
+            assert_eq!(tokens.is_some(), is_told, "{case}");
+            assert_eq!(body, chat("hi"), "{case}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_due_at_four_prefills_or_its_objective() {
+        // A prompt of 3 tokens takes 13 ms on `a`.
+        let due = |seat: &Seat| seat.proxy.state.clock.unix_ms(Millis::ZERO) + 4.0 * 13.0;
+        for (priority, sign) in [
+            (Priority::Off, None),
+            (Priority::LowestFirst, Some(1.0)),
+            (Priority::HighestFirst, Some(-1.0)),
+        ] {
+            let seat = Seat::with(|config| config.workers[0].priority = priority);
+            let (_, body) = sent(&seat, &[], &chat("hi")).await;
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            let late_ms = sign.map(|sign| body["priority"].as_f64().unwrap() * sign - due(&seat));
+            assert!(
+                late_ms.is_none_or(|late_ms| late_ms.abs() <= 1.0),
+                "{priority:?}: {late_ms:?}"
+            );
+            assert_eq!(body.get("priority").is_some(), sign.is_some(), "{priority:?}");
+            assert_eq!(body["model"], "m");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clients_own_priority_is_kept() {
+        let seat = Seat::with(|config| config.workers[0].priority = Priority::LowestFirst);
+        let own = chat("hi").replace("\"m\"", "\"m\",\"priority\":7");
+        assert_eq!(sent(&seat, &[], &own).await.1, own);
+    }
+}
