@@ -18,6 +18,7 @@ pub mod residency;
 pub mod route;
 pub mod set_associative;
 pub mod slo;
+pub mod stats;
 pub mod tail;
 pub mod text;
 pub mod units;
