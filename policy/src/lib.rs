@@ -9,6 +9,7 @@ pub mod cache;
 pub mod cost;
 pub mod estimate;
 pub mod evidence;
+pub mod exposition;
 pub mod fingerprint;
 pub mod fleet_record;
 pub mod ids;
