@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::{Config, Dialect, PolicyName};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use policy::cost::PrefillCost;
 use policy::stats;
 use policy::units::Millis;
@@ -255,17 +255,6 @@ pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<DemoRow>>) -> usize {
             p95("tail") < p95("tail (no hints)")
         })
         .count()
-}
-
-/// Returns the progress bar over all contenders; hidden where standard error is not a terminal.
-pub fn progress(turns: usize) -> ProgressBar {
-    let bar = ProgressBar::new(turns as u64);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}")
-    {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// Formats the table.
