@@ -16,6 +16,7 @@ mod robust;
 mod shape;
 
 use policy::cost::PrefillCost;
+use policy::stats::Sorted;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -194,8 +195,8 @@ pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
         gamma,
         r_squared: r_squared(&rows, &robust),
         outlier_share: robust.outlier_share(),
-        relative_error_p50: percentile(&relative, 0.5),
-        relative_error_p95: percentile(&relative, 0.95),
+        relative_error_p50: relative.percentile(50.0),
+        relative_error_p95: relative.percentile(95.0),
         samples: rows.len(),
         noise: robust.noise,
         floor,
@@ -204,7 +205,7 @@ pub fn fit(samples: &[Sample], seed: u64) -> Result<Fit, FitError> {
             alpha_ms_per_token: plain.beta[1],
             beta_ms: plain.beta[0],
             r_squared: r_squared(&rows, &plain),
-            relative_error_p50: percentile(&relative_errors(&rows, |row| row.predicted(&plain.beta)), 0.5),
+            relative_error_p50: relative_errors(&rows, |row| row.predicted(&plain.beta)).percentile(50.0),
         },
         reach: [reach(1), reach(0), reach(2)],
     })
@@ -284,20 +285,9 @@ pub fn line(points: &[([f64; 3], f64)], fitted: [bool; 3]) -> Option<[f64; 3]> {
     robust::robust(&rows, fitted).map(|robust| robust.beta)
 }
 
-/// Returns the median; 0 for no values.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    percentile(&values, 0.5)
-}
-
-fn relative_errors(rows: &[Row], predict: impl Fn(&Row) -> f64) -> Vec<f64> {
-    let mut relative: Vec<f64> = rows
-        .iter()
-        .map(|row| ((row.y - predict(row)) / row.y.max(1e-9)).abs())
-        .collect();
-    relative.sort_unstable_by(f64::total_cmp);
-    relative
+fn relative_errors(rows: &[Row], predict: impl Fn(&Row) -> f64) -> Sorted {
+    let relative = |row: &Row| ((row.y - predict(row)) / row.y.max(1e-9)).abs();
+    Sorted::new(rows.iter().map(relative).collect())
 }
 
 fn r_squared(rows: &[Row], robust: &Robust) -> f64 {
@@ -314,16 +304,6 @@ fn r_squared(rows: &[Row], robust: &Robust) -> f64 {
         sum(&|row| (row.y - mean).powi(2)),
     );
     if spread > 0.0 { 1.0 - left / spread } else { 0.0 }
-}
-
-/// Returns the `share` quantile of sorted values, by linear interpolation; 0 for no values.
-pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let rank = share * last as f64;
-    let (below, above) = (rank.floor() as usize, rank.ceil() as usize);
-    sorted[below] + (sorted[above.min(last)] - sorted[below]) * (rank - below as f64)
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::{Config, Dialect, PolicyName};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use policy::cost::PrefillCost;
+use policy::stats;
 use policy::units::Millis;
 use serde::Serialize;
 use sim_engine::{Engine, EngineConfig};
@@ -229,16 +230,7 @@ pub fn medians(played: &BTreeMap<u64, Vec<DemoRow>>) -> Vec<DemoRow> {
     (0..CONTENDERS.len())
         .filter_map(|place| {
             let of: Vec<&DemoRow> = played.values().filter_map(|rows| rows.get(place)).collect();
-            let median = |figure: fn(&DemoRow) -> f64| {
-                let mut values: Vec<f64> = of.iter().map(|row| figure(row)).collect();
-                values.sort_by(f64::total_cmp);
-                let middle = values.len() / 2;
-                if values.len() % 2 == 1 {
-                    values[middle]
-                } else {
-                    f64::midpoint(values[middle - 1], values[middle])
-                }
-            };
+            let median = |figure: fn(&DemoRow) -> f64| stats::median(of.iter().map(|row| figure(row)));
             Some(DemoRow {
                 policy: of.first()?.policy,
                 requests: median(|row| row.requests as f64).round() as usize,
@@ -263,17 +255,6 @@ pub fn seeds_won_by_hints(played: &BTreeMap<u64, Vec<DemoRow>>) -> usize {
             p95("tail") < p95("tail (no hints)")
         })
         .count()
-}
-
-/// Returns the progress bar over all contenders; hidden where standard error is not a terminal.
-pub fn progress(turns: usize) -> ProgressBar {
-    let bar = ProgressBar::new(turns as u64);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}")
-    {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// Formats the table.

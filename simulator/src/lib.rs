@@ -10,7 +10,6 @@ pub mod hot;
 pub mod progress;
 pub mod served;
 pub mod side_by_side;
-pub mod stats;
 pub mod terminal;
 pub mod trace;
 pub mod trace_file;

@@ -6,11 +6,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
+use policy::stats::median;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::worker::ReachArgs;
-use crate::fit::{line, median};
+use crate::fit::line;
 use crate::measure;
 use crate::sample::Cell;
 use crate::source::Source as _;
@@ -117,7 +118,7 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
             decoded.push(Decoded {
                 batch,
                 context_tokens,
-                tpot_ms: median(paces.into_iter()),
+                tpot_ms: median(paces),
             });
         }
     }
@@ -287,7 +288,7 @@ async fn prefill_beside(worker: &mut Worker, batch: u32, args: &Args) -> anyhow:
     );
     // Close the streams, so that the engine is idle when the next batch begins.
     streams.shutdown().await;
-    Ok(median(times.into_iter()))
+    Ok(median(times))
 }
 
 fn table(found: &Found) -> String {

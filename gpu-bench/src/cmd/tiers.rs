@@ -5,10 +5,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
+use policy::stats::median;
 use serde::Serialize;
 
 use super::worker::ReachArgs;
-use crate::fit::median;
 use crate::measure;
 use crate::source::Source as _;
 use crate::source::http::chat::{Answer, Ask};
@@ -133,7 +133,7 @@ pub async fn find(args: &Args) -> anyhow::Result<Found> {
     Ok(Found {
         worker: worker.place().to_owned(),
         model: worker.facts().model.clone(),
-        computed_ms_per_token: median(computed.into_iter()),
+        computed_ms_per_token: median(computed),
         tiers: by_tier(&loaded),
     })
 }

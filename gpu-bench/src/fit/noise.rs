@@ -3,9 +3,10 @@
 //! of a coarse grid: an error of half a factor costs the fit a few per cent of its efficiency. The size comes from the
 //! median absolute residual, which a few stalls do not move.
 
+use policy::stats::median;
 use serde::{Deserialize, Serialize};
 
-use super::{Row, percentile};
+use super::Row;
 
 /// The standard deviation around the model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,9 +42,7 @@ impl Noise {
 
     /// Estimates the noise from (predicted, residual) pairs.
     fn of(pairs: &[(f64, f64)]) -> Self {
-        let mut predicted: Vec<f64> = pairs.iter().map(|(predicted, _)| predicted.abs()).collect();
-        predicted.sort_unstable_by(f64::total_cmp);
-        let typical = percentile(&predicted, 0.5).max(1e-9);
+        let typical = median(pairs.iter().map(|(predicted, _)| predicted.abs())).max(1e-9);
         let candidate = |ratio: f64| {
             let shape = if ratio.is_finite() {
                 Self {
@@ -56,13 +55,11 @@ impl Noise {
                     share: 0.0,
                 }
             };
-            let mut scaled: Vec<f64> = pairs
+            let scaled = pairs
                 .iter()
-                .map(|(predicted, residual)| residual.abs() / shape.sigma_ms(*predicted))
-                .collect();
-            scaled.sort_unstable_by(f64::total_cmp);
+                .map(|(predicted, residual)| residual.abs() / shape.sigma_ms(*predicted));
             // 1.4826 scales the median absolute residual to the standard deviation of a normal distribution.
-            let scale = 1.4826 * percentile(&scaled, 0.5);
+            let scale = 1.4826 * median(scaled);
             let noise = Self {
                 constant_ms: shape.constant_ms * scale,
                 share: shape.share * scale,

@@ -8,10 +8,11 @@
 //!   more than their noise explains.
 
 use nalgebra::{DMatrix, DVector};
+use policy::stats::median;
 use serde::{Deserialize, Serialize};
 
 use super::robust::{ALL, Robust, robust};
-use super::{FEWEST_SAMPLES, Fit, FitError, Row, median};
+use super::{FEWEST_SAMPLES, Fit, FitError, Row};
 
 /// A length below which all prompts take the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -196,11 +197,11 @@ pub(super) fn straight(rows: &[Row], fit: &Fit) -> Result<(), FitError> {
     };
     // The spread within cells, because the spread around the model includes the model's own errors.
     let within = median(counted.iter().map(|cell| {
-        let middle = median(shares(cell).into_iter());
+        let middle = median(shares(cell));
         1.4826 * median(shares(cell).into_iter().map(|share| (share - middle).abs()))
     }));
     let off = |cell: &&Vec<&Row>| {
-        let share = median(shares(cell).into_iter()).abs();
+        let share = median(shares(cell)).abs();
         // The standard error of a median is 1.25 σ/√n.
         (share > CELL_OFF.max(4.0 * 1.25 * within / (cell.len() as f64).sqrt())).then_some(share)
     };

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Doubt;
 use crate::cost::PrefillCost;
+use crate::stats::upper_median;
 use crate::units::{Millis, Tokens};
 
 const FORGETTING: f64 = 0.995;
@@ -289,11 +290,7 @@ fn diagonal(value: f64) -> [[f64; 3]; 3] {
 
 /// Returns the prior of a new worker: the median of each coefficient over the pool. `None` for an empty pool.
 pub fn pooled(pool: &[PrefillCost]) -> Option<PrefillCost> {
-    let median = |of: fn(&PrefillCost) -> f64| {
-        let mut values: Vec<f64> = pool.iter().map(of).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
-    };
+    let median = |of: fn(&PrefillCost) -> f64| upper_median(pool.iter().map(of));
     Some(PrefillCost {
         alpha_ms_per_token: median(|cost| cost.alpha_ms_per_token)?,
         beta_ms: median(|cost| cost.beta_ms)?,

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::cache::{CacheConfig, CachePolicy, Future, PolicySpec, Served};
 use policy::cost::PrefillCost;
+use policy::stats::Sorted;
 use policy::units::{Millis, Tokens};
-use simulator::stats::Sorted;
 use simulator::trace::Turn;
 
 /// The cost of prefill, and the settings of the report.

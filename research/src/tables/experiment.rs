@@ -4,10 +4,10 @@ use crate::cache::{CacheConfig, Future, PolicySpec};
 use crate::simulate::future::futures;
 use crate::simulate::single::{Measure, SingleCache, SingleReport};
 use policy::cost::PrefillCost;
+use policy::stats::Sorted;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 use simulator::generate::{BadWorkload, Generator, Parameters, Workload};
-use simulator::stats::{Sorted, mean_and_spread};
 use simulator::trace::Turn;
 
 /// The paper's worker, a 7B model on one A100: α in ms per token, β in ms.
@@ -237,6 +237,20 @@ pub(super) fn queueing(utilisations: &[f64], extent: Extent) -> Result<Vec<Queue
     Ok(utilisations.iter().map(row).collect())
 }
 
+/// Returns the mean and the sample standard deviation; the latter is 0 for fewer than two samples.
+fn mean_and_spread(samples: &[f64]) -> (f64, f64) {
+    let n = samples.len() as f64;
+    if samples.is_empty() {
+        return (0.0, 0.0);
+    }
+    let mean = samples.iter().sum::<f64>() / n;
+    if samples.len() < 2 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0)).sqrt())
+}
+
 fn fifo(arrivals_ms: &[f64], prefill_ms: &[f64]) -> Vec<f64> {
     let mut free_at = 0.0f64;
     let serve = |(arrival, prefill): (&f64, &f64)| {
@@ -249,6 +263,12 @@ fn fifo(arrivals_ms: &[f64], prefill_ms: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spread_is_the_sample_deviation() {
+        assert_eq!(mean_and_spread(&[1.0, 3.0]), (2.0, 2.0f64.sqrt()));
+        assert_eq!(mean_and_spread(&[7.0]), (7.0, 0.0));
+    }
 
     #[test]
     fn a_fifo_server_makes_turns_wait_for_those_before() {

@@ -13,7 +13,6 @@
 
 mod checks;
 mod exchange;
-mod exposition;
 mod facts;
 mod gather;
 mod report;

@@ -88,14 +88,4 @@ impl Fleet {
             .filter(|worker| worker.admin_state() != AdminState::Gone);
         workers.iter().any(|worker| worker.is_well()) && present.all(lacks)
     }
-
-    /// Returns whether a worker is known to serve a model.
-    #[must_use]
-    pub fn is_listed(&self, model: &str) -> bool {
-        let workers = self.workers();
-        let mut present = workers
-            .iter()
-            .filter(|worker| worker.admin_state() != AdminState::Gone);
-        present.any(|worker| worker.serves(model).is_known())
-    }
 }

@@ -1,9 +1,9 @@
 //! Comparison of the simulation with the measurements, under the policy that was in force.
 
+use policy::stats::Sorted;
 use serde::Serialize;
 use serde_json::json;
 use simulator::side_by_side::{header, rows};
-use simulator::stats::Sorted;
 use simulator::trace_source::Trace;
 
 use super::fleet::ReplayFleet;

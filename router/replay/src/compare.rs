@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use policy::ids::WorkerId;
 use policy::route::Settings;
+use policy::stats::median;
 use policy::units::Tokens;
 use serde::Serialize;
 use simulator::fleet::{FleetConfig, TurnRecord};
-use simulator::stats::Sorted;
 
 use super::check::Check;
 use super::costs::{SimWorker, summary};
@@ -152,7 +152,7 @@ pub(super) fn report(
         let met = turns[0].iter().map(|(_, objective)| *objective);
         ClassReport {
             class: trace.class_name(class),
-            objective_ms: Sorted::new(met.collect()).percentile(50.0),
+            objective_ms: median(met),
             turns: turns[0].len(),
             baseline,
             proposed,

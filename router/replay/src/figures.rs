@@ -1,6 +1,6 @@
+use policy::stats::Sorted;
 use serde::Serialize;
 use simulator::fleet::TurnRecord;
-use simulator::stats::Sorted;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {

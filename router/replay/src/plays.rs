@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use policy::cost::PrefillCost;
 use policy::route::Settings;
+use policy::stats::median;
 use policy::units::{Millis, Tokens};
 use simulator::fleet::{Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
-use simulator::stats::Sorted;
 use simulator::trace::Turn;
 use simulator::trace_source::Trace;
 
@@ -172,9 +172,8 @@ fn decode(trace: &Trace) -> Decode {
             .filter(|tokens| *tokens > 0)?;
         (took > ttft).then(|| (took - ttft).0 / tokens as f64)
     };
-    let per_token: Vec<f64> = trace.turns.iter().filter_map(per_token).collect();
     Decode {
-        ms_per_token: Sorted::new(per_token).percentile(50.0),
+        ms_per_token: median(trace.turns.iter().filter_map(per_token)),
         ..Decode::default()
     }
 }

@@ -9,6 +9,7 @@ use futures_util::future::try_join_all;
 use serde_json::json;
 
 use crate::demo::{self, CONTENDERS, keep};
+use client::drive::command::progress;
 
 /// Compare routing policies on simulated engines, in half a minute a seed.
 ///
@@ -42,7 +43,7 @@ async fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let turns = |seed| demo::workload::plan(seed, demo::TIME_SCALE).turns;
-    let bar = demo::progress(seeds.clone().map(turns).sum::<usize>() * CONTENDERS.len());
+    let bar = progress(seeds.clone().map(turns).sum::<usize>() * CONTENDERS.len());
     let mut played = BTreeMap::new();
     for seed in seeds {
         let mut rows = Vec::new();

@@ -1,6 +1,7 @@
 //! Whether the fleet is overloaded: the state, and the counts of the time since it began.
 
 use policy::slo::overload::{Change, Look, Overload};
+use policy::stats::upper_median;
 use policy::units::Millis;
 use serde::Serialize;
 
@@ -95,14 +96,13 @@ impl State {
     fn waits(&self, now: Millis, objective: Millis) -> Waits {
         let workers = self.fleet.workers();
         let ready = workers.iter().filter(|worker| worker.is_ready());
-        let mut waits: Vec<f64> = ready
+        let waits: Vec<f64> = ready
             .map(|worker| worker.with_load(|load| load.pending.wait(now).0))
             .collect();
-        waits.sort_unstable_by(f64::total_cmp);
         Waits {
             workers_ready: waits.len(),
             workers_over: waits.iter().filter(|wait| **wait > objective.0).count(),
-            wait_ms: waits.get(waits.len() / 2).copied().unwrap_or_default(),
+            wait_ms: upper_median(waits).unwrap_or_default(),
             objective_ms: objective.0,
         }
     }

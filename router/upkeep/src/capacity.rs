@@ -4,12 +4,13 @@
 
 use bytes::Bytes;
 use http::Method;
+use policy::exposition::{MetricSample, samples};
 use policy::residency::MOST_TOKENS as MOST;
 use policy::units::Tokens;
 use serde_json::Value;
 use tracing::{info, warn};
 
-use super::queues::exposition;
+use super::queues::exposition::rank_of;
 use fleet::Worker;
 use fleet::facts::{Fact, FactChange, FactSource};
 use state::State;
@@ -124,21 +125,18 @@ fn in_json(document: &[u8], rank: Option<u32>) -> Option<Tokens> {
 
 /// Reads the block size, if all ranks have the same.
 fn block_size(page: &str) -> Option<u32> {
-    let sizes = exposition::labelled(page, VLLM, ["block_size"]);
-    let mut sizes = sizes
-        .into_iter()
-        .filter_map(|(_, [size])| size?.parse::<u32>().ok());
+    let mut sizes = samples(page, VLLM).filter_map(|cache| cache.label("block_size")?.parse::<u32>().ok());
     let first = sizes.next()?;
     sizes.all(|size| size == first).then_some(first)
 }
 
 fn in_metrics(page: &str, rank: Option<u32>) -> Option<Tokens> {
-    let caches = exposition::labelled(page, VLLM, ["num_gpu_blocks", "block_size"]);
-    let of = |(engine, [blocks, size]): (Option<u32>, [Option<&str>; 2])| {
-        let tokens = blocks?.parse::<u64>().ok()?.saturating_mul(size?.parse().ok()?);
-        (rank.is_none() || engine == rank).then_some(tokens)
+    let of = |cache: MetricSample<'_>| {
+        let number = |label| cache.label(label)?.parse::<u64>().ok();
+        let tokens = number("num_gpu_blocks")?.saturating_mul(number("block_size")?);
+        (rank.is_none() || rank_of(&cache) == rank).then_some(tokens)
     };
-    let all = caches.into_iter().filter_map(of);
+    let all = samples(page, VLLM).filter_map(of);
     all.reduce(u64::saturating_add).map(Tokens)
 }
 

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use policy::units::Tokens;
 use serde_json::Value;
 use tracing::debug;
 
 use fleet::Worker;
-use fleet::dialect::Terms;
+use fleet::dialect::{Message, Terms};
 use fleet::hints::Hint;
 use proxy::Proxy;
-use state::control;
+use state::control::{self, CallError};
 
 /// Sends a worker its queued hints until the task is cancelled.
 pub async fn deliver(proxy: Arc<Proxy>, worker: Arc<Worker>) {
@@ -38,15 +39,8 @@ async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
     let Some(message) = worker.dialect().hints(&hints) else {
         return;
     };
-    tell_others(proxy, worker, batch.last().map_or(0, |hint| hint.epoch));
-    let outcome = control::call(
-        &proxy.state,
-        worker,
-        message.method,
-        message.path,
-        Some(&message.body),
-    )
-    .await;
+    let epoch = batch.last().map_or(0, |hint| hint.epoch);
+    let outcome = send_message(proxy, worker, message, epoch).await;
     if let Err(error) = &outcome {
         debug!(worker = worker.name(), %error, hints = batch.len(), "hints not delivered");
     }
@@ -71,15 +65,7 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
     let Some(message) = worker.dialect().objective(&terms) else {
         return;
     };
-    tell_others(proxy, worker, epoch);
-    let outcome = control::call(
-        &proxy.state,
-        worker,
-        message.method,
-        message.path,
-        Some(&message.body),
-    )
-    .await;
+    let outcome = send_message(proxy, worker, message, epoch).await;
     match &outcome {
         Ok(_) => worker.hints.took(Some(objective)),
         Err(error) => debug!(worker = worker.name(), %error, "objective not delivered"),
@@ -90,9 +76,16 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
         .hint(worker.name(), "objective", outcome.is_ok());
 }
 
-/// Reports the epoch to other replicas, so that their later hints have higher ones.
-fn tell_others(proxy: &Proxy, worker: &Worker, epoch: u64) {
+/// Reports the epoch to other replicas, so that their later hints have higher ones, and sends the message.
+async fn send_message(
+    proxy: &Proxy,
+    worker: &Worker,
+    message: Message,
+    epoch: u64,
+) -> Result<Bytes, CallError> {
     if let Some(bus) = &proxy.replicas {
         bus.hinted(worker, epoch);
     }
+    let Message { method, path, body } = message;
+    control::call(&proxy.state, worker, method, path, Some(&body)).await
 }

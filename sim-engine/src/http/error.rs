@@ -77,12 +77,7 @@ impl ApiError {
     }
 
     pub(crate) fn overloaded() -> Self {
-        let message = "The server's prefill token backlog limit is reached. Please retry later.";
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "ServiceUnavailableError",
-            message,
-        )
+        Self::unavailable("The server's prefill token backlog limit is reached. Please retry later.")
     }
 
     pub(crate) fn unavailable(message: &str) -> Self {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::FleetConfig;
-use crate::stats::Sorted;
+use policy::stats::{Sorted, median};
 use policy::units::{Millis, Tokens};
 
 /// The report of one run.
@@ -112,7 +112,7 @@ impl Tally {
             hit_ratio: self.cached as f64 / self.prompt.max(1) as f64,
             utilisation: busy_ms / (ended.0 * config.workers.len() as f64).max(1e-9),
             slo_share: 1.0 - sorted.above(objective) as f64 / n,
-            prediction_error_ms: Sorted::new(self.errors_ms).percentile(50.0),
+            prediction_error_ms: median(self.errors_ms),
             per_turn: config.per_turn.then_some(self.records),
         }
     }

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use policy::cost::PrefillCost;
+use policy::stats::upper_median;
 use policy::units::Millis;
 use serde_json::json;
 use sim_engine::EngineConfig;
@@ -64,7 +65,7 @@ async fn main() {
         }
     }
     for (admission, of) in [false, true].into_iter().zip(goodput) {
-        let medians: Vec<f64> = of.into_iter().map(median).collect();
+        let medians: Vec<f64> = of.into_iter().filter_map(upper_median).collect();
         let peak = medians.iter().copied().fold(0.0, f64::max);
         let last = medians.last().copied().unwrap_or_default();
         println!(
@@ -72,11 +73,6 @@ async fn main() {
             json!({ "admission": admission, "peak_per_s": peak, "at_three_times": last, "share_of_peak": last / peak })
         );
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// Runs one load. Returns its goodput per second.

@@ -4,7 +4,7 @@
 //! [`upstream`] is a worker that sends bytes only on the test's command; [`client`] speaks proper HTTP and can
 //! disconnect, [`raw`] writes arbitrary bytes; [`talk`] builds conversations; [`log`] captures the log; [`wait`]
 //! waits for a condition with a deadline, so that no test relies on sleeping; [`child`] runs an engine or a router as a
-//! process; [`replies`] compares a stream with the engine's, byte for byte; [`metrics`] parses the router's metrics.
+//! process; [`environment`] has the settings of long runs; [`replies`] compares a stream with the engine's, byte for byte; [`metrics`] parses the router's metrics.
 //! [`changeable`], [`silent`] and [`publisher`] are an engine whose models change, a worker that becomes unreachable,
 //! and a hostile publisher of cache events.
 
@@ -18,6 +18,7 @@
 pub mod changeable;
 pub mod child;
 pub mod client;
+pub mod environment;
 pub mod fleet;
 pub mod log;
 pub mod metrics;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use policy::exposition::MetricSample;
+
 /// The samples of a metrics page.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
@@ -16,7 +18,7 @@ pub struct Sample {
 }
 
 impl Page {
-    /// Parses Prometheus's text format. Labels must contain neither commas nor quotes.
+    /// Parses Prometheus's text format. Escapes in labels are not resolved.
     ///
     /// # Panics
     /// If a line does not parse.
@@ -53,20 +55,12 @@ impl Page {
 }
 
 fn sample(line: &str) -> Sample {
-    let (series, value) = line.rsplit_once(' ').expect("a value");
-    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
-    let labels = labels
-        .trim_end_matches('}')
-        .split(',')
-        .filter(|label| !label.is_empty())
-        .map(|label| {
-            let (name, value) = label.split_once('=').expect("a label's value");
-            (name.to_owned(), value.trim_matches('"').to_owned())
-        })
-        .collect();
+    let (name, _) = line.split_once(['{', ' ']).expect("a name");
+    let sample = MetricSample::parse(line, name).expect("a sample");
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
     Sample {
         name: name.to_owned(),
-        labels,
-        value: value.parse().unwrap(),
+        labels: sample.labels().map(owned).collect(),
+        value: sample.value,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use proxy::admission::gate::Gate;
+
 /// Longest wait of a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval of a condition.
@@ -28,4 +30,17 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
     });
     assert!(waited.await.is_ok(), "never came to be: {what}");
+}
+
+/// Waits until this many requests wait at the gate and this many are admitted.
+///
+/// # Panics
+/// If that does not come before the deadline.
+pub async fn until_at_gate(gate: &Gate, waiting: usize, admitted: usize) {
+    let what = format!("{waiting} waiting and {admitted} admitted");
+    until(&what, || {
+        let counts = gate.counts();
+        (counts.waiting, counts.admitted) == (waiting, admitted)
+    })
+    .await;
 }

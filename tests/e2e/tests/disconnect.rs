@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use sim_engine::{EngineConfig, Stats};
 use tailroute_e2e::client::{self, CHAT, H2};
+use tailroute_e2e::environment::is_strict;
 use tailroute_e2e::fleet::{Fleet, stuck_in_decode, stuck_in_prefill};
 use tailroute_e2e::raw::request;
 use tailroute_e2e::talk::{ask, words};
@@ -185,11 +186,7 @@ async fn trials(phase: Phase) -> Vec<Duration> {
 
 #[test]
 fn a_disconnect_aborts_the_request_on_the_engine_at_once() {
-    let limit = if std::env::var_os("STRICT").is_some() {
-        SOON
-    } else {
-        AT_ALL
-    };
+    let limit = if is_strict() { SOON } else { AT_ALL };
     for phase in [
         Phase::Waiting,
         Phase::Queued,
@@ -400,11 +397,7 @@ async fn form_trials(form: Form) -> Vec<Duration> {
 
 #[test]
 fn every_form_of_disconnect_aborts_the_request_at_once() {
-    let limit = if std::env::var_os("STRICT").is_some() {
-        SOON
-    } else {
-        AT_ALL
-    };
+    let limit = if is_strict() { SOON } else { AT_ALL };
     let (mut in_time, mut all) = (0, 0);
     for form in forms() {
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,5 +1,6 @@
 //! Facts about a worker. Everything but the model may remain unknown, because no engine serves all of these paths.
 
+use policy::exposition::samples;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -97,14 +98,12 @@ async fn server_info(client: &Client, facts: &mut Facts) {
 }
 
 fn cache_config(page: &str, facts: &mut Facts) {
-    let label = |line: &str, name: &str| {
-        let (_, rest) = line.split_once(&format!("{name}=\""))?;
-        rest.split_once('"')?.0.parse::<u64>().ok()
-    };
-    for line in page.lines().filter(|line| line.contains(":cache_config_info{")) {
-        let block = label(line, "block_size").or_else(|| label(line, "page_size"));
+    let names = ["vllm:cache_config_info", "sglang:cache_config_info"];
+    for cache in names.into_iter().flat_map(|name| samples(page, name)) {
+        let number = |label| cache.label(label)?.parse::<u64>().ok();
+        let block = number("block_size").or_else(|| number("page_size"));
         facts.block_tokens = facts.block_tokens.or(block);
-        let blocks = label(line, "num_gpu_blocks");
+        let blocks = number("num_gpu_blocks");
         let capacity = blocks
             .zip(block)
             .map(|(blocks, block)| blocks.saturating_mul(block));
@@ -142,15 +141,7 @@ pub async fn load(client: &Client) -> Result<Load, ProbeError> {
 
 /// Returns the sum of a metric's values; `None` if it is not on the page.
 fn sum(page: &str, name: &str) -> Option<f64> {
-    let values = page.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        if !rest.starts_with(['{', ' ']) {
-            return None;
-        }
-        // A timestamp may follow the value; labels may contain spaces.
-        let after = rest.rsplit_once('}').map_or(rest, |(_, after)| after);
-        after.split_whitespace().next()?.parse::<f64>().ok()
-    });
+    let values = samples(page, name).map(|sample| sample.value);
     values.reduce(|sum, value| sum + value)
 }
 

@@ -3,13 +3,13 @@
 use std::process;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use policy::exposition::samples;
 use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Options;
 use super::exchange::{PROMPTED, get};
-use super::exposition::samples;
 use super::facts::{CachedTokenReports, Direct, Engine, Offset, Prompt, WorkerFacts};
 use crate::bounded::{Fetched, fetch};
 use crate::drive::text::Words;

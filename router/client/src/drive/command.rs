@@ -204,7 +204,7 @@ async fn told_of(bar: &ProgressBar, run: impl Future<Output = Samples>) -> Sampl
 }
 
 /// Returns a progress bar on standard error, hidden if that is not a terminal.
-fn progress(turns: usize) -> ProgressBar {
+pub fn progress(turns: usize) -> ProgressBar {
     let bar = ProgressBar::new(turns as u64);
     if let Ok(style) =
         ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {elapsed} of about {duration}  {msg}")

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use policy::stats;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::stats::{Run, percentile};
+use super::stats::Run;
 use super::target::DriveTarget;
 
 /// Send lag in ms that timer resolution explains.
@@ -53,9 +54,8 @@ impl TargetReport {
         let all: Vec<_> = rounds.iter().map(Run::figures).collect();
         let mut median = Map::new();
         for (at, (name, _)) in all.first().into_iter().flatten().enumerate() {
-            let mut values: Vec<f64> = all.iter().filter_map(|figures| figures[at].1).collect();
-            values.sort_unstable_by(f64::total_cmp);
-            let value = (!values.is_empty()).then(|| percentile(&values, 0.5));
+            let values: Vec<f64> = all.iter().filter_map(|figures| figures[at].1).collect();
+            let value = (!values.is_empty()).then(|| stats::median(values));
             median.insert((*name).to_owned(), value.map_or(Value::Null, Value::from));
         }
         Self {

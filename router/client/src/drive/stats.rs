@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use policy::stats::Sorted;
 use serde::Serialize;
 
 use super::run::{Samples, TurnSample};
@@ -28,33 +29,22 @@ pub struct Summary {
 
 impl Summary {
     /// Summarises `values`.
-    pub fn of(mut values: Vec<f64>) -> Self {
-        values.sort_unstable_by(f64::total_cmp);
-        let count = values.len();
+    pub fn of(values: Vec<f64>) -> Self {
+        let sorted = Sorted::new(values);
+        let count = sorted.values().len();
         if count == 0 {
             return Self::default();
         }
         Self {
             count,
-            p50: percentile(&values, 0.50),
-            p90: percentile(&values, 0.90),
-            p95: percentile(&values, 0.95),
-            p99: percentile(&values, 0.99),
-            mean: values.iter().sum::<f64>() / count as f64,
-            max: values[count - 1],
+            p50: sorted.percentile(50.0),
+            p90: sorted.percentile(90.0),
+            p95: sorted.percentile(95.0),
+            p99: sorted.percentile(99.0),
+            mean: sorted.values().iter().sum::<f64>() / count as f64,
+            max: sorted.percentile(100.0),
         }
     }
-}
-
-/// Returns the `share` quantile of sorted values, by linear interpolation; 0 if there are none.
-pub fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let Some(last) = sorted.len().checked_sub(1) else {
-        return 0.0;
-    };
-    let rank = share.clamp(0.0, 1.0) * last as f64;
-    let below = rank.floor() as usize;
-    let above = (below + 1).min(last);
-    sorted[below] + (sorted[above] - sorted[below]) * (rank - below as f64)
 }
 
 /// The statistics of one run against one target. Failures cover all turns, including the warm-up; times cover the

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::changes::AuditedChange;
 use super::help;
 use super::look::Screen;
+use crate::ctl::format::{list, number, text};
 
 /// Columns from which on a screen has room for all columns of all tables.
 const WIDE: u16 = 110;
@@ -58,7 +59,7 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
     let first = format!(
         "tailroute at {}   policy {} (revision {})   {} workers",
         screen.router,
-        text(&policy["settings"]["policy"]),
+        text(&policy["settings"], "policy"),
         policy["revision"],
         screen.workers.len(),
     );
@@ -81,7 +82,7 @@ fn summary(screen: &Screen) -> Vec<Line<'static>> {
 fn overload(overload: &Value) -> String {
     format!(
         "overloaded: waits {:.1} s on {} of {} workers; {} late, {} refused since then",
-        overload["wait_ms"].as_f64().unwrap_or_default() / 1e3,
+        number(overload, "wait_ms") / 1e3,
         overload["workers_over"],
         overload["workers_ready"],
         overload["late"],
@@ -91,15 +92,15 @@ fn overload(overload: &Value) -> String {
 
 /// Formats each class of turns with its objective and the share within it.
 fn objective(objective: &Value) -> String {
-    let wanted = objective["share"].as_f64().unwrap_or(0.0) * 100.0;
+    let wanted = number(objective, "share") * 100.0;
     let mut out = format!("within objective since the start, of {wanted:.1} % wanted:");
-    for class in objective["classes"].as_array().into_iter().flatten() {
-        let [met, missed] = ["met", "missed"].map(|key| class[key].as_f64().unwrap_or(0.0));
+    for class in list(objective, "classes") {
+        let [met, missed] = ["met", "missed"].map(|key| number(class, key));
         if met + missed > 0.0 {
             let share = met / (met + missed) * 100.0;
             out.push_str(&format!(
                 "  {} {share:.2} % ({missed:.0} late)",
-                text(&class["class"])
+                text(class, "class")
             ));
         }
     }
@@ -127,8 +128,7 @@ fn draw_curve(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     // The busiest workers first, because a large fleet does not fit.
     let mut workers: Vec<&Value> = screen.workers.iter().collect();
-    let wait = |worker: &Value| worker["wait_ms"].as_f64().unwrap_or(0.0);
-    workers.sort_by(|a, b| wait(b).total_cmp(&wait(a)));
+    workers.sort_by(|a, b| number(b, "wait_ms").total_cmp(&number(a, "wait_ms")));
     let rows = workers.iter().map(|worker| row(worker));
     let widths = match area.width {
         WIDE.. => [20, 9, 9, 10, 7, 9, 9, 8, 9],
@@ -136,7 +136,7 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     };
     let [name, rest @ ..] = widths;
     let widths = std::iter::once(Constraint::Min(name)).chain(rest.map(Constraint::Length));
-    let header = [
+    let header = vec![
         "worker",
         "state",
         "in flight",
@@ -147,10 +147,8 @@ fn draw_workers(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
         "cache",
         "breaker",
     ];
-    let table = Table::new(rows, widths)
-        .header(Row::new(header).style(Style::new().add_modifier(Modifier::BOLD)))
-        .block(Block::bordered().title(workers_title(workers.len(), area)));
-    frame.render_widget(table, area);
+    let title = workers_title(workers.len(), area);
+    panel(frame, area, title, header, widths.collect(), rows);
 }
 
 /// Says how many workers the panel has no room for.
@@ -165,8 +163,7 @@ fn workers_title(workers: usize, area: Rect) -> String {
 }
 
 fn row(worker: &Value) -> Row<'static> {
-    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
-    let mut state = text(&worker["state"]);
+    let mut state = text(worker, "state").to_owned();
     if let (true, Some(factor)) = (state == "ready", worker["slow"]["factor"].as_f64()) {
         state = format!("slow {factor:.1}×");
     }
@@ -175,20 +172,20 @@ fn row(worker: &Value) -> Row<'static> {
         "unwell" => Color::Red,
         _ => Color::Yellow,
     };
-    let capacity = number(&worker["capacity_tokens"]).max(1.0);
+    let capacity = number(worker, "capacity_tokens").max(1.0);
     Row::new([
-        Cell::from(text(&worker["name"])),
+        Cell::from(text(worker, "name").to_owned()),
         Cell::from(state),
         Cell::from(worker["in_flight"].to_string()),
-        Cell::from(format!("{:.1}", number(&worker["wait_ms"]))),
-        Cell::from(format!("{:.0} %", number(&worker["utilisation"]) * 100.0)),
-        Cell::from(format!("{:.4}", number(&worker["cost"]["alpha_ms_per_token"]))),
-        Cell::from(format!("{:.0}", number(&worker["xi_tokens"]))),
+        Cell::from(format!("{:.1}", number(worker, "wait_ms"))),
+        Cell::from(format!("{:.0} %", number(worker, "utilisation") * 100.0)),
+        Cell::from(format!("{:.4}", number(&worker["cost"], "alpha_ms_per_token"))),
+        Cell::from(format!("{:.0}", number(worker, "xi_tokens"))),
         Cell::from(format!(
             "{:.0} %",
-            number(&worker["held_tokens"]) / capacity * 100.0
+            number(worker, "held_tokens") / capacity * 100.0
         )),
-        Cell::from(text(&worker["breaker"])),
+        Cell::from(text(worker, "breaker").to_owned()),
     ])
     .style(Style::new().fg(colour))
 }
@@ -235,17 +232,16 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let request = usize::from(area.width.saturating_sub(others + 2));
     let rows = screen.late.iter().flatten().map(|decision| {
         let outcome = &decision["outcome"];
-        let ms = |value: &Value| value.as_f64().unwrap_or(0.0);
         Row::new([
             ago(screen, &decision["arrived_unix_ms"]),
             format!(
                 "{:.0}/{:.0} ms",
-                ms(&outcome["ttft_ms"]),
-                ms(&decision["objective_ms"])
+                number(outcome, "ttft_ms"),
+                number(decision, "objective_ms")
             ),
-            text(&outcome["cause"]).replace("_worker", ""),
-            text(&decision["worker"]),
-            cut(text(&decision["request"]), request),
+            text(outcome, "cause").replace("_worker", ""),
+            text(decision, "worker").to_owned(),
+            cut(text(decision, "request"), request),
         ])
     });
     let widths = widths.map(Constraint::Length);
@@ -255,10 +251,10 @@ fn draw_late(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 }
 
 /// Cuts an id that does not fit, and marks the cut. Its beginning is enough for `ctl explain`.
-fn cut(id: String, width: usize) -> String {
+fn cut(id: &str, width: usize) -> String {
     match id.char_indices().nth(width.saturating_sub(1)) {
         Some((at, _)) if id.chars().count() > width => format!("{}…", &id[..at]),
-        _ => id,
+        _ => id.to_owned(),
     }
 }
 
@@ -274,7 +270,7 @@ fn ago(screen: &Screen, unix_ms: &Value) -> String {
 fn panel<'a>(
     frame: &mut Frame<'_>,
     area: Rect,
-    title: &'a str,
+    title: impl Into<Line<'a>>,
     header: Vec<&'a str>,
     widths: Vec<Constraint>,
     rows: impl Iterator<Item = Row<'a>>,
@@ -287,15 +283,12 @@ fn panel<'a>(
 
 fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let line = |AuditedChange { entry, count }: &AuditedChange| {
-        let who = text(&entry["who"]["name"]);
-        let (what, of, why) = (
-            text(&entry["action"]),
-            text(&entry["target"]),
-            text(&entry["why"]),
-        );
+        let who = text(&entry["who"], "name");
+        let (what, of, why) = (text(entry, "action"), text(entry, "target"), text(entry, "why"));
+        let outcome = text(entry, "outcome");
         let outcome = match count {
-            1 => text(&entry["outcome"]),
-            count => format!("{} ×{count}", text(&entry["outcome"])),
+            1 => outcome.to_owned(),
+            count => format!("{outcome} ×{count}"),
         };
         let age = ago(screen, &entry["at_unix_ms"]);
         Line::raw(format!("{age:>5} {outcome:<11} {what:<16} {of:<12} {who}: {why}"))
@@ -303,8 +296,4 @@ fn draw_changes(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let lines: Vec<Line<'_>> = screen.changes.iter().map(line).collect();
     let title = " changes, newest first; ? helps, q ends ";
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("-").to_owned()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use policy::exposition::samples;
 use policy::text::printable;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
@@ -206,18 +207,15 @@ fn hottest(shared: &Value, newest: &Value) -> Vec<Hot> {
 /// Parses all TTFT buckets of a metrics page, whatever their other labels. Bounds are in microseconds.
 fn buckets(page: &str) -> BucketCounts {
     let mut buckets = BucketCounts::new();
-    for line in page.lines().filter(|line| line.starts_with(TTFT_BUCKET)) {
-        let bound = line.split("le=\"").nth(1).and_then(|rest| rest.split('"').next());
-        // An exemplar may follow the value.
-        let value = line.split_once("} ").and_then(|(_, rest)| rest.split(' ').next());
-        let (Some(bound), Some(Ok(count))) = (bound, value.map(str::parse::<f64>)) else {
+    for sample in samples(page, TTFT_BUCKET) {
+        let Some(bound) = sample.label("le") else {
             continue;
         };
         let micros = match bound.parse::<f64>() {
             Ok(seconds) if seconds.is_finite() => (seconds * 1e6).round() as u64,
             _ => u64::MAX,
         };
-        *buckets.entry(micros).or_insert(0.0) += count;
+        *buckets.entry(micros).or_insert(0.0) += sample.value;
     }
     buckets
 }

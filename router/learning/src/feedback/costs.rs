@@ -23,6 +23,7 @@ pub use kept::{KeptCost, KeptPrompt};
 use policy::cost::PrefillCost;
 use policy::estimate::{Doubt, LearnedCost, Overhead, PrefillSize, Slowness, pooled};
 use policy::ids::WorkerId;
+use policy::stats::lower_median;
 use policy::units::{Millis, Tokens};
 use serde::Serialize;
 
@@ -284,9 +285,7 @@ impl Costs {
         let typical = self.median().map_or(0.0, |median| median.prefill.0);
         let tells = |one: &&One| one.tells && one.beside.seen() >= TRUSTED;
         let told = with_little_doubt(self.workers.iter().filter(tells).collect());
-        let mut told: Vec<f64> = told.iter().map(|one| one.beside.expected().0).collect();
-        told.sort_unstable_by(f64::total_cmp);
-        let median = told.get(told.len().saturating_sub(1) / 2).copied();
+        let median = lower_median(told.iter().map(|one| one.beside.expected().0));
         let believed = |one: &One| {
             let (own, Some(median)) = (one.overhead().0, median) else {
                 return one.overhead();

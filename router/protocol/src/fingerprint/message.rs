@@ -188,8 +188,8 @@ pub(super) const UUID: u8 = 2;
 
 fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
     match &*ahead(scanner, b"type") {
-        b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", twice),
-        b"refusal" => said(scanner, pieces, b"refusal", twice),
+        b"text" | b"input_text" | b"output_text" => said(scanner, pieces, b"text", Field::Text, twice),
+        b"refusal" => said(scanner, pieces, b"refusal", Field::Text, twice),
         b"image_url" | b"input_image" => {
             let (mut whole, mut digest, mut uuid) = (scanner.clone(), None, None);
             let mut met = Met::default();
@@ -218,7 +218,7 @@ fn part(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Res
         }
         b"tool_use" => tool_use(scanner, pieces, twice),
         b"tool_result" => tool_result(scanner, pieces, twice),
-        b"thinking" => thinking(scanner, pieces, twice),
+        b"thinking" => said(scanner, pieces, b"thinking", Field::Reasoning, twice),
         b"image" => source(scanner, pieces, Medium::Image, twice),
         b"document" => source(scanner, pieces, Medium::File, twice),
         b"input_audio" | b"audio_url" => named_medium(scanner, pieces, Medium::Audio, twice),
@@ -270,21 +270,6 @@ fn tool_result(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool)
     held(id, pieces, Field::ToolId)
 }
 
-fn thinking(scanner: &mut Scanner<'_>, pieces: &mut Pieces, twice: &mut bool) -> Result<(), Malformed> {
-    let mut met = Met::default();
-    scanner.object(|scanner, key| match key {
-        b"thinking" => {
-            met.note(SAID, twice);
-            field(scanner, pieces, Field::Reasoning)
-        }
-        b"type" => {
-            met.note(TYPE, twice);
-            scanner.skip().map(drop)
-        }
-        _ => scanner.skip().map(drop),
-    })
-}
-
 fn source(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
@@ -309,13 +294,14 @@ fn said(
     scanner: &mut Scanner<'_>,
     pieces: &mut Pieces,
     name: &[u8],
+    of: Field,
     twice: &mut bool,
 ) -> Result<(), Malformed> {
     let mut met = Met::default();
     scanner.object(|scanner, key| {
         if key == name {
             met.note(SAID, twice);
-            return field(scanner, pieces, Field::Text);
+            return field(scanner, pieces, of);
         }
         if key == b"type" {
             met.note(TYPE, twice);

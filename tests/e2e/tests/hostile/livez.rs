@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::is_strict;
+use tailroute_e2e::environment::is_strict;
 
 /// Interval between probes.
 const EVERY: Duration = Duration::from_millis(100);

@@ -44,9 +44,9 @@ mod strangers;
 mod together;
 mod workers;
 
-use std::str::FromStr;
 use std::time::Duration;
 
+use tailroute_e2e::environment::setting;
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Serialises the scenarios: each needs the machine for itself.
@@ -54,17 +54,6 @@ static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
-}
-
-/// Returns a number from the environment, or the default.
-fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .ok()
-            .unwrap_or_else(|| panic!("{name}={text} is no number")),
-        Err(_) => otherwise,
-    }
 }
 
 /// Returns the duration of the hostile traffic.
@@ -80,11 +69,6 @@ fn streams() -> usize {
 /// Returns the divisor of the numbers of hostile connections: fewer streams go with fewer of those.
 fn divided_by() -> usize {
     (200 / streams().max(1)).clamp(1, 10)
-}
-
-/// Returns whether figures that depend on a quiet machine are checked.
-fn is_strict() -> bool {
-    std::env::var_os("STRICT").is_some()
 }
 
 /// The processes' part; does nothing by itself.

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::honest;
 use crate::livez::Probed;
 use crate::stage::{Sample, Stage};
-use crate::{honest, is_strict};
+use tailroute_e2e::environment::is_strict;
 
 /// Longest response time of `/livez`.
 const LIVEZ_WITHIN: Duration = Duration::from_millis(50);

@@ -11,7 +11,7 @@ use tailroute_e2e::client::{self, CHAT, Whole};
 use tailroute_e2e::fleet::{Fleet, metrics, quick, route, stuck_in_decode};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::Upstream;
-use tailroute_e2e::wait::{until, within};
+use tailroute_e2e::wait::{until, until_at_gate, within};
 
 /// A key without limits.
 pub(crate) fn key(name: &str) -> Key {
@@ -313,14 +313,7 @@ async fn beyond_the_engines_limit_requests_queue_fairly_by_key() {
     for answer in sent {
         assert_eq!(answer.await.unwrap().status, 200);
     }
-    until("nobody is inside", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 0,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 0).await;
     let page = metrics(&router).await;
     assert_eq!(
         page.sum("tailroute_admission_requests_total", &[("outcome", "admitted")]),
@@ -354,38 +347,17 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
     config.admission = settings;
     parts.proxy.admission.reload(&config, parts.state.clock.now());
     let leaver = tokio::spawn(send(body.clone()));
-    until("it waits", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 1,
-                admitted: 1,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 1, 1).await;
     let full = send(body.clone()).await.unwrap().whole().await;
     assert_eq!(
         (full.status.as_u16(), full.error_code().as_str()),
         (503, "queue_full")
     );
     leaver.abort();
-    until("it left", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 1,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 1).await;
     exchange.answer("200 OK", "{}").await;
     assert_eq!(first.await.unwrap().unwrap().whole().await.status, 200);
-    until("nobody is inside", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 0,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 0).await;
 }
 
 /// Shedding of requests that cannot meet their objective:
@@ -470,14 +442,7 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
     let first = send(words(1, 20_000));
     let mut exchange = upstream.next().await;
     let second = send(words(2, 10));
-    until("it waits", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 1,
-                admitted: 1,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 1, 1).await;
     exchange.begin_events().await;
     exchange
         .chunk(b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
@@ -489,12 +454,5 @@ async fn turns_queue_while_the_least_busy_worker_would_queue_them() {
         exchange.end().await;
     }
     assert!(first.await.unwrap().clean && second.await.unwrap().clean);
-    until("nobody is inside", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 0,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 0).await;
 }

@@ -13,7 +13,7 @@ use tailroute_e2e::fleet::{Fleet, at_rest, quick, route};
 use tailroute_e2e::raw::{Wire, request};
 use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::upstream::{Exchange, Upstream};
-use tailroute_e2e::wait::{until, within};
+use tailroute_e2e::wait::{until, until_at_gate, within};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpSocket;
 use tokio::task::JoinHandle;
@@ -196,24 +196,10 @@ async fn a_request_that_ends_in_the_queue_is_not_charged() {
     );
     assert_eq!(left(address).await, before, "nothing was sent");
     let leaver = post(address, CHAT, body);
-    until("it waits", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 1,
-                admitted: 1,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 1, 1).await;
     assert!(left(address).await < before - 200, "charged while it waits");
     leaver.abort();
-    until("it left", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 1,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 1).await;
     until("it is back", || parts.proxy.in_flight() == 1).await;
     assert_eq!(left(address).await, before, "nothing was sent");
     exchange.answer("200 OK", "{}").await;

@@ -32,7 +32,7 @@ use sim_engine::{EngineConfig, Fault};
 use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::fleet::{Fleet, permits_are_back, probe_often, quick};
 use tailroute_e2e::talk::{ask, words};
-use tailroute_e2e::wait::{until, within};
+use tailroute_e2e::wait::{until, until_at_gate, within};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -282,14 +282,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         within(engine.stats_when(|stats| stats.running + stats.waiting == 0)).await;
     }
     // A slot is released slightly before the counts it holds.
-    until("nobody waits or is inside", || {
-        parts.proxy.admission.gate.counts()
-            == metrics::AdmissionGauges {
-                waiting: 0,
-                admitted: 0,
-            }
-    })
-    .await;
+    until_at_gate(&parts.proxy.admission.gate, 0, 0).await;
     until("every charge is settled", || {
         parts.proxy.admission.keys().unsettled() == 0
     })

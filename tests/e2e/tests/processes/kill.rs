@@ -15,8 +15,9 @@ use tailroute_e2e::talk::{ask, words};
 use tailroute_e2e::wait::within;
 use tokio::task::JoinSet;
 
-use super::{is_strict, quantile, setting};
+use super::quantile;
 use tailroute_e2e::child::{Child, free_address, metrics};
+use tailroute_e2e::environment::{is_strict, setting};
 
 const WORKERS: usize = 4;
 const CLIENTS: usize = 24;

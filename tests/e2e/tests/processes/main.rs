@@ -27,24 +27,6 @@ mod log;
 mod soak;
 mod survival;
 
-use std::str::FromStr;
-
-/// Returns a number from the environment, or the default.
-fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
-    match std::env::var(name) {
-        Ok(text) => text
-            .parse()
-            .ok()
-            .unwrap_or_else(|| panic!("{name}={text} is no number")),
-        Err(_) => otherwise,
-    }
-}
-
-/// Returns whether figures that depend on a quiet machine are checked.
-fn is_strict() -> bool {
-    std::env::var_os("STRICT").is_some()
-}
-
 /// Returns the p-th quantile; zero for no values.
 fn quantile(times: &mut [f64], p: f64) -> f64 {
     times.sort_by(f64::total_cmp);

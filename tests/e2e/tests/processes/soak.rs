@@ -16,8 +16,8 @@ use tailroute_e2e::client::{self, CHAT};
 use tailroute_e2e::replies::{body, reference, timeless};
 use tokio::task::JoinSet;
 
-use super::setting;
 use tailroute_e2e::child::{Child, Usage, free_address, metrics};
+use tailroute_e2e::environment::setting;
 
 const ENGINES: usize = 4;
 /// Milliseconds between tokens.

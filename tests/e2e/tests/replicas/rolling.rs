@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig};
 use tailroute_e2e::child::{Child, free_address};
 use tailroute_e2e::client;
+use tailroute_e2e::environment::setting;
 use tailroute_e2e::replies::reference;
 use tailroute_e2e::wait::within;
 
@@ -31,14 +31,6 @@ const DELAY_S: u64 = 5;
 const DRAIN_S: u64 = 30;
 /// The rest of a pod's grace period.
 const SPARE_S: u64 = 15;
-
-/// Returns a number from the environment, or the default.
-fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
-    let set = std::env::var(name).ok().map(|text| text.parse().ok());
-    set.map_or(otherwise, |number| {
-        number.unwrap_or_else(|| panic!("{name} is no number"))
-    })
-}
 
 /// A replica's process.
 struct Replica {

@@ -1,6 +1,7 @@
 //! The worker's cache events are followed, if it publishes any.
 
-use super::super::exposition::samples;
+use policy::exposition::samples;
+
 use super::super::facts::Engine;
 use super::super::facts::{Facts, WorkerFacts};
 use super::super::verdict::CheckVerdict;

@@ -2,9 +2,10 @@
 //! ended count: of those that run, it is not known whether they are late.
 
 use policy::cost::PrefillCost;
+use policy::stats::upper_median;
 use policy::units::Tokens;
 
-use super::super::facts::{Facts, WorkerFacts};
+use super::super::facts::{DecisionFacts, Facts, WorkerFacts};
 use super::super::verdict::{CheckVerdict, counted};
 
 /// Least number of turns for a median.
@@ -27,9 +28,10 @@ pub(in super::super) fn check(facts: &Facts, worker: &WorkerFacts) -> CheckVerdi
     if worker.cost_source.as_deref() == Some("default") {
         return CheckVerdict::unknown("its speed is not known", "see its cost");
     }
-    let uncached = median(turns.iter().map(|turn| turn.uncached_tokens as f64)) as u64;
-    let cached = median(turns.iter().map(|turn| turn.cached_tokens as f64)) as u64;
-    let objective = median(turns.iter().map(|turn| turn.objective_ms));
+    let median = |of: fn(&DecisionFacts) -> f64| upper_median(turns.iter().map(of)).unwrap_or(0.0);
+    let uncached = median(|turn| turn.uncached_tokens as f64) as u64;
+    let cached = median(|turn| turn.cached_tokens as f64) as u64;
+    let objective = median(|turn| turn.objective_ms);
     let cost = PrefillCost {
         alpha_ms_per_token: worker.cost.alpha_ms_per_token,
         beta_ms: worker.cost.beta_ms,
@@ -61,10 +63,7 @@ pub(in super::super) fn check(facts: &Facts, worker: &WorkerFacts) -> CheckVerdi
 /// Reports a worker whose present wait exceeds the objective by itself: a problem if most of its turns were late too.
 fn overdue(facts: &Facts, worker: &WorkerFacts) -> Option<CheckVerdict> {
     let of_turns = facts.turns.iter().map(|turn| turn.objective_ms);
-    let objective = match facts.turns.is_empty() {
-        true => facts.objective_ms?,
-        false => median(of_turns),
-    };
+    let objective = upper_median(of_turns).or(facts.objective_ms)?;
     if !worker.is_up() || worker.wait_ms <= objective {
         return None;
     }
@@ -87,10 +86,4 @@ fn overdue(facts: &Facts, worker: &WorkerFacts) -> Option<CheckVerdict> {
         ),
         false => CheckVerdict::warning(wait, action),
     })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -1,6 +1,7 @@
 //! Workers that have become slow.
 
 use policy::estimate::{Reading, Slow};
+use policy::stats::lower_median;
 use policy::units::{Millis, Tokens};
 
 use super::{Costs, MedianWorker, One};
@@ -12,11 +13,7 @@ impl Costs {
         let median = self.median();
         let reading = |one: &One| one.reading(now, [u, h], median);
         let changed = self.workers.iter().filter(|one| one.doubt.is_small());
-        let mut changed: Vec<f64> = changed
-            .filter_map(|one| one.slowness.times_past(&reading(one)?))
-            .collect();
-        changed.sort_unstable_by(f64::total_cmp);
-        let common = changed.get(changed.len().saturating_sub(1) / 2).copied();
+        let common = lower_median(changed.filter_map(|one| one.slowness.times_past(&reading(one)?)));
         for one in &mut self.workers {
             if let Some(reading) = reading(one) {
                 one.slowness.observe(&reading, common.unwrap_or(1.0));
