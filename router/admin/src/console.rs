@@ -81,7 +81,8 @@ const FILES: &[ConsoleFile] = files![
     JS "pages/worker.js"
 ];
 
-/// One entity tag for all files, so that browsers do not mix modules of two versions.
+/// One entity tag for all files, so that browsers do not mix modules of two versions. It is sent as a weak one, because
+/// a file has two forms: plain and compressed.
 static TAG: LazyLock<String> = LazyLock::new(|| {
     let files = FILES.iter().map(|file| xxh3_64(file.bytes));
     let all: Vec<u8> = files.flat_map(u64::to_le_bytes).collect();
@@ -140,12 +141,13 @@ fn serve(path: &str, asked: &HeaderMap) -> Response {
     if !known {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.media_type));
     }
-    if let Ok(tag) = HeaderValue::from_str(&TAG) {
+    if let Ok(tag) = HeaderValue::from_str(&format!("W/{}", *TAG)) {
         headers.insert(header::ETAG, tag);
     }
     for (name, value) in [
         // Browsers revalidate each time, so that an upgrade takes effect at once.
         (header::CACHE_CONTROL, "no-cache"),
+        (header::VARY, "accept-encoding"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),

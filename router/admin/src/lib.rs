@@ -8,6 +8,7 @@ pub mod audit;
 pub mod calibration;
 pub mod call;
 pub mod capture;
+mod compression;
 pub mod console;
 pub mod decisions;
 pub mod discovery;
@@ -111,10 +112,11 @@ pub fn router(admin: &Arc<Admin>) -> Router {
     for operation in operations() {
         paths.entry(operation.path).or_default().push(Arc::new(operation));
     }
-    let mut router = console::routes(status::health(Router::new(), admin));
+    let mut router = console::routes(Router::new());
     for (path, operations) in paths {
         router = router.route(path, methods(admin, &operations));
     }
+    let router = compression::compressed(router).merge(status::health(admin));
     router.fallback(|| async { Problem::not_found("there is nothing at this path").into_response() })
 }
 

@@ -204,7 +204,7 @@ impl Port {
     }
 }
 
-async fn respond(mut router: Router, request: Request) -> Response {
+pub(super) async fn respond(mut router: Router, request: Request) -> Response {
     match router.call(request).await {
         Ok(answer) => answer,
         Err(never) => match never {},
@@ -212,4 +212,4 @@ async fn respond(mut router: Router, request: Request) -> Response {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

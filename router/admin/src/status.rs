@@ -22,12 +22,12 @@ use operator::reloads::ReloadState;
 use policy::units::Millis;
 use replicas::BusState;
 
-/// Adds the routes of probes, which need no token, and of metrics, which need one unless `admin.open_metrics` is set.
-pub(super) fn health(router: Router, admin: &Arc<Admin>) -> Router {
+/// Returns the routes of probes, which need no token, and of metrics, which need one unless `admin.open_metrics` is set.
+pub(super) fn health(admin: &Arc<Admin>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
         .with_state(Arc::clone(admin));
-    router.merge(metrics).merge(probes(admin))
+    metrics.merge(probes(admin))
 }
 
 pub(super) fn probes(admin: &Arc<Admin>) -> Router {

@@ -152,7 +152,13 @@ async fn who_does_not_read_loses_its_place() {
     }
 }
 
-fn admin(config: config::Config) -> Arc<Admin> {
+/// Returns the parts of a router with one worker, which does not answer.
+pub(crate) fn admin_of_one_worker() -> Arc<Admin> {
+    let overrides = config::Overrides {
+        workers: vec!["http://127.0.0.1:9".to_owned()],
+        ..Default::default()
+    };
+    let config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
     let state = state::State::new(config).unwrap();
     let proxy = proxy::Proxy::new(Arc::clone(&state), None).unwrap();
     Arc::new(Admin {
@@ -165,14 +171,9 @@ fn admin(config: config::Config) -> Arc<Admin> {
 
 #[tokio::test]
 async fn a_probe_waits_for_no_thread_that_is_busy_with_requests() {
-    let overrides = config::Overrides {
-        workers: vec!["http://127.0.0.1:9".to_owned()],
-        ..Default::default()
-    };
-    let config = config::load_file(None, BTreeMap::new(), overrides).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let port = AdminPort::start(admin(config), listener).unwrap();
+    let port = AdminPort::start(admin_of_one_worker(), listener).unwrap();
     // Blocks the only thread that serves requests.
     let mut probe = std::net::TcpStream::connect(address).unwrap();
     probe.set_read_timeout(Some(LONG)).unwrap();
