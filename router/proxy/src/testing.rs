@@ -354,13 +354,9 @@ impl Seat {
             code => code,
         };
         let cut = if delivered.error.is_some() { " cut" } else { "" };
-        let mut told = format!(
-            "{} {by}{cut}; asked {}; {}",
-            delivered.status,
-            self.asked(),
-            self.outcomes()
-        );
-        let page = self.metrics();
+        let (asked, page) = (self.asked(), self.metrics());
+        let outcomes = outcomes(&page);
+        let mut told = format!("{} {by}{cut}; asked {asked}; {outcomes}", delivered.status);
         let failures = |name: &str| {
             let label = format!("worker={name}");
             name.repeat(sum(&page, "tailroute_worker_failures_total", &[&label]) as usize)
@@ -374,13 +370,7 @@ impl Seat {
 
     /// Returns how many requests ended with each outcome, as in `ok 1, broken 2`.
     pub(crate) fn outcomes(&self) -> String {
-        let page = self.metrics();
-        let count = |outcome: &&str| {
-            let label = format!("outcome={outcome}");
-            let count = sum(&page, "tailroute_requests_total", &[&label]);
-            (count > 0.0).then(|| format!("{outcome} {count}"))
-        };
-        OUTCOMES.iter().filter_map(count).collect::<Vec<_>>().join(", ")
+        outcomes(&self.metrics())
     }
 
     /// Returns the tokens of the prompt that each worker's mirror holds.
@@ -417,6 +407,16 @@ impl Seat {
     pub(crate) fn in_flight(&self) -> [u32; 3] {
         ["a", "b", "c"].map(|name| self.worker(name).with_load(|load| load.in_flight))
     }
+}
+
+fn outcomes(page: &str) -> String {
+    let count = |outcome: &&str| {
+        let label = format!("outcome={outcome}");
+        let count = sum(page, "tailroute_requests_total", &[&label]);
+        (count > 0.0).then(|| format!("{outcome} {count}"))
+    };
+    let counted: Vec<String> = OUTCOMES.iter().filter_map(count).collect();
+    counted.join(", ")
 }
 
 fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {
