@@ -27,7 +27,7 @@ use metrics::Format;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
-use protocol::routes::Endpoint;
+use protocol::routes::{Endpoint, response_key};
 use protocol::watch::Watch;
 use state::State;
 use tailroute_http::body::Body;
@@ -48,6 +48,7 @@ use crate::path::forward::select_admitted;
 use crate::path::observe::Attempt;
 use crate::path::retry::Charged;
 use crate::path::select::{self, Choice};
+use crate::path::stored::Kept;
 use crate::path::turn::Turn;
 use crate::{Proxy, RequestPermit};
 
@@ -206,6 +207,15 @@ impl Seat {
         let (worker, clock) = (self.worker(name), self.proxy.state.clock);
         let pass = worker.admit(clock.now(), true).unwrap();
         worker.send(clock, None, pass)
+    }
+
+    /// Has a worker store a response.
+    pub(crate) fn store(&self, id: &str, worker: &str) {
+        let kept = Kept {
+            worker: self.worker(worker).id,
+            conversation: None,
+        };
+        self.proxy.stored.keep(0, response_key(id), kept);
     }
 
     /// Appends responses to a worker's script.
