@@ -27,7 +27,7 @@ use metrics::Format;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
-use protocol::routes::Endpoint;
+use protocol::routes::{Endpoint, response_key};
 use protocol::watch::Watch;
 use state::State;
 use tailroute_http::body::Body;
@@ -48,6 +48,7 @@ use crate::path::forward::select_admitted;
 use crate::path::observe::Attempt;
 use crate::path::retry::Charged;
 use crate::path::select::{self, Choice};
+use crate::path::stored::Kept;
 use crate::path::turn::Turn;
 use crate::{Proxy, RequestPermit};
 
@@ -208,6 +209,15 @@ impl Seat {
         worker.send(clock, None, pass)
     }
 
+    /// Has a worker store a response.
+    pub(crate) fn store(&self, id: &str, worker: &str) {
+        let kept = Kept {
+            worker: self.worker(worker).id,
+            conversation: None,
+        };
+        self.proxy.stored.keep(0, response_key(id), kept);
+    }
+
     /// Appends responses to a worker's script.
     pub(crate) fn script(&self, worker: &str, scripts: impl IntoIterator<Item = Script>) {
         self.upstream.script(worker, scripts);
@@ -354,13 +364,9 @@ impl Seat {
             code => code,
         };
         let cut = if delivered.error.is_some() { " cut" } else { "" };
-        let mut told = format!(
-            "{} {by}{cut}; asked {}; {}",
-            delivered.status,
-            self.asked(),
-            self.outcomes()
-        );
-        let page = self.metrics();
+        let (asked, page) = (self.asked(), self.metrics());
+        let outcomes = outcomes(&page);
+        let mut told = format!("{} {by}{cut}; asked {asked}; {outcomes}", delivered.status);
         let failures = |name: &str| {
             let label = format!("worker={name}");
             name.repeat(sum(&page, "tailroute_worker_failures_total", &[&label]) as usize)
@@ -374,13 +380,7 @@ impl Seat {
 
     /// Returns how many requests ended with each outcome, as in `ok 1, broken 2`.
     pub(crate) fn outcomes(&self) -> String {
-        let page = self.metrics();
-        let count = |outcome: &&str| {
-            let label = format!("outcome={outcome}");
-            let count = sum(&page, "tailroute_requests_total", &[&label]);
-            (count > 0.0).then(|| format!("{outcome} {count}"))
-        };
-        OUTCOMES.iter().filter_map(count).collect::<Vec<_>>().join(", ")
+        outcomes(&self.metrics())
     }
 
     /// Returns the tokens of the prompt that each worker's mirror holds.
@@ -417,6 +417,16 @@ impl Seat {
     pub(crate) fn in_flight(&self) -> [u32; 3] {
         ["a", "b", "c"].map(|name| self.worker(name).with_load(|load| load.in_flight))
     }
+}
+
+fn outcomes(page: &str) -> String {
+    let count = |outcome: &&str| {
+        let label = format!("outcome={outcome}");
+        let count = sum(page, "tailroute_requests_total", &[&label]);
+        (count > 0.0).then(|| format!("{outcome} {count}"))
+    };
+    let counted: Vec<String> = OUTCOMES.iter().filter_map(count).collect();
+    counted.join(", ")
 }
 
 fn sum(page: &str, name: &str, labels: &[&str]) -> f64 {

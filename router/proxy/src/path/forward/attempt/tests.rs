@@ -274,12 +274,7 @@ async fn a_404_is_relayed_where_no_other_worker_can_have_the_model() {
         seat.script("a", [script.clone(), script]);
         let mut body = r#"{"model":"m","input":"hi"}"#.to_owned();
         if !home.is_empty() {
-            let kept = crate::path::stored::Kept {
-                worker: seat.worker(home).id,
-                conversation: None,
-            };
-            let key = protocol::routes::response_key("resp_1");
-            seat.proxy.stored.keep(0, key, kept);
+            seat.store("resp_1", home);
             body = r#"{"model":"m","input":"hi","previous_response_id":"resp_1"}"#.to_owned();
         }
         let delivered = seat.post("/v1/responses", &[], &body).await;

@@ -5,10 +5,11 @@ use std::time::Duration;
 use fleet::overrides::AdminState;
 use http::Method;
 use http_body_util::BodyExt as _;
-use policy::ids::WorkerId;
 
 use super::*;
 use crate::testing::{Delivered, Script, Seat, Upload, headers, next_piece, pass_ms, within};
+
+mod choice;
 
 const BUSY: &str = r#"{"error":{"message":"The request queue is full","code":503}}"#;
 const NO_MODEL: &str = r#"{"error":{"code":"model_not_found","message":"no"}}"#;
@@ -389,96 +390,6 @@ async fn bytes_of_a_relayed_response_are_the_workers_progress_from_its_first_eve
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_goes_to_the_least_busy_worker_that_may_get_it() {
-    type Prepare = fn(&Seat, &mut Wanted);
-    #[rustfmt::skip]
-    let cases: [(&str, Prepare, &[u32], &str); 15] = [
-        ("an idle fleet", |_, _| {}, &[], "a"),
-        ("tried", |_, _| {}, &[0], "b"),
-        ("all tried", |_, _| {}, &[0, 1, 2], ""),
-        ("drained", |seat, _| seat.hold("a", AdminState::Draining), &[], "b"),
-        ("an open breaker", |seat, _| seat.break_worker("a"), &[], "b"),
-        ("an open breaker, and no other worker", |seat, _| {
-            seat.hold_others();
-            seat.break_worker("a");
-        }, &[], "a"),
-        ("a pause", |seat, _| seat.occupy("a").declined(None), &[], "b"),
-        ("one address", |_, wanted| wanted.among = Some(Among::One(WorkerId(2))), &[], "c"),
-        ("no address", |_, wanted| wanted.among = Some(Among::Listed(Vec::new())), &[], ""),
-        ("a model", |_, wanted| wanted.model = Some("m".to_owned()), &[], "a"),
-        ("a model of no worker", |_, wanted| wanted.model = Some("other".to_owned()), &[], ""),
-        ("pinned", |_, wanted| wanted.home = Some(WorkerId(1)), &[], "b"),
-        ("pinned to a cordoned worker", |seat, wanted| {
-            wanted.home = Some(WorkerId(1));
-            seat.hold("b", AdminState::Cordoned);
-        }, &[], "b"),
-        ("pinned to a draining worker", |seat, wanted| {
-            wanted.home = Some(WorkerId(1));
-            seat.hold("b", AdminState::Draining);
-        }, &[], "a"),
-        ("pinned to a worker at another address", |_, wanted| {
-            wanted.home = Some(WorkerId(1));
-            wanted.among = Some(Among::One(WorkerId(2)));
-        }, &[], "c"),
-    ];
-    for (case, prepare, tried, expected) in cases {
-        let seat = Seat::new();
-        let mut wanted = Wanted::default();
-        prepare(&seat, &mut wanted);
-        let tried: Vec<WorkerId> = tried.iter().copied().map(WorkerId).collect();
-        let taken = some_worker(&seat.proxy, &HeaderMap::new(), &tried, &wanted);
-        let name = taken.as_ref().map_or("", |taken| taken.worker().name());
-        assert_eq!(name, expected, "{case}");
-        let others = Wanted { home: None, ..wanted };
-        let is_free = is_other_free(&seat.proxy, &tried, &others);
-        let is_held = matches!(case, "an open breaker, and no other worker");
-        assert_eq!(is_free, !expected.is_empty() || is_held, "{case}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_conversation_prefers_its_worker_and_any_other_request_the_least_busy_one() {
-    let seat = Seat::new();
-    let session = [("x-session-id", "s")];
-    let turn = seat.turn_of(&session, &crate::testing::chat("hi"));
-    let key = turn.session.unwrap().key;
-    seat.proxy
-        .state
-        .knowledge
-        .moved(seat.proxy.state.clock.now(), key, WorkerId(2));
-    let (_one, _other) = (seat.occupy("c"), seat.occupy("a"));
-    #[rustfmt::skip]
-    let cases = [
-        ("of the conversation", &session[..], &[][..], "c"),
-        ("of the conversation, whose worker was tried", &session, &[WorkerId(2)], "b"),
-        ("of another conversation", &[("x-session-id", "t")], &[], "b"),
-        ("of none", &[], &[], "b"),
-    ];
-    for (case, fields, tried, expected) in cases {
-        let taken = some_worker(&seat.proxy, &headers(fields), tried, &Wanted::default()).unwrap();
-        assert_eq!(taken.worker().name(), expected, "{case}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_trial_of_a_half_open_breaker_is_given_to_one_request_and_a_failed_one_is_passed_on() {
-    let seat = Seat::new();
-    seat.break_worker("a");
-    pass_ms(1_001).await;
-    let wanted = Wanted::default();
-    let take = |seat: &Seat| some_worker(&seat.proxy, &HeaderMap::new(), &[], &wanted).unwrap();
-    let trial = take(&seat);
-    assert_eq!(trial.worker().name(), "a");
-    assert_eq!(take(&seat).worker().name(), "b", "`a` is on trial");
-    seat.hold_others();
-    assert_eq!(
-        take(&seat).worker().name(),
-        "a",
-        "one on trial is better than none"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_404_of_a_model_is_tried_where_the_model_may_be() {
     let form = |model: &str| {
         format!("--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{model}\r\n--x--\r\n")
@@ -511,12 +422,7 @@ async fn a_request_for_a_stored_response_goes_to_the_worker_that_has_it_and_to_n
     ];
     for (case, script, expected) in cases {
         let seat = Seat::new();
-        let key = protocol::routes::response_key("resp_1");
-        let kept = crate::path::stored::Kept {
-            worker: WorkerId(2),
-            conversation: None,
-        };
-        seat.proxy.stored.keep(0, key, kept);
+        seat.store("resp_1", "c");
         seat.script("c", [script]);
         let began = Instant::now();
         let response = seat
