@@ -13,7 +13,7 @@ use tower_http::compression::{CompressionLayer, Predicate};
 use super::problem::Problem;
 
 /// Least size of a response that is worth compressing.
-const MIN_BYTES: u64 = 1024;
+const MIN_BYTES: u64 = 512;
 
 /// The status of an operation, which stays the response's.
 #[derive(Clone, Copy, Debug)]

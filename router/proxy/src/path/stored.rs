@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::session::Session;
 
-/// Largest number of responses tracked: about XX MB with their conversations' names.
+/// Largest number of responses tracked: 30 MB with their conversations' names.
 const REMEMBERED: u64 = 1 << 16;
 
 /// The worker and conversation of a response.
