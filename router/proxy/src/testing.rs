@@ -27,7 +27,8 @@ use metrics::Format;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
-use protocol::routes::{Endpoint, response_key};
+use protocol::api::Endpoint;
+use protocol::api::responses::response_key;
 use protocol::watch::Watch;
 use state::State;
 use tailroute_http::body::Body;
@@ -241,12 +242,13 @@ impl Seat {
     /// Parses a chat turn with these headers and this body.
     pub(crate) fn turn_of(&self, fields: &[(&str, &str)], body: &str) -> Turn {
         let now = self.proxy.state.clock.now();
-        let (caller, fields) = (Caller::anonymous(), headers(fields));
+        let mut head = http::Request::new(()).into_parts().0;
+        head.headers = headers(fields);
         Turn::read(
             &self.proxy,
             Endpoint::Chat,
-            &caller,
-            &fields,
+            &Caller::anonymous(),
+            &head,
             body.as_bytes(),
             now,
         )

@@ -1,6 +1,8 @@
 //! Tests of what an attempt records at its first token.
 
 use super::*;
+use protocol::api::Endpoint;
+
 use crate::testing::{Seat, chat, pass_ms};
 
 /// Metrics of one first token: their number, the seconds to it, its delay, turns within the objective and beyond it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use protocol::routes::Endpoint;
+use protocol::api::Endpoint;
 use protocol::verdict::PushBack;
 
 use super::*;

@@ -127,7 +127,7 @@ async fn a_captured_turn_has_the_counts_of_its_worker_or_estimates() {
             .passing
             .take()
             .and_then(protocol::reply::ReplyBuilder::finish);
-        let record = flight.record(&end);
+        let record = flight.record(&end, flight.proxy.state.clock.now());
         assert_eq!((record.tokens, record.counted), (tokens, counted), "{case}");
         assert_eq!(
             (record.ttft.0.round(), record.took.0.round()),
