@@ -56,7 +56,7 @@ mod uploads;
 
 /// The processes' part; does nothing by itself.
 #[test]
-#[ignore = "a part that other tests start as a process of its own"]
+#[ignore = "started by other tests as a separate process"]
 fn part() {
     tailroute_e2e::child::play();
 }

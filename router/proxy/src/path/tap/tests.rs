@@ -162,7 +162,7 @@ async fn a_deadline_between_tokens_ends_the_stream_and_spares_the_worker() {
     assert_eq!(
         seat.upstream.heard("a")[0].left_ms,
         Some(1000),
-        "the worker is told to stop"
+        "the router cancels the request at the worker"
     );
 }
 

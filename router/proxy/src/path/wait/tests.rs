@@ -39,7 +39,7 @@ async fn admit(seat: &Seat, arrived: &Turn) -> Result<RequestPermit, &'static st
     admitted.map(|()| permit).map_err(|error| error.code())
 }
 
-/// Admits a turn in a task of its own. Returns the code of its error, and the milliseconds until then.
+/// Spawns the admission of a turn. Returns the code of its error, and the milliseconds until then.
 fn queue(seat: &Arc<Seat>) -> tokio::task::JoinHandle<(Result<RequestPermit, &'static str>, u64)> {
     let (seat, began) = (Arc::clone(seat), Instant::now());
     tokio::spawn(async move {
