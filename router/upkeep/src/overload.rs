@@ -17,10 +17,6 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reminded = Instant::now();
     loop {
-        if proxy.state.overload().is_none() {
-            // Only requests bring about overload or fail.
-            proxy.state.idle.ends().await;
-        }
         ticks.tick().await;
         proxy.state.flush_failures();
         let change = proxy.state.look_for_overload();
@@ -39,6 +35,10 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
                 reminded = Instant::now();
             }
             None => {}
+        }
+        if proxy.state.overload().is_none() {
+            // Only requests bring about overload or fail.
+            proxy.state.idle.ends().await;
         }
     }
 }
