@@ -84,7 +84,7 @@ pub struct WorkerState {
 pub fn explain(admin: &Admin) -> SloState {
     let state = &admin.state;
     let (habits, classes, conversations) = {
-        let conversations = state.feedback.conversations.lock();
+        let conversations = state.routing.feedback.conversations.lock();
         let habits = &conversations.habits;
         let all = ClassState::of(None, habits.all());
         (all, ClassState::keyless(habits), conversations.len())
@@ -92,22 +92,22 @@ pub fn explain(admin: &Admin) -> SloState {
     SloState {
         objective: objective(state),
         overload: state.overload(),
-        tail: TailState::of(&state.feedback, state.config.hints.enabled),
-        given_up: state.feedback.recent.all(),
+        tail: TailState::of(&state.routing.feedback, state.config.hints.enabled),
+        given_up: state.routing.feedback.recent.all(),
         workers: workers(state),
         habits,
         classes,
         conversations,
-        lessons_dropped: state.feedback.dropped(),
+        lessons_dropped: state.routing.feedback.dropped(),
         hits: Hits::recent(admin),
     }
 }
 
 fn objective(state: &State) -> ObjectiveState {
-    let live = state.live();
+    let live = state.routing.live();
     let objective = &live.objective;
     let class = |class: &str, ttft_ms| {
-        let (met, missed) = state.metrics.slo_turns(class);
+        let (met, missed) = state.routing.metrics.slo_turns(class);
         ObjectiveClass {
             class: class.to_owned(),
             ttft_ms,
@@ -127,8 +127,8 @@ fn objective(state: &State) -> ObjectiveState {
 }
 
 fn workers(state: &State) -> Vec<WorkerState> {
-    let now = state.clock.now();
-    let objective = state.live().objective.ttft;
+    let now = state.routing.clock.now();
+    let objective = state.routing.live().objective.ttft;
     let worker_state = |worker: &std::sync::Arc<fleet::Worker>| {
         let (cost, wait, utilisation) =
             worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
@@ -136,13 +136,13 @@ fn workers(state: &State) -> Vec<WorkerState> {
         WorkerState {
             name: worker.name().to_owned(),
             dialect: worker.dialect().name(),
-            cost: state.feedback.costs.lock().state(worker.id),
+            cost: state.routing.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,
             xi_tokens: xi.min(1e9),
-            silent: state.feedback.tail.lock().silent_on(worker.id),
+            silent: state.routing.feedback.tail.lock().silent_on(worker.id),
             told: worker.hints.sent_objective(),
         }
     };
-    state.fleet.present().iter().map(worker_state).collect()
+    state.routing.fleet.present().iter().map(worker_state).collect()
 }

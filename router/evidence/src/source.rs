@@ -79,7 +79,7 @@ impl Finder {
     }
 
     fn refuse(&mut self, state: &State, worker: &Worker, named: &str) {
-        state.metrics.kv_stream(worker.name(), "refused");
+        state.routing.metrics.kv_stream(worker.name(), "refused");
         if self.refused.as_deref() != Some(named) {
             warn!(
                 worker = worker.name(),
@@ -112,7 +112,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<EventPublisher> {
                     worker = worker.name(),
                     ranks, "the worker has several data-parallel ranks: set `ranks` to use its cache events"
                 );
-                state.metrics.kv_stream(worker.name(), "ranks");
+                state.routing.metrics.kv_stream(worker.name(), "ranks");
             }
         }
     }

@@ -90,9 +90,9 @@ impl Modes {
 /// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
 /// support the request.
 pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSender) -> Result<(), Status> {
-    let limits = proxy.state.live().limits.clone();
+    let limits = proxy.state.routing.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
-        proxy.state.metrics.picked("protocol");
+        proxy.state.routing.metrics.picked("protocol");
         return Err(Status::deadline_exceeded(
             "no request headers came in limits.header_timeout_s",
         ));
@@ -103,7 +103,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let head = match first.request.take() {
         Some(RequestPart::RequestHeaders(head)) if !first.observability_mode => head,
         _ => {
-            proxy.state.metrics.picked("protocol");
+            proxy.state.routing.metrics.picked("protocol");
             return Err(Status::failed_precondition(
                 "expected request headers first, with processing_mode.request_header_mode: SEND and no observability_mode",
             ));
@@ -127,7 +127,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),
-            started: proxy.state.clock.now(),
+            started: proxy.state.routing.clock.now(),
         },
         deadline: Deadline::of(&parts.headers, &proxy.state.config.failure, Instant::now()),
         among: head::among(&first),
@@ -141,7 +141,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let talking = async {
         match talk.ask(&mut inbox, parts, route, &asked).await {
             Ok((served, watchdog)) => {
-                proxy.state.metrics.picked("picked");
+                proxy.state.routing.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, watchdog, &asked).await
             }
             Err(no) => talk.no(no, &asked).await,
@@ -167,7 +167,7 @@ impl PickRequest {
     fn limits(&self, proxy: &Proxy) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
-            caller.mark(&mut marks, proxy.state.clock.now());
+            caller.mark(&mut marks, proxy.state.routing.clock.now());
         }
         marks
     }
@@ -188,11 +188,11 @@ impl PickerExchange<'_> {
     async fn no(&self, no: No, asked: &PickRequest) -> Result<(), Status> {
         match no {
             No::Gone => {
-                self.proxy.state.metrics.picked("gone");
+                self.proxy.state.routing.metrics.picked("gone");
                 Ok(())
             }
             No::Protocol(status) => {
-                self.proxy.state.metrics.picked("protocol");
+                self.proxy.state.routing.metrics.picked("protocol");
                 warn!(
                     status = status.message(),
                     "the gateway's configuration is unsupported"
@@ -211,11 +211,15 @@ impl PickerExchange<'_> {
 
     /// Lets the gateway send an error to the client, which ends the exchange.
     async fn refuse(&self, error: &ApiError, family: Family, marks: HeaderMap) -> Result<(), Status> {
-        self.proxy.state.metrics.picked(match error.status().as_u16() {
-            429 => "shed",
-            500.. => "unavailable",
-            _ => "refused",
-        });
+        self.proxy
+            .state
+            .routing
+            .metrics
+            .picked(match error.status().as_u16() {
+                429 => "shed",
+                500.. => "unavailable",
+                _ => "refused",
+            });
         // The gateway may have closed the stream.
         let _ = self
             .out
@@ -439,7 +443,7 @@ impl PickerExchange<'_> {
                 let mut referring = head::references(&head);
                 given.extend(referring.clone());
                 // Workers that a gateway addresses have no base path.
-                references::conceal(&mut referring, "", &self.proxy.state.fleet);
+                references::conceal(&mut referring, "", &self.proxy.state.routing.fleet);
                 marks.extend(referring);
                 answers::answered(&given, &marks)
             }

@@ -102,7 +102,7 @@ fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     if most <= endpoints.len() {
         return endpoints;
     }
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let mut others: Vec<&Terms> = choice.decision.terms.iter().collect();
     others.retain(|terms| terms.ready && terms.worker != choice.worker.id);
     others.sort_by(|a, b| {
@@ -162,8 +162,8 @@ async fn other(
         models::check_again(proxy, model).await?;
     }
     let permit = context.permit()?;
-    let in_flight =
-        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let in_flight = pass::some_worker(proxy, &head.headers, &[], &wanted)
+        .ok_or_else(|| proxy.state.routing.no_worker_ready())?;
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),

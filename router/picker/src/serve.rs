@@ -118,7 +118,7 @@ async fn connection(
     let Some(socket) = opened else {
         return;
     };
-    let patience = proxy.state.live().limits.idle_timeout;
+    let patience = proxy.state.routing.live().limits.idle_timeout;
     let io = TokioIo::new(ClientIo::of_other_port(socket, permit, patience));
     let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -162,7 +162,7 @@ async fn connection(
 async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
     let limit = proxy.state.config.limits.header_timeout;
     let opening = async {
-        match proxy.state.tls.acceptor().filter(|_| settings.tls) {
+        match proxy.state.transport.tls.acceptor().filter(|_| settings.tls) {
             None => stream.peek(&mut [0]).await.map(|_| Socket::plain(stream)),
             Some(acceptor) => acceptor.accept(Tcp::new(stream)).await.map(Socket::encrypted),
         }
@@ -173,7 +173,7 @@ async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Op
         Err(_) => debug!("gateway handshake timed out"),
     }
     if settings.tls {
-        proxy.state.metrics.no_tls();
+        proxy.state.routing.metrics.no_tls();
     }
     None
 }
@@ -185,6 +185,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
     let most = processor
         .0
         .state
+        .routing
         .live()
         .limits
         .max_body_bytes
@@ -231,7 +232,7 @@ impl ExchangeStream {
         Self {
             talking,
             told,
-            _open: proxy.state.metrics.picker_opened(),
+            _open: proxy.state.routing.metrics.picker_opened(),
             _under_way: under_way,
         }
     }

@@ -118,7 +118,7 @@ impl Served {
 fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
     let elsewhere = by.filter(|by| picked.endpoint != Some(*by));
     let is_known = elsewhere.is_none_or(|by| at(proxy, picked, by).is_some());
-    proxy.state.metrics.served(match (elsewhere, is_known) {
+    proxy.state.routing.metrics.served(match (elsewhere, is_known) {
         (None, _) => "picked",
         (Some(_), true) => "fallback",
         (Some(_), false) => "unknown",
@@ -128,7 +128,7 @@ fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option
 
 /// Returns the worker at an address; of several ranks there, the one that the request was prepared for.
 fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
-    let present = proxy.state.fleet.present();
+    let present = proxy.state.routing.fleet.present();
     let mut there = present.iter().filter(|worker| worker.endpoint == Some(address));
     there
         .find(|worker| worker.spec.rank == picked.spec.rank)
@@ -200,11 +200,11 @@ impl CarriedTurn {
         }
         if status == StatusCode::NOT_FOUND {
             // It may lack the model: the next request finds its list as it is.
-            self.worker.facts.doubt(self.proxy.state.clock.now());
+            self.worker.facts.doubt(self.proxy.state.routing.clock.now());
         }
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
-            .within(self.proxy.state.copied());
+            .within(self.proxy.state.transport.copied());
         // The observer sees an error in the body.
         let verdict = Verdict::of(status, head, b"");
         self.observer = Some(Observer::new(watch, attempt, status, verdict));
@@ -228,7 +228,7 @@ impl CarriedTurn {
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
         let choice = select::select(&self.proxy, &self.turn, &[]).ok()?;
         // The worker has answered already, whatever its breaker's state.
-        let pass = worker.admit(self.proxy.state.clock.now(), true)?;
+        let pass = worker.admit(self.proxy.state.routing.clock.now(), true)?;
         let mut flight = Flight::start(&self.proxy, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.mark_sent();
         let span = trace.attempt(&choice, &mut HeaderMap::new());
@@ -327,8 +327,8 @@ impl Relayed {
             self.in_flight = match note_served(&self.proxy, picked.worker(), by) {
                 None => Some(picked),
                 Some(by) => at(&self.proxy, picked.worker(), by).and_then(|worker| {
-                    let pass = worker.admit(self.proxy.state.clock.now(), true)?;
-                    Some(worker.send(self.proxy.state.clock, None, pass))
+                    let pass = worker.admit(self.proxy.state.routing.clock.now(), true)?;
+                    Some(worker.send(self.proxy.state.routing.clock, None, pass))
                 }),
             };
         }
@@ -360,8 +360,11 @@ impl Relayed {
     fn overran(&mut self, overrun: Overrun) {
         if let Some(in_flight) = &mut self.in_flight {
             let worker = Arc::clone(in_flight.worker());
-            self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
-            let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
+            self.proxy
+                .state
+                .routing
+                .log_failure(&worker, &overrun.cause(), CUT_OFF);
+            let is_busy = self.proxy.state.routing.is_answering(&worker, self.bytes_before);
             if overrun.is_the_workers(is_busy) {
                 self.proxy.state.failed(in_flight, None);
             }

@@ -93,7 +93,7 @@ pub fn handle(
 
 /// Ensures a response: by the deadline, at the drain limit, and for every error, in the API's own format.
 async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
-    let started = proxy.state.clock.now();
+    let started = proxy.state.routing.clock.now();
     let is_head = head.method == Method::HEAD;
     admit::settle_path(&proxy, &mut head);
     let route = admit::route(&proxy, &head);
@@ -138,7 +138,7 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
         }
     };
     if let Ok(caller) = &caller {
-        caller.mark(response.headers_mut(), proxy.state.clock.now());
+        caller.mark(response.headers_mut(), proxy.state.routing.clock.now());
     }
     if let Some(origin) = origin {
         cors::mark(
@@ -167,11 +167,12 @@ fn bare(mut response: Response<Body>) -> Response<Body> {
 /// Counts a request that is answered with an error of the router.
 pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
     if error.is_overload() {
-        proxy.state.metrics.refused(error.code());
+        proxy.state.routing.metrics.refused(error.code());
     }
     if let Some(outcome) = error.admission() {
         proxy
             .state
+            .routing
             .metrics
             .admission(caller.as_ref().map_or("", Caller::name), outcome);
     }
@@ -223,7 +224,7 @@ pub fn enter(
     let RequestContext { proxy, caller, .. } = *context;
     let route = route?;
     steering::permit_head(proxy.state.config.http.transfer_fields, head)?;
-    caller.count_request(proxy.state.clock.now())?;
+    caller.count_request(proxy.state.routing.clock.now())?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(proxy, &route)?;
         protocol::tenant::settle(tenant, head);
@@ -301,7 +302,7 @@ fn parse(
     body: &[u8],
 ) -> Result<Arc<Turn>, ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let arrived = proxy.state.clock.now();
+    let arrived = proxy.state.routing.clock.now();
     let asked = Asked::of(proxy, &head.extensions)?;
     let turn = Turn::read(proxy, endpoint, caller, head, body, arrived)?;
     Ok(Arc::new(Turn { asked, among, ..turn }))
@@ -314,7 +315,7 @@ async fn relay(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let max = proxy.state.live().limits.max_body_bytes.get();
+    let max = proxy.state.routing.live().limits.max_body_bytes.get();
     let (head, body) = request.into_parts();
     let mut body = ClientBody::new(proxy, &head.headers, body);
     if body.size_hint().lower() > max as u64 {
@@ -350,12 +351,12 @@ pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerI
 /// Answers a health check: whether the router has a worker to send requests to. The check is not counted as a request,
 /// because load balancers send it all the time.
 fn health(proxy: &Proxy) -> Response<Body> {
-    let error = if proxy.state.is_draining() {
+    let error = if proxy.state.operations.is_draining() {
         ApiError::Draining
-    } else if proxy.state.fleet.any_ready() {
+    } else if proxy.state.routing.fleet.any_ready() {
         return Response::new(tailroute_http::body::full(Bytes::new()));
     } else {
-        proxy.state.no_worker_ready()
+        proxy.state.routing.no_worker_ready()
     };
     error.response_for(Family::OpenAi)
 }

@@ -86,7 +86,7 @@ async fn exchange(
     let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
         .map_err(|error| transport(&error))?;
-    let via = state.via.of_request(Version::HTTP_11);
+    let via = state.transport.via.of_request(Version::HTTP_11);
     request.headers_mut().insert(VIA, via);
     if is_last {
         request.extensions_mut().insert(LastOnConnection);
@@ -95,6 +95,7 @@ async fn exchange(
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
         let response = state
+            .transport
             .client
             .send(request)
             .await
@@ -115,7 +116,7 @@ async fn exchange(
             Err(CallError::Status(status))
         }
     };
-    tokio::time::timeout(state.config.health.timeout, exchange)
+    tokio::time::timeout(state.transport.call_timeout, exchange)
         .await
         .unwrap_or(Err(CallError::Timeout))
 }

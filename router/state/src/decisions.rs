@@ -67,8 +67,8 @@ pub(crate) struct Pending {
 
 /// Encodes the decisions as JSON.
 pub(crate) fn taken(state: &State) -> Vec<u8> {
-    let policy = state.policy.kept(state.clock.now(), unix_ms());
-    let shadow = state.operator.shadow.load();
+    let policy = state.routing.policy.kept(state.routing.clock.now(), unix_ms());
+    let shadow = state.routing.shadow.load();
     let decisions = OperatorDecisions {
         policy: serde_json::to_value(policy).unwrap_or_default(),
         shadow: shadow.as_ref().map(|shadow| SavedShadow {
@@ -121,7 +121,12 @@ fn read<T: DeserializeOwned + Default>(name: &str, member: Value) -> Option<T> {
 fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
     let restored = serde_json::from_value(policy)
         .map_err(|error| error.to_string())
-        .and_then(|policy| state.policy.restore(policy, state.clock.now(), unix_ms()));
+        .and_then(|policy| {
+            state
+                .routing
+                .policy
+                .restore(policy, state.routing.clock.now(), unix_ms())
+        });
     let restored = match restored {
         Ok(restored) => restored,
         Err(error) => {
@@ -149,7 +154,7 @@ fn restore_shadow(state: &State, shadow: &SavedShadow) {
     match settings_of(&shadow.settings) {
         Ok(settings) => {
             let shadow = Shadow::continued(settings, shadow.since_unix_ms);
-            state.operator.shadow.store(Some(shadow.into()));
+            state.routing.shadow.store(Some(shadow.into()));
             info!("shadow policy restored; its counts begin anew");
         }
         Err(error) => warn!(error, "the shadow policy is not restored"),
@@ -174,7 +179,7 @@ impl State {
     /// Applies what was kept of a worker that has just joined.
     pub(crate) fn claim_pending(&self, worker: &fleet::Worker) {
         let (decided, learned, taken_ms) = {
-            let mut pending = self.pending.lock();
+            let mut pending = self.operations.pending.lock();
             let decided = pending.decided.remove(worker.name());
             let learned = pending.learned.remove(worker.name());
             (decided, learned, pending.taken_ms)
@@ -184,14 +189,14 @@ impl State {
         }
         if let Some(learned) = learned {
             learned.apply(self, worker, taken_ms);
-            self.publish_costs();
+            self.routing.publish_costs();
         }
     }
 
     /// Drops what was kept of workers that have not joined.
     pub(crate) fn drop_pending(&self) {
         let (decided, learned) = {
-            let mut pending = self.pending.lock();
+            let mut pending = self.operations.pending.lock();
             (
                 std::mem::take(&mut pending.decided),
                 std::mem::take(&mut pending.learned),
@@ -222,9 +227,9 @@ impl State {
     /// Describes the decisions that would be lost with this process, at most 20.
     #[must_use]
     pub fn decided(&self) -> Vec<String> {
-        let (now, timers) = self.policy.now();
+        let (now, timers) = self.routing.policy.now();
         let mut words = Vec::new();
-        if now.settings != self.policy.configured() || !timers.is_empty() {
+        if now.settings != self.routing.policy.configured() || !timers.is_empty() {
             words.push(format!("policy revision {} by {}", now.revision, now.by));
         }
         let added = workers::added(self);
@@ -243,7 +248,7 @@ impl State {
             kept.iter()
                 .map(|(name, kept)| format!("{name} {}", kept.in_words())),
         );
-        if self.operator.shadow.load().is_some() {
+        if self.routing.shadow.load().is_some() {
             words.push("shadow policy".to_owned());
         }
         if let Some((_, level)) = logs::level_override() {

@@ -67,7 +67,7 @@ async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Byte
 /// Records the block size that an engine reports. A mirror counts in blocks of the configured size.
 fn note_block_size(state: &State, worker: &Worker, size: u32) {
     let change = worker.facts.learn(
-        state.clock.now(),
+        state.routing.clock.now(),
         Fact::BlockSize,
         FactSource::Metrics,
         size.to_string(),
@@ -93,10 +93,14 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
         return;
     }
     let capacity = told.min(MOST);
-    worker
-        .facts
-        .learn(state.clock.now(), Fact::Capacity, source, capacity.0.to_string());
+    worker.facts.learn(
+        state.routing.clock.now(),
+        Fact::Capacity,
+        source,
+        capacity.0.to_string(),
+    );
     if state
+        .routing
         .knowledge
         .set_reported_capacity(worker.id, capacity, worker.spec.block_size)
     {
@@ -105,7 +109,12 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
             capacity = capacity.0,
             "cache capacity reported"
         );
-        state.feedback.tail.lock().set_capacity(worker.id, capacity);
+        state
+            .routing
+            .feedback
+            .tail
+            .lock()
+            .set_capacity(worker.id, capacity);
     }
 }
 

@@ -34,15 +34,15 @@ pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let facts = &worker.facts;
     if facts.next().is_some() {
         // The task was restarted, perhaps in the middle of a query.
-        facts.begin(proxy.state.clock.now());
+        facts.begin(proxy.state.routing.clock.now());
     }
     loop {
         wait(&proxy, &worker).await;
-        if facts.is_due(Query::Models, proxy.state.clock.now()) {
+        if facts.is_due(Query::Models, proxy.state.routing.clock.now()) {
             facts.asked(Query::Models);
             ask_models(&proxy, &worker).await;
         }
-        if facts.is_due(Query::Settings, proxy.state.clock.now()) {
+        if facts.is_due(Query::Settings, proxy.state.routing.clock.now()) {
             facts.asked(Query::Settings);
             settings::ask(&proxy, &worker).await;
         }
@@ -51,9 +51,9 @@ pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
 
 /// Waits until a query is due. A list that was read while the router was idle is read again when the idleness ends.
 async fn wait(proxy: &Proxy, worker: &Worker) {
-    let (facts, idle) = (&worker.facts, &proxy.state.idle);
+    let (facts, idle) = (&worker.facts, &proxy.state.operations.idle);
     loop {
-        let now = proxy.state.clock.now();
+        let now = proxy.state.routing.clock.now();
         let left = match facts.next() {
             Some(next) if next <= now => return,
             Some(next) => clock::duration(next - now).min(LOOK),
@@ -63,7 +63,7 @@ async fn wait(proxy: &Proxy, worker: &Worker) {
             () = tokio::time::sleep(left) => {}
             () = facts.changed() => {}
             () = idle.ends(), if idle.is_idle() && facts.next().is_some() => {
-                facts.doubt(proxy.state.clock.now());
+                facts.doubt(proxy.state.routing.clock.now());
             }
         }
     }
@@ -73,7 +73,7 @@ async fn wait(proxy: &Proxy, worker: &Worker) {
 pub(super) async fn introduce(proxy: &Proxy, worker: &Worker) {
     // The settings are asked for after the list.
     let number = worker.facts.next_number(Query::Settings);
-    worker.facts.begin(proxy.state.clock.now());
+    worker.facts.begin(proxy.state.routing.clock.now());
     worker.facts.wait_for_answer(Query::Settings, number).await;
 }
 
@@ -90,11 +90,11 @@ async fn ask_models(proxy: &Proxy, worker: &Worker) {
     if asks_sleep {
         ask_sleep(proxy, worker).await;
     }
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     match listed {
         Ok(listed) => {
             take_models(proxy, worker, now, listed).await;
-            let interval = if proxy.state.idle.is_idle() {
+            let interval = if proxy.state.operations.idle.is_idle() {
                 probe.0 * IDLE
             } else {
                 probe.0
@@ -141,7 +141,7 @@ async fn take_models(proxy: &Proxy, worker: &Worker, now: Millis, listed: Listed
         }
     };
     if is_new {
-        proxy.state.metrics.listed(&names);
+        proxy.state.routing.metrics.listed(&names);
         super::template::learn(&proxy.state, worker, &names).await;
     }
 }
@@ -168,7 +168,11 @@ async fn ask_sleep(proxy: &Proxy, worker: &Worker) {
 
 /// Records whether a worker's engine sleeps. An engine that falls asleep drops its cache.
 pub(super) fn note_sleep(state: &state::State, worker: &Worker, asleep: bool, source: FactSource) {
-    if worker.facts.learn_sleep(state.clock.now(), asleep, source) != FactChange::Changed {
+    if worker
+        .facts
+        .learn_sleep(state.routing.clock.now(), asleep, source)
+        != FactChange::Changed
+    {
         return;
     }
     if asleep {
@@ -176,9 +180,9 @@ pub(super) fn note_sleep(state: &state::State, worker: &Worker, asleep: bool, so
             worker = worker.name(),
             "the engine sleeps: it gets no requests while another worker can serve them"
         );
-        state.knowledge.cleared(worker.id);
+        state.routing.knowledge.cleared(worker.id);
     } else {
         info!(worker = worker.name(), "the engine is awake");
     }
-    state.worker_changed(worker);
+    state.operations.worker_changed(worker);
 }

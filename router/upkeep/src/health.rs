@@ -15,7 +15,7 @@ use state::control::{self, CallError};
 /// Records a failed probe. A worker that is not in use gets one warning, at the first; one in use, when it is taken
 /// out.
 fn failed(proxy: &Proxy, worker: &Worker, error: &CallError) {
-    let is_first = worker.probe_failed(proxy.state.clock.now(), error.to_string());
+    let is_first = worker.probe_failed(proxy.state.routing.clock.now(), error.to_string());
     if is_first && !worker.is_well() {
         warn!(worker = worker.name(), url = %worker.spec.url, %error, "worker does not answer its probe");
     } else {
@@ -33,7 +33,7 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
         ticks.tick().await;
         let outcome = control::probe(&proxy.state, &worker, &settings.path).await;
         // Notices progress.
-        let _ = proxy.state.is_silent(&worker);
+        let _ = proxy.state.routing.is_silent(&worker);
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
         let probe = match outcome {
             Ok(_) => {
@@ -49,7 +49,8 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
             }
             Err(error) => {
                 failed(&proxy, &worker, &error);
-                let is_busy = worker.with_load(|load| load.in_flight > 0) && !proxy.state.is_silent(&worker);
+                let is_busy =
+                    worker.with_load(|load| load.in_flight > 0) && !proxy.state.routing.is_silent(&worker);
                 if error.is_timeout() && is_busy {
                     Probe::Late
                 } else {

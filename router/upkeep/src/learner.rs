@@ -37,8 +37,8 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
                 sweep(&proxy);
                 proxy.capture_fleet(false);
                 let state = &proxy.state;
-                state.idle.check(state.clock.now(), proxy.in_flight());
-                (swept, is_slow) = (Instant::now(), state.idle.is_idle());
+                state.operations.idle.check(state.routing.clock.now(), proxy.in_flight());
+                (swept, is_slow) = (Instant::now(), state.operations.idle.is_idle());
                 if is_slow {
                     sweeps.reset_after(IDLE_SWEEP);
                 }
@@ -51,7 +51,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
                 if count == 0 {
                     return;
                 }
-                proxy.state.idle.requested(proxy.state.clock.now());
+                proxy.state.operations.idle.requested(proxy.state.routing.clock.now());
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(observation) => apply(&proxy, &observation),
@@ -60,7 +60,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
                         LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
                     }
                 }
-                proxy.state.publish_costs();
+                proxy.state.routing.publish_costs();
                 tokio::task::yield_now().await;
             }
         }
@@ -70,8 +70,8 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
 /// Waits until an idle router has a request or an event, such as a worker that becomes ready or a changed objective.
 async fn sweep_is_wanted(state: &State) {
     tokio::select! {
-        () = state.idle.ends() => {}
-        () = state.operator.events.happened() => {}
+        () = state.operations.idle.ends() => {}
+        () = state.operations.operator.events.happened() => {}
     }
 }
 
@@ -81,7 +81,7 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
 }
 
 fn apply(proxy: &Proxy, observation: &Observation) {
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let Some(worker) = present(&workers, observation.worker) else {
         return;
     };
@@ -90,16 +90,22 @@ fn apply(proxy: &Proxy, observation: &Observation) {
         return;
     };
     let (keys, shared_tokens) = shared(proxy, observation);
-    let turns = proxy.state.feedback.conversations.lock().turned(&CompletedTurn {
-        key: *key,
-        class: observation.class,
-        finish: observation.finish,
-        arrived: observation.arrived,
-        ended: observation.ended,
-        prompt: observation.prompt,
-        response: observation.response,
-        last: observation.last,
-    });
+    let turns = proxy
+        .state
+        .routing
+        .feedback
+        .conversations
+        .lock()
+        .turned(&CompletedTurn {
+            key: *key,
+            class: observation.class,
+            finish: observation.finish,
+            arrived: observation.arrived,
+            ended: observation.ended,
+            prompt: observation.prompt,
+            response: observation.response,
+            last: observation.last,
+        });
     room::learn(proxy, worker, observation, *key, turns);
     let hints = &proxy.state.config.hints;
     if !hints.enabled {
@@ -123,7 +129,7 @@ fn apply(proxy: &Proxy, observation: &Observation) {
 }
 
 fn make_room(proxy: &Proxy, worker: WorkerId) {
-    if let Some(worker) = present(&proxy.state.fleet.workers(), worker) {
+    if let Some(worker) = present(&proxy.state.routing.fleet.workers(), worker) {
         room::make(proxy, worker);
     }
 }
@@ -134,7 +140,7 @@ fn learn_cost(proxy: &Proxy, worker: &Worker, observation: &Observation) {
         Some(_) if !observation.cached_is_told => "predicted",
         Some(sample) => sample.source(),
     };
-    proxy.state.metrics.cost_sample(worker.name(), told);
+    proxy.state.routing.metrics.cost_sample(worker.name(), told);
     if !proxy.state.config.learning.costs {
         return;
     }
@@ -142,14 +148,14 @@ fn learn_cost(proxy: &Proxy, worker: &Worker, observation: &Observation) {
         observation.prompt.saturating_sub(observation.cached),
         observation.cached,
     );
-    proxy.state.feedback.counters.lock().answered(
+    proxy.state.routing.feedback.counters.lock().answered(
         observation.ended,
         worker.id,
         size,
         observation.cached_is_told,
         observation.prefill.is_some(),
     );
-    let mut costs = proxy.state.feedback.costs.lock();
+    let mut costs = proxy.state.routing.feedback.costs.lock();
     // First, because the prefill ends the time without a response.
     if let Some(beside) = observation.beside {
         costs.beside(worker.id, beside);
@@ -163,25 +169,36 @@ pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
     if !state.config.learning.costs {
         return;
     }
-    let now = state.clock.now();
-    let learned = state.feedback.counters.lock().counted(now, worker.id, counted);
+    let now = state.routing.clock.now();
+    let learned = state
+        .routing
+        .feedback
+        .counters
+        .lock()
+        .counted(now, worker.id, counted);
     let Some((size, took)) = learned else { return };
     let sample = PrefillSample::Counters(took);
-    state.metrics.cost_sample(worker.name(), sample.source());
-    state.feedback.costs.lock().observe(now, worker.id, size, sample);
-    state.publish_costs();
+    state.routing.metrics.cost_sample(worker.name(), sample.source());
+    state
+        .routing
+        .feedback
+        .costs
+        .lock()
+        .observe(now, worker.id, size, sample);
+    state.routing.publish_costs();
 }
 
 /// Learns from a late first token, before the response ends.
 fn learn_late(state: &State, late: &Late) {
-    let workers = state.fleet.workers();
+    let workers = state.routing.fleet.workers();
     let Some(worker) = present(&workers, late.worker) else {
         return;
     };
-    state.metrics.cost_sample(worker.name(), "late");
+    state.routing.metrics.cost_sample(worker.name(), "late");
     if state.config.learning.costs {
         let size = PrefillSize::of(late.uncached, late.cached);
         state
+            .routing
             .feedback
             .costs
             .lock()
@@ -191,14 +208,14 @@ fn learn_late(state: &State, late: &Late) {
 
 /// Sets a new worker's cost to the median of the others.
 pub(super) fn introduce(state: &State, worker: WorkerId) {
-    state.feedback.costs.lock().introduce(worker);
-    state.publish_costs();
+    state.routing.feedback.costs.lock().introduce(worker);
+    state.routing.publish_costs();
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
 fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
     let keys = observation.chain.hashes();
-    let mut shared = proxy.state.feedback.shared.lock();
+    let mut shared = proxy.state.routing.feedback.shared.lock();
     if observation.class.stage == policy::estimate::Stage::First {
         shared.begins(keys);
     }
@@ -222,6 +239,7 @@ fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: us
     let own = observation.chain.hashes().get(shared..).unwrap_or_default();
     proxy
         .state
+        .routing
         .knowledge
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
@@ -239,35 +257,40 @@ fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usiz
         return;
     }
     let again_after = Millis(proxy.state.config.hints.ttl.0 / 2.0);
-    let due = proxy
-        .state
-        .feedback
-        .shared
-        .lock()
-        .is_due(observation.ended, worker.id, last, again_after);
+    let due =
+        proxy
+            .state
+            .routing
+            .feedback
+            .shared
+            .lock()
+            .is_due(observation.ended, worker.id, last, again_after);
     if due {
         worker
             .hints
             .push(Arc::clone(name), HintKind::Protect { keep: tokens });
-        proxy.state.knowledge.update(worker.id, |residency| {
+        proxy.state.routing.knowledge.update(worker.id, |residency| {
             residency.protected(worker.id, &observation.chain.hashes()[..keys]);
         });
     }
 }
 
 fn sweep(proxy: &Proxy) {
-    let now = proxy.state.clock.now();
-    let workers = proxy.state.fleet.workers();
-    proxy.state.feedback.conversations.lock().sweep(now);
-    let told_beforehand = workers.iter().filter(|worker| !proxy.state.makes_room_on(worker));
+    let now = proxy.state.routing.clock.now();
+    let workers = proxy.state.routing.fleet.workers();
+    proxy.state.routing.feedback.conversations.lock().sweep(now);
+    let told_beforehand = workers
+        .iter()
+        .filter(|worker| !proxy.state.routing.makes_room_on(worker));
     proxy
         .state
+        .routing
         .feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
     if proxy.state.config.learning.costs {
-        let has_doubt = proxy.state.feedback.costs.lock().elapse(now);
+        let has_doubt = proxy.state.routing.feedback.costs.lock().elapse(now);
         if has_doubt {
-            proxy.state.publish_costs();
+            proxy.state.routing.publish_costs();
         }
         slow::watch(&proxy.state, &workers);
     }
@@ -276,7 +299,7 @@ fn sweep(proxy: &Proxy) {
             .iter()
             .filter(|worker| worker.is_well() && worker.takes_objective())
         {
-            worker.hints.objective(proxy.state.objective_for(worker));
+            worker.hints.objective(proxy.state.routing.objective_for(worker));
         }
     }
 }

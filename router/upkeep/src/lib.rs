@@ -52,7 +52,7 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<SavedS
         let traces = Arc::clone(traces);
         tasks.spawn("traces", move || Arc::clone(&traces).export());
     }
-    if let Some(events) = state.feedback.take_receiver() {
+    if let Some(events) = state.routing.feedback.take_receiver() {
         // Shared, since the task may be restarted.
         let (of, events) = (Arc::clone(proxy), Arc::new(Mutex::new(events)));
         let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&events));

@@ -19,10 +19,10 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
     loop {
         if proxy.state.overload().is_none() {
             // Only requests bring about overload or fail.
-            proxy.state.idle.ends().await;
+            proxy.state.operations.idle.ends().await;
         }
         ticks.tick().await;
-        proxy.state.flush_failures();
+        proxy.state.routing.flush_failures();
         let change = proxy.state.look_for_overload();
         match change {
             Some(Change::Ended(lasted)) => {

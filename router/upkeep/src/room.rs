@@ -18,12 +18,12 @@ const MOST: usize = 64;
 
 /// Records the start of a stream: its conversation is active, so there is nothing to trim.
 pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
-    proxy
-        .state
-        .feedback
-        .tail
-        .lock()
-        .arrived(begun.arrived, begun.conversation, begun.worker, begun.left);
+    proxy.state.routing.feedback.tail.lock().arrived(
+        begun.arrived,
+        begun.conversation,
+        begun.worker,
+        begun.left,
+    );
 }
 
 /// Learns from a completed turn, and adds its conversation to the silent ones.
@@ -33,9 +33,10 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
     };
     let capacity = proxy
         .state
+        .routing
         .knowledge
         .update(worker.id, |residency| residency.capacity_of(worker.id));
-    let mut tail = proxy.state.feedback.tail.lock();
+    let mut tail = proxy.state.routing.feedback.tail.lock();
     tail.set_capacity(worker.id, capacity);
     tail.arrived(lesson.arrived, key, worker.id, lesson.left);
     tail.begun(
@@ -52,7 +53,7 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
             cost: lesson.cost,
         },
     );
-    proxy.state.feedback.publish_next_turns(tail.next_turns());
+    proxy.state.routing.feedback.publish_next_turns(tail.next_turns());
     if lesson.last {
         return;
     }
@@ -75,13 +76,13 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
 
 /// Trims the ends of least value on a worker with too little room for the next prompts.
 pub(super) fn make(proxy: &Proxy, worker: &Worker) {
-    if !proxy.state.makes_room_on(worker) {
+    if !proxy.state.routing.makes_room_on(worker) {
         return;
     }
     let Some(wanted) = wanted(proxy, worker) else {
         return;
     };
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     let enough = room(proxy, worker) + wanted;
     for _ in 0..MOST {
         let need = enough.saturating_sub(room(proxy, worker));
@@ -94,35 +95,42 @@ pub(super) fn make(proxy: &Proxy, worker: &Worker) {
 /// Sets the price of room on a worker that takes hints in requests only: the value of the contents that it evicted to
 /// store `stored` tokens.
 pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
-    if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
-        proxy
-            .state
-            .feedback
-            .tail
-            .lock()
-            .displaced(proxy.state.clock.now(), worker.id, stored);
+    if !proxy.state.routing.makes_room_on(worker) && wanted(proxy, worker).is_some() {
+        proxy.state.routing.feedback.tail.lock().displaced(
+            proxy.state.routing.clock.now(),
+            worker.id,
+            stored,
+        );
     }
 }
 
 fn room(proxy: &Proxy, worker: &Worker) -> Tokens {
     proxy
         .state
+        .routing
         .knowledge
         .update(worker.id, |residency| residency.room_on(worker.id))
 }
 
 fn wanted(proxy: &Proxy, worker: &Worker) -> Option<Tokens> {
     let room = room(proxy, worker);
-    proxy.state.feedback.tail.lock().wanted(worker.id, room)
+    proxy.state.routing.feedback.tail.lock().wanted(worker.id, room)
 }
 
 /// Trims one end. Returns whether there was one.
 fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
-    let Some(trim) = proxy.state.feedback.tail.lock().next(now, worker.id, need) else {
+    let Some(trim) = proxy
+        .state
+        .routing
+        .feedback
+        .tail
+        .lock()
+        .next(now, worker.id, need)
+    else {
         return false;
     };
     let keys = trim.what.keys();
-    let marked = proxy.state.knowledge.update(worker.id, |residency| {
+    let marked = proxy.state.routing.knowledge.update(worker.id, |residency| {
         residency.trimmed(worker.id, keys.iter().copied(), trim.keep)
     });
     if marked.is_none() {
@@ -138,11 +146,17 @@ fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
         if let Some(bus) = &proxy.replicas {
             bus.trimmed(worker, keep, &keys);
         }
-        proxy.state.feedback.trimmed(worker, &trim, keep);
+        proxy.state.routing.feedback.trimmed(worker, &trim, keep);
     }
     true
 }
 
 pub(super) fn forget(proxy: &Proxy, worker: WorkerId, conversation: u64) {
-    proxy.state.feedback.tail.lock().forget(worker, conversation);
+    proxy
+        .state
+        .routing
+        .feedback
+        .tail
+        .lock()
+        .forget(worker, conversation);
 }

@@ -161,9 +161,9 @@ struct Room {
 impl Room {
     fn of(proxy: &Proxy, model: &str) -> Self {
         let settings = proxy.admission.settings.load();
-        let now = proxy.state.clock.now();
+        let now = proxy.state.routing.clock.now();
         let (mut ready, mut quick, mut wait, mut idle, mut busy) = (0, 0, f64::INFINITY, false, 0);
-        let workers = proxy.state.fleet.workers();
+        let workers = proxy.state.routing.fleet.workers();
         let eligible = eligibility(proxy, &workers, model);
         for worker in workers.iter() {
             if !worker.is_ready() || !eligible.admits(worker) {
@@ -315,7 +315,7 @@ impl Gate {
         if !bounded && ask.shed.is_none() {
             return Ok(AdmissionResult::Free);
         }
-        let now = proxy.state.clock.now();
+        let now = proxy.state.routing.clock.now();
         // The load of the workers is valid only while no other request can be admitted.
         let mut pools = self.pools.lock();
         let room = Room::of(proxy, &ask.model);
@@ -406,7 +406,7 @@ impl Pools {
             return refused;
         }
         let room = Room::of(proxy, model);
-        let now = proxy.state.clock.now();
+        let now = proxy.state.routing.clock.now();
         let mut is_due = self.is_due(model, &room, now);
         let others = self.unsent_beside(model);
         let Some(pool) = self.of.get_mut(model) else {
@@ -447,7 +447,7 @@ impl Pools {
 /// Returns the name of the queue for requests of a model: the empty name, as for requests that name no model, if every
 /// worker serves it.
 pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let present = |worker: &&Arc<Worker>| worker.admin_state() != AdminState::Gone;
     let eligible = eligibility(proxy, &workers, model);
     let everybodys = workers
@@ -475,6 +475,6 @@ pub async fn keep_moving(proxy: Arc<Proxy>) {
 /// shorter.
 pub fn patience(proxy: &Proxy, shed: Option<Shed>) -> Duration {
     let settings = proxy.admission.settings.load();
-    let own = shed.map(|shed| clock::duration(shed.due - proxy.state.clock.now()));
+    let own = shed.map(|shed| clock::duration(shed.due - proxy.state.routing.clock.now()));
     own.map_or(settings.queue_timeout, |own| own.min(settings.queue_timeout))
 }

@@ -174,14 +174,14 @@ fn round(ms: f64) -> f64 {
 
 /// Returns the name of the worker that had the slot at a time.
 fn name(proxy: &Proxy, worker: u32, then: Millis) -> String {
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let found = workers.get(worker as usize).filter(|known| known.joined <= then);
     found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
 }
 
 /// Returns whether the worker of a slot was in the fleet at a time. Terms are also recorded for workers that have left.
 fn was_present(proxy: &Proxy, worker: u32, then: Millis) -> bool {
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let left = workers.get(worker as usize).and_then(|known| known.gone_since());
     left.is_none_or(|left| left > then)
 }
@@ -217,7 +217,7 @@ impl Explained {
             decision: slot.sequence,
             request: slot.request.text(),
             trace: slot.trace.map(|trace| trace.as_str().to_owned()),
-            arrived_unix_ms: round(proxy.state.clock.unix_ms(slot.arrived)),
+            arrived_unix_ms: round(proxy.state.routing.clock.unix_ms(slot.arrived)),
             held_ms: round(slot.held.0),
             conversation: slot.conversation.map(|key| format!("{key:016x}")),
             model: slot.model.text(),
@@ -334,7 +334,7 @@ struct InHeader<'a> {
 /// Returns the `x-tailroute-explain` header: the terms of the decision as one line of JSON, the chosen worker's first.
 #[must_use]
 pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     let rank = |terms: &&Terms| (!terms.ready, terms.score);
     let mut others: Vec<&Terms> = decision.terms.iter().collect();
     others

@@ -62,7 +62,7 @@ impl Account {
     #[must_use]
     pub fn open(proxy: &Proxy, turn: &Turn, choice: &Choice) -> Self {
         let (terms, worker) = (choice.decision.chosen(), &choice.worker);
-        let held = proxy.state.clock.now() - turn.arrived;
+        let held = proxy.state.routing.clock.now() - turn.arrived;
         let most = |ready: bool| {
             let known = choice.decision.terms.iter().filter(|terms| terms.ready || !ready);
             known.map(|terms| terms.cached).max().unwrap_or_default()
@@ -72,7 +72,7 @@ impl Account {
         let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
         let history = Tokens(history.0 / block * block);
         let slowdown = worker.slowdown();
-        let live = proxy.state.live();
+        let live = proxy.state.routing.live();
         let ticket = proxy.decisions.record(&NewDecision {
             request: turn.request.as_bytes(),
             trace: turn.trace,
@@ -139,13 +139,13 @@ impl Account {
         let is_late = self.is_within() == Some(false);
         let cause = parts.filter(|_| is_late).map(|parts| parts.cause(self.goal.ttft));
         if let Some(cause) = cause {
-            proxy.state.metrics.violation(end.class, cause);
+            proxy.state.routing.metrics.violation(end.class, cause);
             self.note.cause(cause.as_str());
         }
         let avoidable = self.avoidable(&end);
-        proxy.state.metrics.avoidable(avoidable);
+        proxy.state.routing.metrics.avoidable(avoidable);
         if let Some(hits) = self.hits(&end) {
-            proxy.state.metrics.hits(hits);
+            proxy.state.routing.metrics.hits(hits);
         }
         self.update(proxy, |came| {
             came.outcome = Some(end.outcome);

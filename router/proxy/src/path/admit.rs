@@ -146,7 +146,7 @@ pub async fn read_body(
     head: &http::request::Parts,
     mut body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Result<Received, ApiError> {
-    let live = proxy.state.live();
+    let live = proxy.state.routing.live();
     let limits = &live.limits;
     let max = limits.max_body_bytes.get();
     let declared = head

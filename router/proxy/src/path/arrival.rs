@@ -43,7 +43,7 @@ impl Arrival {
     pub fn of<B>(proxy: &Proxy, peer: &Peer, request: &mut Request<B>) -> Self {
         let at = Instant::now();
         note_loop(proxy, request);
-        let via = proxy.state.via.of_request(request.version());
+        let via = proxy.state.transport.via.of_request(request.version());
         let host = request.headers().get(HOST).cloned();
         let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
         upgrade::note(request);
@@ -139,7 +139,7 @@ fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
 struct Looped;
 
 fn note_loop<B>(proxy: &Proxy, request: &mut Request<B>) {
-    if proxy.state.via.is_in(request.headers()) {
+    if proxy.state.transport.via.is_in(request.headers()) {
         request.extensions_mut().insert(Looped);
     }
 }

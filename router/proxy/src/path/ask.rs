@@ -41,7 +41,7 @@ impl Asked {
         let Some(PolicyHeaders(values)) = extensions.get() else {
             return Ok(None);
         };
-        let allowed = &proxy.state.live().requests;
+        let allowed = &proxy.state.routing.live().requests;
         if !allowed.any() {
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl Asked {
         let text = value
             .to_str()
             .map_err(|_| ApiError::UnfitPolicy("has characters that are not visible ASCII".to_owned()))?;
-        let asked = Self::read(text, allowed, &proxy.state.policy.load().settings.named);
+        let asked = Self::read(text, allowed, &proxy.state.routing.policy.load().settings.named);
         asked
             .map(|asked| Some(Box::new(asked)))
             .map_err(ApiError::UnfitPolicy)

@@ -83,7 +83,7 @@ enum Broken {
 impl ClientBody {
     /// Wraps the body of a request with this head.
     pub fn new(proxy: &Proxy, head: &HeaderMap, inner: Incoming) -> Self {
-        let live = proxy.state.live();
+        let live = proxy.state.routing.live();
         let limits = &live.limits;
         Self {
             first: None,

@@ -33,9 +33,10 @@ pub struct RequestTimer {
 impl RequestTimer {
     /// Counts the request with its outcome and its duration until now.
     pub fn record(&self, proxy: &Proxy, outcome: &'static str) {
-        let duration = proxy.state.clock.now() - self.started;
+        let duration = proxy.state.routing.clock.now() - self.started;
         proxy
             .state
+            .routing
             .metrics
             .request(self.endpoint, outcome, duration.0 / 1e3);
     }

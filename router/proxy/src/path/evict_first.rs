@@ -27,13 +27,13 @@ pub(super) fn evict_first(proxy: &Proxy, turn: &Turn, worker: &Worker, prompt: T
         let told = worker
             .hints
             .sent_objective()
-            .unwrap_or_else(|| proxy.state.objective_for(worker));
+            .unwrap_or_else(|| proxy.state.routing.objective_for(worker));
         return dialect.evict_first(told.tail());
     }
-    if proxy.state.makes_room_on(worker) {
+    if proxy.state.routing.makes_room_on(worker) {
         return dialect.evict_first(Tokens::ZERO);
     }
     let added = prompt.saturating_sub(turn.expected.history);
     let class = Class::of(turn.expected.turn, added, turn.expected.class.tools);
-    dialect.evict_first(proxy.state.feedback.free_tail(worker.id, class))
+    dialect.evict_first(proxy.state.routing.feedback.free_tail(worker.id, class))
 }

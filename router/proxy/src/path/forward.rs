@@ -138,11 +138,14 @@ pub fn select_admitted(
                 // Every other worker is being probed. One of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
-                let pass = choice.worker.admit(proxy.state.clock.now(), true);
+                let pass = choice.worker.admit(proxy.state.routing.clock.now(), true);
                 return pass.map(|pass| (choice, pass)).ok_or(ApiError::NoWorkerReady);
             }
         };
-        if let Some(pass) = choice.worker.admit(proxy.state.clock.now(), choice.regardless) {
+        if let Some(pass) = choice
+            .worker
+            .admit(proxy.state.routing.clock.now(), choice.regardless)
+        {
             return Ok((choice, pass));
         }
         // Another request has just begun to probe this worker.
@@ -154,7 +157,7 @@ pub fn select_admitted(
 /// Counts a retry.
 fn again(proxy: &Proxy, worker: &str, failure: Failure) {
     debug!(worker, ?failure, "trying another worker");
-    proxy.state.metrics.retry(worker);
+    proxy.state.routing.metrics.retry(worker);
 }
 
 fn answered(
@@ -188,7 +191,7 @@ fn answered(
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(request.context.proxy.state.copied())
+    .within(request.context.proxy.state.transport.copied())
     .without_error_in(searched_bytes);
     let proxy = request.context.proxy;
     mark(proxy, &mut parts.headers, attempt.flight.worker(), Some(sequence));
@@ -215,7 +218,7 @@ fn ask_to_retry(answer: &mut HeaderMap, verdict: Verdict) {
 pub fn mark(proxy: &Proxy, answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);
-    references::conceal(answer, worker.spec.url.path(), &proxy.state.fleet);
+    references::conceal(answer, worker.spec.url.path(), &proxy.state.routing.fleet);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {
         answer.insert(headers::WORKER, name);
     }

@@ -50,7 +50,7 @@ pub fn check(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
         return Err(ApiError::UnfitName("model"));
     }
     let unlisted = proxy.state.config.routing.unlisted_models;
-    if !name.is_empty() && proxy.state.fleet.lacks(name, unlisted) {
+    if !name.is_empty() && proxy.state.routing.fleet.lacks(name, unlisted) {
         Err(unknown(proxy, name))
     } else {
         Ok(())
@@ -69,8 +69,8 @@ pub async fn check_again(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
 /// wait at the same time share one reading, and readings are limited in number
 /// ([`EngineFacts::doubt`](fleet::facts::EngineFacts)). Returns whether any was requested.
 pub async fn refreshed(proxy: &Proxy) -> bool {
-    let now = proxy.state.clock.now();
-    let workers = proxy.state.fleet.workers();
+    let now = proxy.state.routing.clock.now();
+    let workers = proxy.state.routing.fleet.workers();
     let healthy = workers.iter().filter(|worker| worker.is_well());
     let doubted: Vec<(&Arc<Worker>, u64)> = healthy
         .filter_map(|worker| Some((worker, worker.facts.doubt(now)?)))
@@ -96,12 +96,12 @@ pub async fn is_elsewhere(
     tried: &[WorkerId],
     among: impl Fn(&Worker) -> bool,
 ) -> bool {
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     if model.is_empty() || !(says_so || worker.serves(model).is_known()) {
         return false;
     }
     let other = || {
-        let workers = proxy.state.fleet.workers();
+        let workers = proxy.state.routing.fleet.workers();
         let among = workers.iter().filter(|other| among(other));
         let unlisted = proxy.state.config.routing.unlisted_models;
         let eligible = Eligibility::of(among.clone(), model, unlisted);
@@ -117,7 +117,7 @@ pub async fn is_elsewhere(
 
 fn unknown(proxy: &Proxy, name: &str) -> ApiError {
     let short = |name: &str| name.chars().take(SHOWN_CHARS).collect::<String>();
-    let ready = proxy.state.fleet.workers();
+    let ready = proxy.state.routing.fleet.workers();
     let ready = ready.iter().filter(|worker| worker.is_ready());
     let models: BTreeSet<String> = ready.flat_map(|worker| named(worker)).collect();
     let mut known: Vec<String> = models
@@ -146,6 +146,7 @@ fn merged(proxy: &Proxy) -> BTreeMap<String, Value> {
     let mut models = BTreeMap::new();
     for worker in proxy
         .state
+        .routing
         .fleet
         .workers()
         .iter()
@@ -191,7 +192,7 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
 fn answer(proxy: &Proxy, said: &Value) -> Response<Body> {
     let timer = RequestTimer {
         endpoint: Route::Models.endpoint(),
-        started: proxy.state.clock.now(),
+        started: proxy.state.routing.clock.now(),
     };
     let mut response = Response::new(body::full(said.to_string()));
     response

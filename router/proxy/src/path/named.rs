@@ -13,7 +13,7 @@ use crate::Proxy;
 
 /// Returns how much of a request's body is searched for its model.
 pub fn search(proxy: &Proxy, route: &Route) -> Search {
-    if proxy.state.fleet.models_differ() {
+    if proxy.state.routing.fleet.models_differ() {
         Search::Whole
     } else if matches!(route, Route::Upload(_)) {
         Search::Beginning
@@ -38,7 +38,7 @@ pub fn model(named: Named, query: Option<&str>, search: Search) -> Result<Option
 /// Returns the model of a WebSocket, which names it in its query or in a later message. Fails like [`model`].
 pub fn tunnel(proxy: &Proxy, query: Option<&str>) -> Result<Option<String>, ApiError> {
     match query_model(query) {
-        None if proxy.state.fleet.models_differ() => Err(ApiError::UnreadModel),
+        None if proxy.state.routing.fleet.models_differ() => Err(ApiError::UnreadModel),
         model => Ok(model),
     }
 }

@@ -151,7 +151,12 @@ pub struct RetryState {
 impl RetryState {
     /// Creates the state of a new request, and adds the request to the retry budget.
     pub fn new(proxy: &Proxy) -> Self {
-        proxy.retries.lock().request(proxy.state.clock.now());
+        proxy
+            .state
+            .routing
+            .retries
+            .lock()
+            .request(proxy.state.routing.clock.now());
         Self {
             tried: Vec::new(),
             retries: 0,
@@ -168,14 +173,20 @@ impl RetryState {
         has_other: impl FnOnce() -> bool,
     ) -> bool {
         let idempotent = || is_idempotent(&request.method, request.uri.path(), &request.headers);
-        if self.retries >= proxy.state.live().limits.retries
+        if self.retries >= proxy.state.routing.live().limits.retries
             || !failure.allows_retry(idempotent)
             || !has_other()
         {
             return false;
         }
-        if !proxy.retries.lock().take(proxy.state.clock.now()) {
-            proxy.state.metrics.retry_refused();
+        if !proxy
+            .state
+            .routing
+            .retries
+            .lock()
+            .take(proxy.state.routing.clock.now())
+        {
+            proxy.state.routing.metrics.retry_refused();
             return false;
         }
         self.retries += 1;
@@ -184,9 +195,14 @@ impl RetryState {
 
     /// Returns whether to hedge a late request. If so, charges the retry budget.
     pub fn may_hedge(&self, proxy: &Proxy) -> bool {
-        let paid = proxy.retries.lock().take(proxy.state.clock.now());
+        let paid = proxy
+            .state
+            .routing
+            .retries
+            .lock()
+            .take(proxy.state.routing.clock.now());
         if !paid {
-            proxy.state.metrics.hedge("refused");
+            proxy.state.routing.metrics.hedge("refused");
         }
         paid
     }
@@ -395,7 +411,14 @@ mod tests {
             let request = http::Request::post("http://10.0.0.1:8000/")
                 .body(bytes::Bytes::new())
                 .unwrap();
-            let error = seat.proxy.state.client.reply(request).await.unwrap_err();
+            let error = seat
+                .proxy
+                .state
+                .transport
+                .client
+                .reply(request)
+                .await
+                .unwrap_err();
             assert_eq!(Failure::of(&error), failure, "{case}");
             assert_eq!(is_slow_to_connect(&error), is_slow, "{case}");
         }

@@ -101,9 +101,10 @@ impl Choice {
 pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
     SCRATCH.with_borrow_mut(|scratch| {
         let found = &mut scratch.found;
-        let workers = proxy.state.fleet.workers();
+        let workers = proxy.state.routing.fleet.workers();
         proxy
             .state
+            .routing
             .knowledge
             .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
         let eligible = turn.eligibility(proxy, &workers);
@@ -130,13 +131,14 @@ fn select_with(
     turn: &Turn,
     tried: &[WorkerId],
 ) -> Result<Choice, ApiError> {
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     let instant = || proxy.traces.is_some().then(Instant::now);
     let began = instant();
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let found = &mut scratch.found;
     proxy
         .state
+        .routing
         .knowledge
         .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
     let matched = instant();
@@ -150,7 +152,7 @@ fn select_with(
         usual,
     } = scratch;
     let decision = decide(proxy, turn, found, views).ok_or_else(|| match tried {
-        [] => proxy.state.no_worker_ready(),
+        [] => proxy.state.routing.no_worker_ready(),
         _ => ApiError::WorkerFailed,
     })?;
     // Views have the order of the slots.
@@ -158,6 +160,7 @@ fn select_with(
     let worker = Arc::clone(&workers[at]);
     proxy
         .state
+        .routing
         .metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
     debug!(
@@ -245,11 +248,11 @@ impl Scratch {
 /// Decides by the active policy, and evaluates the shadow policy on the same snapshot. Returns `None` if no worker is
 /// ready.
 fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
-    let policy = proxy.state.policy.load();
+    let policy = proxy.state.routing.policy.load();
     let snapshot = Snapshot {
         workers: views,
         settings: &policy.settings,
-        sequence: proxy.next_sequence(),
+        sequence: proxy.state.routing.next_sequence(),
     };
     let session = turn.session.as_ref();
     let live;
@@ -257,7 +260,7 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
         ObjectiveOrigin::Default => "",
         ObjectiveOrigin::Header => config::OF_HEADER,
         ObjectiveOrigin::Class(_) => {
-            live = proxy.state.live();
+            live = proxy.state.routing.live();
             turn.goal.origin.named(&live.objective)
         }
     };
@@ -265,14 +268,14 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
         prompt: found.prompt,
         resident: &found.resident,
         objective: turn.goal.ttft,
-        last_worker: session.and_then(|session| proxy.state.knowledge.last_worker(session.key)),
+        last_worker: session.and_then(|session| proxy.state.routing.knowledge.last_worker(session.key)),
         conversation: session.map(|session| ConversationId(session.key)),
         head: turn.fingerprint.chain.hashes().first().copied(),
         class,
         ask: turn.asked.as_deref().map(Asked::ask),
     };
     let decision = route::decide(&snapshot, &asked)?;
-    if let Some(shadow) = &*proxy.state.operator.shadow.load() {
+    if let Some(shadow) = &*proxy.state.routing.shadow.load() {
         shadow.see(&snapshot, &asked, &decision);
     }
     Some(decision)
@@ -293,7 +296,7 @@ pub(super) fn narrow(
         return;
     }
     let passed_over = rotation::narrow(views, conditions, proxy.state.config.failure.max_ejected_share);
-    proxy.state.metrics.breakers_passed_over(passed_over);
+    proxy.state.routing.metrics.breakers_passed_over(passed_over);
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ fn is_isolating(proxy: &Proxy) -> bool {
 fn shares_inputs(proxy: &Proxy) -> bool {
     proxy
         .state
+        .routing
         .fleet
         .workers()
         .iter()

@@ -82,16 +82,17 @@ pub(super) async fn open(
         model,
         ..Wanted::default()
     };
-    let mut in_flight =
-        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let mut in_flight = pass::some_worker(proxy, &head.headers, &[], &wanted)
+        .ok_or_else(|| proxy.state.routing.no_worker_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
-    let limit = proxy.state.live().limits.first_byte_timeout;
+    let limit = proxy.state.routing.live().limits.first_byte_timeout;
     let sent = Instant::now();
     let until = sent + limit;
     let own = deadline.head().filter(|own| *own <= until);
     let asking = proxy
         .state
+        .transport
         .client
         .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
     let mut response = match timeout_at(own.unwrap_or(until), asking).await {
@@ -109,6 +110,7 @@ pub(super) async fn open(
             let error = format_args!("no response within {} s", limit.as_secs_f64());
             proxy
                 .state
+                .routing
                 .log_failure(&worker, &error, "the worker did not answer the upgrade");
             proxy.state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
@@ -124,6 +126,7 @@ pub(super) async fn open(
     if is_unfit {
         proxy
             .state
+            .routing
             .log_failure(&worker, &response.status(), "no WebSocket");
         proxy.state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
@@ -134,7 +137,7 @@ pub(super) async fn open(
         return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
     if in_flight.answered() {
-        proxy.state.breaker_closed(&worker);
+        proxy.state.operations.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
     let opened = opened(proxy, response, &worker, is_h2);

@@ -102,7 +102,7 @@ impl Turn {
                 headers,
                 parsed.session.as_deref(),
                 &parsed.fingerprint.chain,
-                &proxy.state.knowledge,
+                &proxy.state.routing.knowledge,
             ),
         };
         let model: Arc<str> = model.unwrap_or_default().into();
@@ -112,7 +112,7 @@ impl Turn {
             arrived,
             body_bytes: body.len(),
             allowed: parsed.allowed,
-            goal: Goal::of(headers, &model, &proxy.state.live().objective),
+            goal: Goal::of(headers, &model, &proxy.state.routing.live().objective),
             model,
             fingerprint: parsed.fingerprint,
             edits: parsed.edits,
@@ -156,7 +156,7 @@ impl Turn {
             Extent::Bytes(0) => self.body_bytes as u64,
             Extent::Bytes(bytes) => bytes,
         };
-        let knowledge = &proxy.state.knowledge;
+        let knowledge = &proxy.state.routing.knowledge;
         let text = Tokens((bytes as f64 * knowledge.ratio(&self.model)).ceil() as u64);
         text + knowledge.media_tokens(&self.model, &self.fingerprint.media)
     }
@@ -175,12 +175,13 @@ fn expect(
         .map(|value| xxhash_rust::xxh3::xxh3_64(value.as_bytes()));
     let mut expected = proxy
         .state
+        .routing
         .feedback
         .conversations
         .lock()
         .arrived(arrived, key, api_key, tools);
     if !proxy.state.config.learning.habits {
-        expected.next_prompt = proxy.state.live().objective.next_prompt;
+        expected.next_prompt = proxy.state.routing.live().objective.next_prompt;
     }
     expected
 }

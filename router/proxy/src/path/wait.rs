@@ -18,10 +18,10 @@ pub(super) async fn turn(
     let RequestContext { proxy, caller, .. } = *context;
     let tokens = turn.tokens(proxy);
     // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
-    permit.charge = caller.charge(proxy.state.clock, tokens)?;
+    permit.charge = caller.charge(proxy.state.routing.clock, tokens)?;
     permit.turn = enter(context, turn, tokens).await?;
-    let waited = (proxy.state.clock.now() - turn.arrived).0 / 1e3;
-    proxy.state.metrics.admitted(caller.name(), waited);
+    let waited = (proxy.state.routing.clock.now() - turn.arrived).0 / 1e3;
+    proxy.state.routing.metrics.admitted(caller.name(), waited);
     Ok(())
 }
 

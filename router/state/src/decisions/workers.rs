@@ -62,7 +62,9 @@ impl KeptWorker {
         };
         let alpha = worker.pinned_alpha().map(|pin| KeptAlpha {
             alpha_ms_per_token: pin.alpha_ms_per_token,
-            until_unix_ms: pin.until.map(|until| state.clock.unix_ms(until).max(0.0) as u64),
+            until_unix_ms: pin
+                .until
+                .map(|until| state.routing.clock.unix_ms(until).max(0.0) as u64),
         });
         let measured = worker.calibration().map(|measured| KeptMeasured {
             cost: measured.cost,
@@ -86,7 +88,7 @@ impl KeptWorker {
                 Hold::Cordoned => AdminState::Cordoned,
                 Hold::Draining => AdminState::Draining,
             });
-            state.worker_changed(worker);
+            state.operations.worker_changed(worker);
         }
         let is_there = self.url == worker.spec.url.to_string();
         if !is_there && (self.alpha.is_some() || self.measured.is_some()) {
@@ -115,9 +117,9 @@ impl KeptWorker {
                 alpha_ms_per_token: alpha.alpha_ms_per_token,
                 until: alpha
                     .until_unix_ms
-                    .map(|until| state.clock.now() + policy::units::Millis(left(until))),
+                    .map(|until| state.routing.clock.now() + policy::units::Millis(left(until))),
             }));
-            state.operator.alphas_set.notify_one();
+            state.operations.operator.alphas_set.notify_one();
         }
     }
 
@@ -161,7 +163,7 @@ pub(super) fn configured(state: &State) -> BTreeMap<String, String> {
 
 /// Returns the documents of the workers that were added by hand.
 pub(super) fn added(state: &State) -> Vec<Value> {
-    let present = state.fleet.present();
+    let present = state.routing.fleet.present();
     let added = present
         .iter()
         .filter(|worker| worker.source == WorkerSource::Operator && !worker.admin_state().is_final());
@@ -170,7 +172,7 @@ pub(super) fn added(state: &State) -> Vec<Value> {
 
 /// Returns the names of the configured workers that were removed by hand.
 pub(super) fn removed(state: &State) -> Vec<String> {
-    let present = state.fleet.present();
+    let present = state.routing.fleet.present();
     let is_there = |name: &str| {
         present.iter().any(|worker| {
             worker.name() == name
@@ -184,8 +186,8 @@ pub(super) fn removed(state: &State) -> Vec<String> {
 
 /// Returns the decisions about each worker, including those that have not been found yet.
 pub(super) fn kept(state: &State) -> BTreeMap<String, KeptWorker> {
-    let mut kept = state.pending.lock().decided.clone();
-    for worker in state.fleet.present() {
+    let mut kept = state.operations.pending.lock().decided.clone();
+    for worker in state.routing.fleet.present() {
         if let Some(worker_kept) = KeptWorker::of(state, &worker) {
             kept.insert(worker.name().to_owned(), worker_kept);
         }
@@ -234,20 +236,20 @@ pub(super) fn restore(state: &State, member: &mut impl FnMut(&str) -> Value) {
                 continue;
             }
         };
-        match state.fleet.find(&name) {
+        match state.routing.fleet.find(&name) {
             Some(worker) => {
                 kept.apply(state, &worker);
                 info!(worker = name, what = kept.in_words(), "restored");
             }
             None => {
-                state.pending.lock().decided.insert(name, kept);
+                state.operations.pending.lock().decided.insert(name, kept);
             }
         }
     }
 }
 
 fn remove(state: &State, name: &str) {
-    if let Some(worker) = state.fleet.find(name) {
+    if let Some(worker) = state.routing.fleet.find(name) {
         state.leave(&worker);
         state.forget_if_done(&worker);
         info!(
@@ -268,7 +270,7 @@ fn add(
     if of_file.is_some_and(is_decided_anew) {
         return Err("[[workers]] of the configuration has a worker of this name now".to_owned());
     }
-    let present = state.fleet.present();
+    let present = state.routing.fleet.present();
     let is_taken_over = |other: &&std::sync::Arc<Worker>| {
         other.source == WorkerSource::Configuration
             && other.spec.url == spec.url

@@ -19,7 +19,7 @@ use state::control;
 pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
     let is_first = worker.facts.known(Fact::Dialect).is_none();
     let says = documents(proxy, worker).await;
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     if says.told_info {
         let shares = says.info.as_deref().is_some_and(sglang::caches_inputs);
         worker.facts.learn_shared_inputs(now, shares);
@@ -43,7 +43,7 @@ fn finish(proxy: &Proxy, worker: &Worker, error: Option<String>) {
     let health = &proxy.state.config.health;
     let [probe, interval] =
         [health.interval, health.facts_interval].map(|time| Millis(time.as_secs_f64() * 1e3));
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     match error {
         None => {
             worker.facts.answered(Query::Settings, now, interval);
@@ -145,7 +145,7 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
     }
     if change != FactChange::Same && proxy.state.config.hints.enabled && worker.takes_objective() {
         worker.hints.took(None);
-        worker.hints.objective(proxy.state.objective_for(worker));
+        worker.hints.objective(proxy.state.routing.objective_for(worker));
         super::super::hints::send_objective(proxy, worker).await;
     }
 }
@@ -197,6 +197,7 @@ fn take_policy(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) {
     }
     proxy
         .state
+        .routing
         .knowledge
         .set_order(worker.id, cache_policy::order(policy));
 }

@@ -40,7 +40,7 @@ impl Flight {
 
     fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
-        let ended = self.proxy.state.clock.now();
+        let ended = self.proxy.state.routing.clock.now();
         self.note_breaker(end.outcome);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
@@ -82,7 +82,7 @@ impl Flight {
     /// Reports a success to the breaker.
     pub fn answered(&mut self) {
         if self.in_flight.answered() {
-            self.proxy.state.breaker_closed(self.worker());
+            self.proxy.state.operations.breaker_closed(self.worker());
         }
     }
 
@@ -101,6 +101,7 @@ impl Flight {
         if !overrun.is_the_workers(
             self.proxy
                 .state
+                .routing
                 .is_answering(self.worker(), self.noted.bytes_before),
         ) {
             self.spare();
@@ -121,6 +122,7 @@ impl Flight {
             let trace = self.exemplar(Some(name));
             self.proxy
                 .state
+                .routing
                 .metrics
                 .request_of(self.turn.endpoint.as_str(), name, seconds, trace);
         }

@@ -18,7 +18,7 @@ impl Flight {
         let Some(hold) = self.noted.hold.take() else {
             return;
         };
-        let knowledge = &self.proxy.state.knowledge;
+        let knowledge = &self.proxy.state.routing.knowledge;
         if is_computed {
             if let Some(reply) = &self.progress.reply {
                 knowledge.answered(&self.turn.fingerprint.chain, reply);
@@ -60,7 +60,7 @@ impl Flight {
             told.answered(reply.as_ref(), evict_first, total, &|end| held(tokens(end)));
         }
         let offsets = offsets.filter(|_| counted.is_some());
-        self.proxy.state.knowledge.update(worker.id, |residency| {
+        self.proxy.state.routing.knowledge.update(worker.id, |residency| {
             if let Some(offsets) = &offsets {
                 let tokens = offsets.rising();
                 residency.counted(&hold, chain, |end| held(tokens(end)));
@@ -80,11 +80,13 @@ impl Flight {
             let scale = &self.prediction.scale;
             self.proxy
                 .state
+                .routing
                 .knowledge
                 .counted(model, bytes, media, scale, prompt);
         }
         self.proxy
             .state
+            .routing
             .metrics
             .tokens(worker.name(), usage.prompt, predicted, usage.cached);
         if let Some(cached) = usage.cached {
@@ -104,9 +106,10 @@ impl Flight {
         );
         self.proxy
             .state
+            .routing
             .metrics
             .agreement(worker.name(), source, predicted, cached, block);
-        let corrected = self.proxy.state.knowledge.reported(&Reported {
+        let corrected = self.proxy.state.routing.knowledge.reported(&Reported {
             worker: worker.id,
             model: &self.turn.model,
             conversation: self.turn.session.as_ref().map_or(0, |session| session.key),
@@ -127,6 +130,7 @@ impl Flight {
             );
             self.proxy
                 .state
+                .routing
                 .metrics
                 .mirror_corrected(worker.name(), corrected.is_cleared);
         }
@@ -139,7 +143,7 @@ impl Flight {
         let reply = self.progress.reply.as_ref();
         let session = self.turn.session.as_ref();
         Some(
-            self.proxy.state.knowledge.turn_over(&CountedTurn {
+            self.proxy.state.routing.knowledge.turn_over(&CountedTurn {
                 model: &self.turn.model,
                 worker: self.worker().id,
                 session: session.map(|session| [xxh3_64(session.name.as_bytes()), session.key]),

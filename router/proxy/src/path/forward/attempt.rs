@@ -140,7 +140,7 @@ impl PendingTurn {
         };
         let span = context.trace.attempt(choice, outgoing.headers_mut());
         flight.traced(span.note());
-        let limit = proxy.state.live().limits.first_byte_timeout;
+        let limit = proxy.state.routing.live().limits.first_byte_timeout;
         let since = Instant::now();
         let until = since + limit;
         Ok(Self {
@@ -338,7 +338,7 @@ async fn answer(
 pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {
-            if worker.unreachable.is_due(proxy.state.clock.now()) {
+            if worker.unreachable.is_due(proxy.state.routing.clock.now()) {
                 warn!(worker = worker.name(), url = %worker.spec.url, %error, "cannot connect to the worker");
             }
             debug!(worker = worker.name(), %error, "no connection");
@@ -348,7 +348,7 @@ pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Er
                 .note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
         }
         Failure::Unsent => debug!(worker = worker.name(), %error, "not sent"),
-        _ => proxy.state.log_failure(worker, error, "no answer"),
+        _ => proxy.state.routing.log_failure(worker, error, "no answer"),
     }
 }
 

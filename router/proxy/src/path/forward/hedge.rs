@@ -33,7 +33,7 @@ pub(super) async fn race(
     let Some(mut beside) = second(request, state) else {
         return asked.head().await;
     };
-    let metrics = &request.context.proxy.state.metrics;
+    let metrics = &request.context.proxy.state.routing.metrics;
     metrics.hedge("sent");
     let first = tokio::select! {
         biased;

@@ -99,7 +99,7 @@ mod tests {
             let request = Request::get("http://10.0.0.1:8000/x")
                 .body(tailroute_http::body::full(""))
                 .unwrap();
-            let response = seat.proxy.state.client.send(request).await.unwrap();
+            let response = seat.proxy.state.transport.client.send(request).await.unwrap();
             let began = Instant::now();
             let judged = within(Judged::of(response)).await;
             assert_eq!(judged.verdict, verdict, "{case}");
@@ -145,7 +145,7 @@ mod tests {
                 "{case}"
             );
             assert_eq!(charged.load(Ordering::Relaxed), is_charged, "{case}");
-            let condition = seat.worker("a").condition(seat.proxy.state.clock.now());
+            let condition = seat.worker("a").condition(seat.proxy.state.routing.clock.now());
             assert_eq!(condition.is_avoided, pauses, "{case}");
             assert_eq!(condition.breaker, BreakerState::Closed, "{case}");
         }

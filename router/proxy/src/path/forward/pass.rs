@@ -93,7 +93,7 @@ pub(crate) async fn pass(
     loop {
         let mut in_flight =
             some_worker(proxy, &head.headers, &state.tried, wanted).ok_or_else(|| match &*state.tried {
-                [] => proxy.state.no_worker_ready(),
+                [] => proxy.state.routing.no_worker_ready(),
                 _ => ApiError::WorkerFailed,
             })?;
         let worker = Arc::clone(in_flight.worker());
@@ -109,7 +109,7 @@ pub(crate) async fn pass(
             // The worker cannot answer a request that it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
-        let is_busy = || proxy.state.is_answering(&worker, bytes_before);
+        let is_busy = || proxy.state.routing.is_answering(&worker, bytes_before);
         report(proxy, ended.verdict(is_busy), &mut in_flight, &state.charged);
         state.tried.push(worker.id);
         let is_elsewhere = ended.is_not_found() && wanted.is_elsewhere(proxy, &worker, &state.tried).await;
@@ -128,7 +128,7 @@ pub(crate) async fn pass(
             Ended::Answer(judged) if !again => {
                 return Ok(answered(context, judged, in_flight, permit, sent));
             }
-            Ended::Answer(_) => proxy.state.metrics.retry(worker.name()),
+            Ended::Answer(_) => proxy.state.routing.metrics.retry(worker.name()),
             Ended::Failed(failure, _) if again => retried(proxy, worker.name(), failure),
             Ended::Failed(_, error) => return Err(error),
         }
@@ -136,7 +136,10 @@ pub(crate) async fn pass(
 }
 
 fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
-    let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
+    let (workers, now) = (
+        proxy.state.routing.fleet.workers(),
+        proxy.state.routing.clock.now(),
+    );
     let views = wanted.views(proxy, &workers, now);
     views.iter().any(|view| view.ready && !tried.contains(&view.id))
 }
@@ -188,7 +191,7 @@ pub fn settled(
 ) {
     let outcome = AttemptOutcome::of(status, verdict);
     if outcome == AttemptOutcome::Ok && in_flight.answered() {
-        proxy.state.breaker_closed(in_flight.worker());
+        proxy.state.operations.breaker_closed(in_flight.worker());
     }
     timer.record(proxy, outcome.as_str());
 }
@@ -236,10 +239,10 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
         Err(_) => return Ended::Failed(Failure::Unaddressable, ApiError::NotFound),
     };
     *request.headers_mut() = headers;
-    let limit = proxy.state.live().limits.first_byte_timeout;
+    let limit = proxy.state.routing.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    match timeout_at(own.unwrap_or(until), proxy.state.client.send(request)).await {
+    match timeout_at(own.unwrap_or(until), proxy.state.transport.client.send(request)).await {
         Ok(Ok(response)) => Ended::Answer(Judged::of(response).await),
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
@@ -249,7 +252,10 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
         Err(_) if own.is_some() => Ended::Failed(Failure::DeadlinePassed, deadline.exceeded()),
         Err(_) => {
             let error = format_args!("no response within {} s", limit.as_secs_f64());
-            proxy.state.log_failure(worker, &error, "the worker timed out");
+            proxy
+                .state
+                .routing
+                .log_failure(worker, &error, "the worker timed out");
             Ended::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
         }
     }
@@ -262,7 +268,10 @@ pub fn some_worker(
     tried: &[WorkerId],
     wanted: &Wanted,
 ) -> Option<InFlight> {
-    let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
+    let (workers, now) = (
+        proxy.state.routing.fleet.workers(),
+        proxy.state.routing.clock.now(),
+    );
     let mut views = wanted.views(proxy, &workers, now);
     let mut conditions = Vec::new();
     select::narrow(proxy, &workers, now, None, &mut views, &mut conditions);
@@ -281,14 +290,14 @@ pub fn some_worker(
         .map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()));
     let home = wanted
         .home
-        .or_else(|| proxy.state.knowledge.last_worker(session?));
+        .or_else(|| proxy.state.routing.knowledge.last_worker(session?));
     let mut free: Vec<usize> = (0..views.len())
         .filter(|&at| views[at].ready && !tried.contains(&workers[at].id))
         .collect();
     free.sort_by_key(|&at| (home != Some(workers[at].id), views[at].in_flight));
     let let_through = |at: usize, regardless: bool| {
         let pass = workers[at].admit(now, regardless)?;
-        Some(workers[at].send(proxy.state.clock, None, pass))
+        Some(workers[at].send(proxy.state.routing.clock, None, pass))
     };
     let taken = free
         .iter()
@@ -412,8 +421,11 @@ impl Passing {
 
     fn overran(&mut self, overrun: Overrun) {
         let worker = Arc::clone(self.in_flight.worker());
-        let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
-        self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
+        let is_busy = self.proxy.state.routing.is_answering(&worker, self.bytes_before);
+        self.proxy
+            .state
+            .routing
+            .log_failure(&worker, &overrun.cause(), CUT_OFF);
         if overrun.is_the_workers(is_busy) {
             self.proxy.state.failed(&mut self.in_flight, None);
         }

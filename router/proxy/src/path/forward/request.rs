@@ -76,7 +76,7 @@ fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> B
     let terms = choice.decision.chosen();
     let prefill = terms.prefill();
     let due = Patience::AT_ENGINE.due(
-        Millis(proxy.state.clock.unix_ms(turn.arrived)),
+        Millis(proxy.state.routing.clock.unix_ms(turn.arrived)),
         prefill,
         turn.goal.ttft,
     );
@@ -154,7 +154,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_turn_is_due_at_four_prefills_or_its_objective() {
         // A prompt of 3 tokens takes 13 ms on `a`.
-        let due = |seat: &Seat| seat.proxy.state.clock.unix_ms(Millis::ZERO) + 4.0 * 13.0;
+        let due = |seat: &Seat| seat.proxy.state.routing.clock.unix_ms(Millis::ZERO) + 4.0 * 13.0;
         for (priority, sign) in [
             (Priority::Off, None),
             (Priority::LowestFirst, Some(1.0)),

@@ -163,7 +163,10 @@ async fn failures_are_logged_and_refusals_are_not() {
         let seat = Seat::with(|config| config.limits.retries = 0);
         seat.script("a", [script]);
         seat.post(path, &[], &chat("hi")).await;
-        let next = seat.worker("a").failures.count(seat.proxy.state.clock.now());
+        let next = seat
+            .worker("a")
+            .failures
+            .count(seat.proxy.state.routing.clock.now());
         assert_eq!(
             next.is_none(),
             is_logged,

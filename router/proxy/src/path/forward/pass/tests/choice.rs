@@ -61,8 +61,9 @@ async fn a_conversation_prefers_its_worker_and_any_other_request_the_least_busy_
     let key = turn.session.unwrap().key;
     seat.proxy
         .state
+        .routing
         .knowledge
-        .moved(seat.proxy.state.clock.now(), key, WorkerId(2));
+        .moved(seat.proxy.state.routing.clock.now(), key, WorkerId(2));
     let (_one, _other) = (seat.occupy("c"), seat.occupy("a"));
     #[rustfmt::skip]
     let cases = [
