@@ -195,7 +195,7 @@ fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Pa
     Page {
         decisions: slots
             .iter()
-            .map(|slot| Explained::of(&admin.proxy, slot))
+            .map(|slot| Explained::of(&admin.proxy.state.routing, slot))
             .collect(),
         next,
         capacity: admin.proxy.decisions.capacity(),

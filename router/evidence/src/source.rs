@@ -97,7 +97,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<EventPublisher> {
         ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<EventPublisher>),
         ("/server_info", sglang),
     ] {
-        let sources = match control::call(state, worker, Method::GET, path, None).await {
+        let sources = match control::call(&state.transport, worker, Method::GET, path, None).await {
             Ok(answer) => read(&answer),
             Err(error) => {
                 debug!(worker = worker.name(), path, %error, "no cache event endpoint reported");

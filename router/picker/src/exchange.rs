@@ -40,6 +40,7 @@ use proxy::path::arrival::Arrival;
 use proxy::path::context::{RequestContext, RequestTimer};
 use proxy::path::deadline::Deadline;
 use proxy::path::watchdog::{Overrun, Watchdog};
+use state::Routing;
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
@@ -123,7 +124,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let (parts, ()) = request.into_parts();
     let route = admit::route(&proxy, &parts);
     let asked = PickRequest {
-        caller: admit::caller(&proxy, &route, &parts.headers),
+        caller: admit::caller(&proxy.admission, &route, &parts.headers),
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),
@@ -164,10 +165,10 @@ struct PickRequest {
 
 impl PickRequest {
     /// Returns the rate limit headers for the client.
-    fn limits(&self, proxy: &Proxy) -> HeaderMap {
+    fn limits(&self, routing: &Routing) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
-            caller.mark(&mut marks, proxy.state.routing.clock.now());
+            caller.mark(&mut marks, routing.clock.now());
         }
         marks
     }
@@ -200,11 +201,12 @@ impl PickerExchange<'_> {
                 Err(status)
             }
             No::Refused(error) => {
-                path::refused(self.proxy, &asked.caller, asked.timer, &error);
+                path::refused(&self.proxy.state.routing, &asked.caller, asked.timer, &error);
                 let code = HeaderValue::from_static(error.code());
                 asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
-                self.refuse(&error, asked.family, asked.limits(self.proxy)).await
+                self.refuse(&error, asked.family, asked.limits(&self.proxy.state.routing))
+                    .await
             }
         }
     }
@@ -248,7 +250,7 @@ impl PickerExchange<'_> {
         if asked.has_body {
             admit::permit_encoding(&parts.headers)?;
         }
-        let is_read = asked.has_body && pick::needs_body(proxy, &route);
+        let is_read = asked.has_body && pick::needs_body(&proxy.state.routing, &route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
                 let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
@@ -312,7 +314,7 @@ impl PickerExchange<'_> {
         }
         let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
-        let read = admit::read_body(self.proxy, parts, &mut body).await?;
+        let read = admit::read_body(&self.proxy.state, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))
     }
 
@@ -399,7 +401,7 @@ impl PickerExchange<'_> {
                 .answered(error.status(), Some(&HeaderValue::from_static(error.code())));
         }
         served.overran(overrun);
-        let refused = answers::refused(&error, asked.family, &asked.limits(self.proxy));
+        let refused = answers::refused(&error, asked.family, &asked.limits(&self.proxy.state.routing));
         // A gateway that does not read is not waited for.
         if self.out.try_send((refused, None)).is_err() {
             debug!(%error, "the gateway does not read its messages");
@@ -426,7 +428,7 @@ impl PickerExchange<'_> {
             Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
             Some(RequestPart::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
-                let mut marks = asked.limits(self.proxy);
+                let mut marks = asked.limits(&self.proxy.state.routing);
                 let comes_whole = matches!(
                     self.modes.response,
                     BodyMode::Buffered | BodyMode::BufferedPartial

@@ -32,7 +32,7 @@ use self::path::stored::Stored;
 pub struct Proxy {
     /// The state that all parts of the router share.
     pub state: Arc<State>,
-    pub admission: Admission,
+    pub admission: Arc<Admission>,
     /// The workers that store responses.
     pub stored: Stored,
     /// Generator of ids for requests and their traces.
@@ -103,7 +103,7 @@ impl Proxy {
         let traces = config.traces.as_ref();
         let traces = traces.map(|traces| Traces::new(traces, Arc::new(metrics.traces())));
         Ok(Arc::new(Self {
-            admission: Admission::new(config, state.routing.clock.now()),
+            admission: Arc::new(Admission::new(Arc::clone(&state))),
             stored: Stored::default(),
             ids: Ids::of_this_process(),
             decisions: Decisions::new(config.explain.max_bytes),

@@ -257,7 +257,7 @@ impl Seat {
 
     /// Selects a worker for a turn, for which it is ready.
     pub(crate) fn choose(&self, turn: &Turn) -> Choice {
-        select::select(&self.proxy, turn, &[]).unwrap()
+        select::select(&self.proxy.state.routing, turn, &[]).unwrap()
     }
 
     /// Starts an attempt of a turn on the worker that is selected for it.
@@ -267,7 +267,7 @@ impl Seat {
 
     /// Starts an attempt of a request that may have been counted as a failure.
     pub(crate) fn attempt(&self, turn: &Arc<Turn>, charged: &Charged) -> Attempt {
-        let (choice, pass) = select_admitted(&self.proxy, turn, &mut Vec::new()).unwrap();
+        let (choice, pass) = select_admitted(&self.proxy.state.routing, turn, &mut Vec::new()).unwrap();
         let span = Trace::default().attempt(&choice, &mut HeaderMap::new());
         let mut flight = Flight::start(&self.proxy, turn, &choice, pass, Arc::clone(charged));
         flight.mark_sent();

@@ -57,7 +57,7 @@ pub(super) async fn learn(
 
 /// Fetches a document; `None` if the worker has none.
 async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Bytes>, String> {
-    match control::call(state, worker, Method::GET, path, None).await {
+    match control::call(&state.transport, worker, Method::GET, path, None).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.is_absence() => Ok(None),
         Err(error) => Err(format!("{path}: {error}")),

@@ -79,7 +79,7 @@ pub(super) async fn introduce(proxy: &Proxy, worker: &Worker) {
 
 async fn ask_models(proxy: &Proxy, worker: &Worker) {
     let probe = Millis(proxy.state.config.health.interval.as_secs_f64() * 1e3);
-    let answer = control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await;
+    let answer = control::call(&proxy.state.transport, worker, Method::GET, "/v1/models", None).await;
     let listed = answer
         .map_err(|error| error.to_string())
         .and_then(|answer| Listed::read(&answer).ok_or_else(|| "not a list of models".to_owned()));
@@ -157,7 +157,8 @@ fn shown(names: &[String]) -> String {
 /// Queries whether the engine sleeps, where it has an endpoint for that: vLLM in development mode. Other engines report
 /// it in their metrics, or not at all.
 async fn ask_sleep(proxy: &Proxy, worker: &Worker) {
-    let Ok(answer) = control::call(&proxy.state, worker, Method::GET, "/is_sleeping", None).await else {
+    let Ok(answer) = control::call(&proxy.state.transport, worker, Method::GET, "/is_sleeping", None).await
+    else {
         return;
     };
     let said: Value = serde_json::from_slice(&answer).unwrap_or_default();

@@ -31,7 +31,7 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let mut bytes_seen = 0;
     loop {
         ticks.tick().await;
-        let outcome = control::probe(&proxy.state, &worker, &settings.path).await;
+        let outcome = control::probe(&proxy.state.transport, &worker, &settings.path).await;
         // Notices progress.
         let _ = proxy.state.routing.is_silent(&worker);
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();

@@ -89,5 +89,5 @@ async fn send_message(
         bus.hinted(worker, epoch);
     }
     let Message { method, path, body } = message;
-    control::call(&proxy.state, worker, method, path, Some(&body)).await
+    control::call(&proxy.state.transport, worker, method, path, Some(&body)).await
 }

@@ -190,14 +190,14 @@ struct EngineReading {
 
 impl EngineReading {
     async fn fetch(state: &State, worker: &Worker) -> Option<Self> {
-        let page = control::call(state, worker, Method::GET, "/metrics", None)
+        let page = control::call(&state.transport, worker, Method::GET, "/metrics", None)
             .await
             .ok()?;
         let rank = worker.spec.rank;
         let mut page = beside(page, move |page| Self::read(page, rank)).await?;
         if let Some(mut counts) = page.counts
             && page.is_sglang
-            && let Ok(loads) = control::call(state, worker, Method::GET, "/v1/loads", None).await
+            && let Ok(loads) = control::call(&state.transport, worker, Method::GET, "/v1/loads", None).await
         {
             page.counts = beside(loads, move |loads| {
                 counts.take_loads(loads, rank);

@@ -50,7 +50,7 @@ async fn tokens(state: &State, worker: &Worker, model: &str, reply: &str, next: 
         "model": model, "add_generation_prompt": true,
         "messages": [message("user", "u"), message("assistant", reply), message("user", next)],
     });
-    let answer = control::call(state, worker, Method::POST, "/tokenize", Some(&chat))
+    let answer = control::call(&state.transport, worker, Method::POST, "/tokenize", Some(&chat))
         .await
         .ok()?;
     let answer: Value = serde_json::from_slice(&answer).ok()?;

@@ -9,6 +9,7 @@ use super::objective::Goal;
 use super::select::Choice;
 use super::turn::Turn;
 use crate::Proxy;
+use crate::decisions::Decisions;
 use crate::decisions::{Came, NewDecision, Ticket};
 use fleet::Worker;
 use protocol::watch::Usage;
@@ -107,10 +108,10 @@ impl Account {
     }
 
     /// Records the first token. Returns its delay relative to the prediction; negative if it was early.
-    pub fn first_token(&mut self, proxy: &Proxy, ttft: Millis, streamed: bool) -> Millis {
+    pub fn first_token(&mut self, decisions: &Decisions, ttft: Millis, streamed: bool) -> Millis {
         self.first = Some(First { ttft, streamed });
         let is_judged = self.goal.judges(streamed);
-        self.update(proxy, |came| {
+        self.update(decisions, |came| {
             came.ttft = Some(ttft);
             came.is_judged = is_judged;
         });
@@ -147,7 +148,7 @@ impl Account {
         if let Some(hits) = self.hits(&end) {
             proxy.state.routing.metrics.hits(hits);
         }
-        self.update(proxy, |came| {
+        self.update(&proxy.decisions, |came| {
             came.outcome = Some(end.outcome);
             came.took = end.took;
             came.counted = end.usage.map(|usage| [usage.prompt, usage.completion]);
@@ -158,9 +159,9 @@ impl Account {
         });
     }
 
-    fn update(&self, proxy: &Proxy, update: impl FnOnce(&mut Came)) {
+    fn update(&self, decisions: &Decisions, update: impl FnOnce(&mut Came)) {
         if let Some(ticket) = self.ticket {
-            proxy.decisions.update(ticket, update);
+            decisions.update(ticket, update);
         }
     }
 

@@ -224,7 +224,7 @@ impl Flight {
         } = self.progress;
         let ttft = self.proxy.state.routing.clock.now() - self.turn.arrived;
         self.progress.ttft = ttft;
-        let mut error = self.account.first_token(&self.proxy, ttft, streamed);
+        let mut error = self.account.first_token(&self.proxy.decisions, ttft, streamed);
         if is_untimed {
             error = Millis::ZERO;
         } else {

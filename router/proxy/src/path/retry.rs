@@ -33,9 +33,9 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, request};
 use hyper_util::client::legacy;
 use policy::ids::WorkerId;
 
-use crate::Proxy;
 use protocol::api::Endpoint;
 use protocol::verdict::{PushBack, Verdict};
+use state::Routing;
 use tailroute_http::upstream;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
@@ -150,13 +150,8 @@ pub struct RetryState {
 
 impl RetryState {
     /// Creates the state of a new request, and adds the request to the retry budget.
-    pub fn new(proxy: &Proxy) -> Self {
-        proxy
-            .state
-            .routing
-            .retries
-            .lock()
-            .request(proxy.state.routing.clock.now());
+    pub fn new(routing: &Routing) -> Self {
+        routing.retries.lock().request(routing.clock.now());
         Self {
             tried: Vec::new(),
             retries: 0,
@@ -167,26 +162,18 @@ impl RetryState {
     /// Returns whether to retry on another worker. If so, charges the retry budget.
     pub fn may_retry(
         &mut self,
-        proxy: &Proxy,
+        routing: &Routing,
         failure: Failure,
         request: &request::Parts,
         has_other: impl FnOnce() -> bool,
     ) -> bool {
         let idempotent = || is_idempotent(&request.method, request.uri.path(), &request.headers);
-        if self.retries >= proxy.state.routing.live().limits.retries
-            || !failure.allows_retry(idempotent)
-            || !has_other()
+        if self.retries >= routing.live().limits.retries || !failure.allows_retry(idempotent) || !has_other()
         {
             return false;
         }
-        if !proxy
-            .state
-            .routing
-            .retries
-            .lock()
-            .take(proxy.state.routing.clock.now())
-        {
-            proxy.state.routing.metrics.retry_refused();
+        if !routing.retries.lock().take(routing.clock.now()) {
+            routing.metrics.retry_refused();
             return false;
         }
         self.retries += 1;
@@ -194,15 +181,10 @@ impl RetryState {
     }
 
     /// Returns whether to hedge a late request. If so, charges the retry budget.
-    pub fn may_hedge(&self, proxy: &Proxy) -> bool {
-        let paid = proxy
-            .state
-            .routing
-            .retries
-            .lock()
-            .take(proxy.state.routing.clock.now());
+    pub fn may_hedge(&self, routing: &Routing) -> bool {
+        let paid = routing.retries.lock().take(routing.clock.now());
         if !paid {
-            proxy.state.routing.metrics.hedge("refused");
+            routing.metrics.hedge("refused");
         }
         paid
     }
@@ -344,8 +326,12 @@ mod tests {
                 .body(())
                 .unwrap()
                 .into_parts();
-            let mut state = RetryState::new(&seat.proxy);
-            let mut may = || state.may_retry(&seat.proxy, Failure::Unavailable, &parts, || has_other);
+            let mut state = RetryState::new(&seat.proxy.state.routing);
+            let mut may = || {
+                state.may_retry(&seat.proxy.state.routing, Failure::Unavailable, &parts, || {
+                    has_other
+                })
+            };
             let granted = (0..9).filter(|_| may()).count();
             let case = format!("{retries} {floor} {has_other}");
             assert_eq!(granted, allowed, "{case}");
@@ -363,12 +349,15 @@ mod tests {
             config.failure.retry_share = 0.5;
             config.failure.retry_floor_per_s = 0.0;
         });
-        let state = RetryState::new(&seat.proxy);
-        assert!(!state.may_hedge(&seat.proxy), "one request earns half of one");
+        let state = RetryState::new(&seat.proxy.state.routing);
+        assert!(
+            !state.may_hedge(&seat.proxy.state.routing),
+            "one request earns half of one"
+        );
         assert_eq!(seat.metric("tailroute_hedges_total", &["what=refused"]), 1.0);
-        let state = RetryState::new(&seat.proxy);
-        assert!(state.may_hedge(&seat.proxy));
-        assert!(!state.may_hedge(&seat.proxy));
+        let state = RetryState::new(&seat.proxy.state.routing);
+        assert!(state.may_hedge(&seat.proxy.state.routing));
+        assert!(!state.may_hedge(&seat.proxy.state.routing));
     }
 
     #[test]

@@ -36,7 +36,9 @@ use super::{cors, named};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
+use state::Routing;
 use tailroute_http::body::{self, Body};
+use telemetry::context::Ids;
 
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
@@ -74,15 +76,15 @@ pub(super) async fn open(
     {
         return Err(ApiError::OriginNotAllowed);
     }
-    let model = named::tunnel(proxy, head.uri.query())?;
+    let model = named::tunnel(&proxy.state.routing, head.uri.query())?;
     if let Some(model) = &model {
-        super::models::check_again(proxy, model).await?;
+        super::models::check_again(&proxy.state.routing, model).await?;
     }
     let wanted = Wanted {
         model,
         ..Wanted::default()
     };
-    let mut in_flight = pass::some_worker(proxy, &head.headers, &[], &wanted)
+    let mut in_flight = pass::some_worker(&proxy.state.routing, &head.headers, &[], &wanted)
         .ok_or_else(|| proxy.state.routing.no_worker_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
@@ -99,7 +101,7 @@ pub(super) async fn open(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
-            note(proxy, &worker, &error, failure);
+            note(&proxy.state, &worker, &error, failure);
             if failure.is_the_workers() {
                 proxy.state.failed(&mut in_flight, None);
             }
@@ -133,14 +135,14 @@ pub(super) async fn open(
     }
     if !is_open {
         let judged = Judged::of(response).await;
-        judged.account(proxy, &mut in_flight, &Charged::default());
+        judged.account(&proxy.state, &mut in_flight, &Charged::default());
         return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
     if in_flight.answered() {
         proxy.state.operations.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
-    let opened = opened(proxy, response, &worker, is_h2);
+    let opened = opened(&proxy.state.routing, response, &worker, is_h2);
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
         let ended = join(&proxy, client, upstream).await;
@@ -149,15 +151,20 @@ pub(super) async fn open(
             Err(error) => debug!(worker = in_flight.worker().name(), %error, "tunnel broke"),
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
-        timer.record(&proxy, outcome);
+        timer.record(&proxy.state.routing, outcome);
         drop((in_flight, permit));
     });
     Ok(opened)
 }
 
-fn opened<B>(proxy: &Proxy, response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
+fn opened<B>(
+    routing: &Routing,
+    response: Response<B>,
+    worker: &fleet::Worker,
+    is_h2: bool,
+) -> Response<Body> {
     let (mut parts, _) = response.into_parts();
-    mark(proxy, &mut parts.headers, worker, None);
+    mark(routing, &mut parts.headers, worker, None);
     if is_h2 {
         parts.status = StatusCode::OK;
         parts.headers.remove(ACCEPT);
@@ -186,7 +193,7 @@ fn ask(
     }
     if is_h2 {
         // RFC 8441 has no key, but the worker requires one. Its answer to the key is not relayed.
-        headers.insert(KEY, key(proxy));
+        headers.insert(KEY, key(&proxy.ids));
         headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
@@ -197,9 +204,9 @@ fn ask(
 }
 
 /// Returns sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
-fn key(proxy: &Proxy) -> HeaderValue {
+fn key(ids: &Ids) -> HeaderValue {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits = xxh3_128_with_seed(proxy.ids.next().hex().as_bytes(), 1);
+    let bits = xxh3_128_with_seed(ids.next().hex().as_bytes(), 1);
     let mut text: String = (0..22)
         .map(|digit| {
             // 21 digits of six bits and one of two bits.

@@ -102,7 +102,7 @@ async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
 
 /// Fetches a document. An engine that does not serve the path has none. Any other failure is noted in `unread`.
 async fn fetch(proxy: &Proxy, worker: &Worker, path: &str, unread: &mut Option<String>) -> Option<Bytes> {
-    match control::call(&proxy.state, worker, Method::GET, path, None).await {
+    match control::call(&proxy.state.transport, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
         Err(error) => {
             debug!(worker = worker.name(), path, %error, "no answer to an introspection request");

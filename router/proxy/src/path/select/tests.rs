@@ -15,7 +15,7 @@ type Prepare = fn(&Seat, &mut Turn);
 
 /// Returns the name of the chosen worker, or the code of the error.
 fn chosen(seat: &Seat, turn: &Turn, tried: &[WorkerId]) -> String {
-    match select(&seat.proxy, turn, tried) {
+    match select(&seat.proxy.state.routing, turn, tried) {
         Ok(choice) => choice.worker.name().to_owned(),
         Err(error) => error.code().to_owned(),
     }
@@ -252,7 +252,7 @@ async fn a_choice_says_where_else_the_turn_may_go() {
         let seat = Seat::with(|config| config.failure.max_ejected_share = 1.0);
         let mut turn = seat.turn("hi");
         prepare(&seat, &mut turn);
-        let choice = select(&seat.proxy, &turn, tried).unwrap();
+        let choice = select(&seat.proxy.state.routing, &turn, tried).unwrap();
         let flags = [choice.regardless, choice.has_alternative, choice.may_go_elsewhere];
         assert_eq!(flags, *expected, "{case}");
     }
@@ -325,7 +325,11 @@ async fn the_least_prefill_is_that_of_the_ready_worker_with_the_most_cached() {
             let cached = Tokens(seat.resident(&turn)[seat.worker(name).id.index()]).min(tokens);
             cost.prefill(tokens.saturating_sub(cached), cached)
         });
-        assert_eq!(least_prefill(&seat.proxy, &turn), expected, "{case}");
+        assert_eq!(
+            least_prefill(&seat.proxy.state.routing, &turn),
+            expected,
+            "{case}"
+        );
         assert!(expected.is_none_or(|prefill| prefill > Millis::ZERO));
     }
 }
