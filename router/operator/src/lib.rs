@@ -26,7 +26,7 @@ use self::recent::Recent;
 use self::reloads::ReloadState;
 use self::tokens::Tokens;
 
-/// State of the administration, except for the policy.
+/// State of the administration, except for the policy and the shadow policy.
 #[derive(Debug)]
 pub struct Operator {
     /// Admin tokens and their roles. Replaced as a whole when the token file changes.

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::queues::exposition::rank_of;
 use fleet::Worker;
 use fleet::facts::{Fact, FactChange, FactSource};
+use state::Routing;
 use state::State;
 use state::control;
 
@@ -40,7 +41,7 @@ pub(super) async fn learn(
         let page = std::str::from_utf8(&page).unwrap_or_default();
         said = in_metrics(page, rank);
         if let Some(size) = block_size(page) {
-            note_block_size(state, worker, size);
+            note_block_size(&state.routing, worker, size);
         }
     }
     if said.is_none() {
@@ -50,7 +51,7 @@ pub(super) async fn learn(
             .and_then(|info| in_json(&info, rank));
     }
     if let Some(told) = said {
-        take(state, worker, told, source);
+        take(&state.routing, worker, told, source);
     }
     Ok(())
 }
@@ -65,9 +66,9 @@ async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Byte
 }
 
 /// Records the block size that an engine reports. A mirror counts in blocks of the configured size.
-fn note_block_size(state: &State, worker: &Worker, size: u32) {
+fn note_block_size(routing: &Routing, worker: &Worker, size: u32) {
     let change = worker.facts.learn(
-        state.routing.clock.now(),
+        routing.clock.now(),
         Fact::BlockSize,
         FactSource::Metrics,
         size.to_string(),
@@ -82,7 +83,7 @@ fn note_block_size(state: &State, worker: &Worker, size: u32) {
     }
 }
 
-fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
+fn take(routing: &Routing, worker: &Worker, told: Tokens, source: FactSource) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {
         warn!(
@@ -94,13 +95,12 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
     }
     let capacity = told.min(MOST);
     worker.facts.learn(
-        state.routing.clock.now(),
+        routing.clock.now(),
         Fact::Capacity,
         source,
         capacity.0.to_string(),
     );
-    if state
-        .routing
+    if routing
         .knowledge
         .set_reported_capacity(worker.id, capacity, worker.spec.block_size)
     {
@@ -109,12 +109,7 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
             capacity = capacity.0,
             "cache capacity reported"
         );
-        state
-            .routing
-            .feedback
-            .tail
-            .lock()
-            .set_capacity(worker.id, capacity);
+        routing.feedback.tail.lock().set_capacity(worker.id, capacity);
     }
 }
 

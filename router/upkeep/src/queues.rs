@@ -111,7 +111,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
             info!(worker = worker.name(), "using the worker's queue figures");
         }
         if let Some(prefills) = counts.prefills {
-            learner::learn_counted(&state, &worker, prefills);
+            learner::learn_counted(&state.routing, &worker, prefills);
         }
         if let Some((figure, value)) = counts.absurd {
             if !std::mem::replace(&mut was_absurd, true) {
