@@ -19,6 +19,7 @@ use telemetry::logs;
 use tracing::{info, warn};
 
 pub(crate) use self::workers::KeptWorker;
+use crate::Routing;
 use crate::State;
 use crate::learned::KeptLearning;
 
@@ -76,9 +77,9 @@ pub(crate) fn taken(state: &State) -> Vec<u8> {
             since_unix_ms: shadow.since_unix_ms,
         }),
         log_level: logs::level_override().map(|(configured, level)| LogLevel { configured, level }),
-        configured: workers::configured(state),
-        added: workers::added(state),
-        removed: workers::removed(state),
+        configured: workers::configured(&state.routing),
+        added: workers::added(&state.routing),
+        removed: workers::removed(&state.routing),
         workers: workers::kept(state),
     };
     serde_json::to_vec(&decisions).unwrap_or_default()
@@ -99,10 +100,10 @@ pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
         restore_policy(state, policy)
     };
     if let Some(shadow) = read::<Option<SavedShadow>>("shadow", member("shadow")).flatten() {
-        restore_shadow(state, &shadow);
+        restore_shadow(&state.routing, &shadow);
     }
     if let Some(level) = read::<Option<LogLevel>>("log_level", member("log_level")).flatten() {
-        restore_level(state, &level);
+        restore_level(&state.routing, &level);
     }
     workers::restore(state, &mut member);
     changed
@@ -150,19 +151,19 @@ fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
     Some(AuditRecord::by_router("config.reload", &before, &after))
 }
 
-fn restore_shadow(state: &State, shadow: &SavedShadow) {
+fn restore_shadow(routing: &Routing, shadow: &SavedShadow) {
     match settings_of(&shadow.settings) {
         Ok(settings) => {
             let shadow = Shadow::continued(settings, shadow.since_unix_ms);
-            state.routing.shadow.store(Some(shadow.into()));
+            routing.shadow.store(Some(shadow.into()));
             info!("shadow policy restored; its counts begin anew");
         }
         Err(error) => warn!(error, "the shadow policy is not restored"),
     }
 }
 
-fn restore_level(state: &State, kept: &LogLevel) {
-    if kept.configured != state.config.log.level {
+fn restore_level(routing: &Routing, kept: &LogLevel) {
+    if kept.configured != routing.config.log.level {
         info!(
             level = kept.level,
             "log level not restored: log.level of the configuration has changed"
@@ -232,14 +233,14 @@ impl State {
         if now.settings != self.routing.policy.configured() || !timers.is_empty() {
             words.push(format!("policy revision {} by {}", now.revision, now.by));
         }
-        let added = workers::added(self);
+        let added = workers::added(&self.routing);
         words.extend(
             added
                 .iter()
                 .map(|added| format!("added {}", added["name"].as_str().unwrap_or_default())),
         );
         words.extend(
-            workers::removed(self)
+            workers::removed(&self.routing)
                 .into_iter()
                 .map(|name| format!("removed {name}")),
         );

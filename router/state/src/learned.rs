@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::Routing;
 use fleet::Worker;
 use learning::feedback::{KeptCost, KeptPrompt};
 use operator::unix_ms;
@@ -43,11 +44,11 @@ pub(crate) struct KeptLearning {
 }
 
 impl KeptLearning {
-    fn of(state: &State, worker: &Worker) -> Option<Self> {
-        let now = state.routing.clock.now();
-        let cost = state.routing.feedback.costs.lock().kept(now, worker.id);
-        let is_learned = state.routing.capacity_source(worker) == CapacitySource::Learned;
-        let capacity = is_learned.then(|| state.routing.knowledge.capacity(worker.id));
+    fn of(routing: &Routing, worker: &Worker) -> Option<Self> {
+        let now = routing.clock.now();
+        let cost = routing.feedback.costs.lock().kept(now, worker.id);
+        let is_learned = routing.capacity_source(worker) == CapacitySource::Learned;
+        let capacity = is_learned.then(|| routing.knowledge.capacity(worker.id));
         (cost.is_some() || capacity.is_some()).then(|| Self {
             url: worker.spec.url.to_string(),
             configured: worker.spec.cost_is_known.then_some(worker.spec.cost),
@@ -101,7 +102,7 @@ fn age(taken_ms: u64) -> Millis {
 pub(crate) fn taken(state: &State) -> Vec<u8> {
     let mut workers = state.operations.pending.lock().learned.clone();
     for worker in state.routing.fleet.present() {
-        if let Some(learned) = KeptLearning::of(state, &worker) {
+        if let Some(learned) = KeptLearning::of(&state.routing, &worker) {
             workers.insert(worker.name().to_owned(), learned);
         }
     }

@@ -240,25 +240,17 @@ impl Flight {
 
     fn note_move(&mut self) {
         let Some(session) = &self.turn.session else { return };
-        let (now, worker) = (self.proxy.state.routing.clock.now(), self.in_flight.worker());
-        let left = self
-            .proxy
-            .state
-            .routing
-            .knowledge
-            .moved(now, session.key, worker.id);
+        let routing = &self.proxy.state.routing;
+        let (now, worker) = (routing.clock.now(), self.in_flight.worker());
+        let left = routing.knowledge.moved(now, session.key, worker.id);
         self.progress.left = left;
-        if self.progress.streamed && self.proxy.state.routing.makes_room_on(worker) {
-            self.proxy
-                .state
-                .routing
-                .feedback
-                .learn(LearnerEvent::Begun(Begun {
-                    arrived: self.turn.arrived,
-                    conversation: session.key,
-                    worker: worker.id,
-                    left,
-                }));
+        if self.progress.streamed && routing.makes_room_on(worker) {
+            routing.feedback.learn(LearnerEvent::Begun(Begun {
+                arrived: self.turn.arrived,
+                conversation: session.key,
+                worker: worker.id,
+                left,
+            }));
         }
     }
 

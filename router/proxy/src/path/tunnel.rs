@@ -62,6 +62,7 @@ pub(super) async fn open(
         deadline,
         ..
     } = *context;
+    let state = &proxy.state;
     let is_h2 = is_extended_connect(request.method(), request.extensions());
     // With HTTP/2, the data after the head is the tunnel's, so that a length is not of a body.
     if !request.body().is_end_stream() || (is_h2 && request.headers().contains_key(CONTENT_LENGTH)) {
@@ -70,30 +71,29 @@ pub(super) async fn open(
     let permit = context.permit()?;
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
-    let origins = &proxy.state.config.http.cors_origins;
+    let origins = &state.config.http.cors_origins;
     if let Some(origin) = head.headers.get(ORIGIN)
         && !cors::is_allowed(origins, origin)
     {
         return Err(ApiError::OriginNotAllowed);
     }
-    let model = named::tunnel(&proxy.state.routing, head.uri.query())?;
+    let model = named::tunnel(&state.routing, head.uri.query())?;
     if let Some(model) = &model {
-        super::models::check_again(&proxy.state.routing, model).await?;
+        super::models::check_again(&state.routing, model).await?;
     }
     let wanted = Wanted {
         model,
         ..Wanted::default()
     };
-    let mut in_flight = pass::some_worker(&proxy.state.routing, &head.headers, &[], &wanted)
-        .ok_or_else(|| proxy.state.routing.no_worker_ready())?;
+    let mut in_flight = pass::some_worker(&state.routing, &head.headers, &[], &wanted)
+        .ok_or_else(|| state.routing.no_worker_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
-    let limit = proxy.state.routing.live().limits.first_byte_timeout;
+    let limit = state.routing.live().limits.first_byte_timeout;
     let sent = Instant::now();
     let until = sent + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    let asking = proxy
-        .state
+    let asking = state
         .transport
         .client
         .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
@@ -101,20 +101,19 @@ pub(super) async fn open(
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
-            note(&proxy.state, &worker, &error, failure);
+            note(state, &worker, &error, failure);
             if failure.is_the_workers() {
-                proxy.state.failed(&mut in_flight, None);
+                state.failed(&mut in_flight, None);
             }
             return Err(ApiError::WorkerFailed);
         }
         Err(_) if own.is_some() => return Err(deadline.exceeded()),
         Err(_) => {
             let error = format_args!("no response within {} s", limit.as_secs_f64());
-            proxy
-                .state
+            state
                 .routing
                 .log_failure(&worker, &error, "the worker did not answer the upgrade");
-            proxy.state.failed(&mut in_flight, None);
+            state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
         }
     };
@@ -126,23 +125,22 @@ pub(super) async fn open(
         is_h2 && response.status().is_success()
     };
     if is_unfit {
-        proxy
-            .state
+        state
             .routing
             .log_failure(&worker, &response.status(), "no WebSocket");
-        proxy.state.failed(&mut in_flight, None);
+        state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
     }
     if !is_open {
         let judged = Judged::of(response).await;
-        judged.account(&proxy.state, &mut in_flight, &Charged::default());
+        judged.account(state, &mut in_flight, &Charged::default());
         return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
     if in_flight.answered() {
-        proxy.state.operations.breaker_closed(&worker);
+        state.operations.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
-    let opened = opened(&proxy.state.routing, response, &worker, is_h2);
+    let opened = opened(&state.routing, response, &worker, is_h2);
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
         let ended = join(&proxy, client, upstream).await;

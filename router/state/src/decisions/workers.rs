@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::Routing;
 use config::WorkerDocument;
 use fleet::Worker;
 use fleet::overrides::{AdminState, Measured, PinnedAlpha};
@@ -53,7 +54,7 @@ struct KeptMeasured {
 }
 
 impl KeptWorker {
-    fn of(state: &State, worker: &Worker) -> Option<Self> {
+    fn of(routing: &Routing, worker: &Worker) -> Option<Self> {
         let hold = match worker.admin_state() {
             AdminState::Cordoned => Some(Hold::Cordoned),
             AdminState::Draining => Some(Hold::Draining),
@@ -64,7 +65,7 @@ impl KeptWorker {
             alpha_ms_per_token: pin.alpha_ms_per_token,
             until_unix_ms: pin
                 .until
-                .map(|until| state.routing.clock.unix_ms(until).max(0.0) as u64),
+                .map(|until| routing.clock.unix_ms(until).max(0.0) as u64),
         });
         let measured = worker.calibration().map(|measured| KeptMeasured {
             cost: measured.cost,
@@ -156,14 +157,14 @@ fn digest(spec: &config::Worker) -> String {
 }
 
 /// Returns the digests of the configured workers by name.
-pub(super) fn configured(state: &State) -> BTreeMap<String, String> {
+pub(super) fn configured(routing: &Routing) -> BTreeMap<String, String> {
     let digest = |spec: &config::Worker| (spec.name.clone(), digest(spec));
-    state.config.workers.iter().map(digest).collect()
+    routing.config.workers.iter().map(digest).collect()
 }
 
 /// Returns the documents of the workers that were added by hand.
-pub(super) fn added(state: &State) -> Vec<Value> {
-    let present = state.routing.fleet.present();
+pub(super) fn added(routing: &Routing) -> Vec<Value> {
+    let present = routing.fleet.present();
     let added = present
         .iter()
         .filter(|worker| worker.source == WorkerSource::Operator && !worker.admin_state().is_final());
@@ -171,8 +172,8 @@ pub(super) fn added(state: &State) -> Vec<Value> {
 }
 
 /// Returns the names of the configured workers that were removed by hand.
-pub(super) fn removed(state: &State) -> Vec<String> {
-    let present = state.routing.fleet.present();
+pub(super) fn removed(routing: &Routing) -> Vec<String> {
+    let present = routing.fleet.present();
     let is_there = |name: &str| {
         present.iter().any(|worker| {
             worker.name() == name
@@ -180,7 +181,7 @@ pub(super) fn removed(state: &State) -> Vec<String> {
                 && !worker.admin_state().is_final()
         })
     };
-    let names = state.config.workers.iter().map(|spec| &spec.name);
+    let names = routing.config.workers.iter().map(|spec| &spec.name);
     names.filter(|name| !is_there(name)).cloned().collect()
 }
 
@@ -188,7 +189,7 @@ pub(super) fn removed(state: &State) -> Vec<String> {
 pub(super) fn kept(state: &State) -> BTreeMap<String, KeptWorker> {
     let mut kept = state.operations.pending.lock().decided.clone();
     for worker in state.routing.fleet.present() {
-        if let Some(worker_kept) = KeptWorker::of(state, &worker) {
+        if let Some(worker_kept) = KeptWorker::of(&state.routing, &worker) {
             kept.insert(worker.name().to_owned(), worker_kept);
         }
     }

@@ -98,12 +98,8 @@ impl Flight {
 
     /// Excuses the worker from a first token that is late while other requests make progress: it is busy.
     pub fn spare_if_busy(&mut self, overrun: Overrun) {
-        if !overrun.is_the_workers(
-            self.proxy
-                .state
-                .routing
-                .is_answering(self.worker(), self.noted.bytes_before),
-        ) {
+        let routing = &self.proxy.state.routing;
+        if !overrun.is_the_workers(routing.is_answering(self.worker(), self.noted.bytes_before)) {
             self.spare();
         }
     }
@@ -120,11 +116,8 @@ impl Flight {
         let name = outcome.as_str();
         if outcome.is_final() {
             let trace = self.exemplar(Some(name));
-            self.proxy
-                .state
-                .routing
-                .metrics
-                .request_of(self.turn.endpoint.as_str(), name, seconds, trace);
+            let metrics = &self.proxy.state.routing.metrics;
+            metrics.request_of(self.turn.endpoint.as_str(), name, seconds, trace);
         }
         debug!(worker = self.worker().name(), outcome = name, seconds, "ended");
     }

@@ -73,20 +73,15 @@ impl Flight {
     /// Learns from the worker's token counts. Returns the token offsets of the prompt's keys.
     pub(super) fn learn_usage(&self, usage: Usage, seen: &ResponseReport) -> Option<Scale> {
         let (worker, model) = (self.worker(), &self.turn.model);
+        let routing = &self.proxy.state.routing;
         let predicted = self.prediction.cached.0;
         if let Extent::Bytes(bytes) = self.turn.fingerprint.extent {
             let prompt = Tokens(usage.prompt);
             let media = &self.turn.fingerprint.media;
             let scale = &self.prediction.scale;
-            self.proxy
-                .state
-                .routing
-                .knowledge
-                .counted(model, bytes, media, scale, prompt);
+            routing.knowledge.counted(model, bytes, media, scale, prompt);
         }
-        self.proxy
-            .state
-            .routing
+        routing
             .metrics
             .tokens(worker.name(), usage.prompt, predicted, usage.cached);
         if let Some(cached) = usage.cached {
@@ -97,6 +92,7 @@ impl Flight {
 
     fn compare_cached(&self, cached: u64) {
         let (worker, prediction) = (self.worker(), &self.prediction);
+        let routing = &self.proxy.state.routing;
         let predicted = prediction.cached.0;
         let block = u64::from(worker.spec.block_size);
         let source = prediction.source.as_str();
@@ -104,12 +100,10 @@ impl Flight {
             worker = worker.name(),
             source, predicted, cached, "cached tokens reported"
         );
-        self.proxy
-            .state
-            .routing
+        routing
             .metrics
             .agreement(worker.name(), source, predicted, cached, block);
-        let corrected = self.proxy.state.routing.knowledge.reported(&Reported {
+        let corrected = routing.knowledge.reported(&Reported {
             worker: worker.id,
             model: &self.turn.model,
             conversation: self.turn.session.as_ref().map_or(0, |session| session.key),
@@ -128,9 +122,7 @@ impl Flight {
                 cleared = corrected.is_cleared,
                 "the worker's cache holds less than its mirror; entries are dropped from the mirror"
             );
-            self.proxy
-                .state
-                .routing
+            routing
                 .metrics
                 .mirror_corrected(worker.name(), corrected.is_cleared);
         }
